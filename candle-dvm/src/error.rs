@@ -93,7 +93,9 @@ impl Error {
                 let value = text.strip_prefix(name).unwrap_or_default();
                 format!("--{}{value}", name.replace('_', "-"))
             }
-            Self::Engine(Engine::EmptyPrompt | Engine::PromptTooLong { .. }) => {
+            Self::Engine(
+                Engine::EmptyPrompt | Engine::PromptTooLong { .. } | Engine::PromptTooLarge { .. },
+            ) => {
                 format!("--prompt: the {text}")
             }
             Self::Engine(Engine::Device { .. }) => format!("--{text}"),

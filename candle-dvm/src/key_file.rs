@@ -15,6 +15,8 @@ pub const VARIABLE: &str = "CANDLE_DVM_KEY";
 
 /// More than either form of a key takes, with white space around it.
 const LONGEST: u64 = 256;
+/// Also of a wallet's address.
+const LONGEST_FILE: usize = 1024;
 
 /// Where a key comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -85,36 +87,17 @@ fn limited(from: impl Read) -> std::io::Result<Zeroizing<String>> {
 /// # Errors
 /// A file that is missing, or that others may read.
 pub(crate) fn read_file(file: &Path) -> Result<Zeroizing<String>> {
-    let wrong = |problem: String| Error::Key {
+    #[cfg(unix)]
+    let others = match is_credential(file) {
+        true => 0o037,
+        false => 0o077,
+    };
+    #[cfg(not(unix))]
+    let others = 0;
+    candle_engine::secret_file::read(file, LONGEST_FILE, others).map_err(|problem| Error::Key {
         place: file.display().to_string(),
         problem,
-    };
-    let opened = std::fs::File::open(file).map_err(|err| wrong(err.to_string()))?;
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::PermissionsExt;
-        let mode = opened
-            .metadata()
-            .map_err(|err| wrong(err.to_string()))?
-            .permissions()
-            .mode();
-        let others = match is_credential(file) {
-            true => 0o037,
-            false => 0o077,
-        };
-        if mode & others != 0 {
-            return Err(wrong(format!(
-                "other users can read it (mode {:03o}); run `chmod 600` on it",
-                mode & 0o777
-            )));
-        }
-    }
-    let mut text = Zeroizing::new(String::with_capacity(1024));
-    opened
-        .take(1024)
-        .read_to_string(&mut text)
-        .map_err(|err| wrong(err.to_string()))?;
-    Ok(text)
+    })
 }
 
 /// Whether a file is a credential of systemd, whose folder only this service's user enters. Where it gives the user access by an access control

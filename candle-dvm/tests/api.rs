@@ -1,5 +1,8 @@
 //! `candle-dvm api`, as clients of OpenAI's interface use it.
 
+mod agents;
+mod strangers;
+
 use crate::cli::program;
 use serde_json::{json, Value};
 use std::io::{BufRead, BufReader, Read};
@@ -10,23 +13,17 @@ use std::time::Duration;
 struct Server {
     process: Child,
     address: String,
+    /// The lines of standard error before the address.
+    said: Vec<String>,
 }
 
 impl Server {
     fn start(args: &[&str]) -> Self {
-        let all = [
-            &[
-                "api",
-                "--listen",
-                "127.0.0.1:0",
-                "--device",
-                "cpu",
-                "--name",
-                "tiny",
-            ],
-            args,
-        ]
-        .concat();
+        let mut all = vec!["api", "--device", "cpu", "--name", "tiny"];
+        if !args.contains(&"--listen") {
+            all.extend(["--listen", "127.0.0.1:0"]);
+        }
+        all.extend(args);
         let mut command: Command = program(&all);
         let mut process = command
             .stderr(Stdio::piped())
@@ -48,7 +45,11 @@ impl Server {
         };
         // What is logged later must not fill the pipe.
         std::thread::spawn(move || lines.for_each(drop));
-        Self { process, address }
+        Self {
+            process,
+            address,
+            said,
+        }
     }
 
     fn post(&self, path: &str, body: &Value) -> (u16, String) {
@@ -242,9 +243,30 @@ fn mistakes_have_the_interfaces_form() {
         (json!({"model": "other"}), 404, "tiny"),
         (json!({"temperature": 3}), 400, "temperature"),
         (json!({"top_p": 0}), 400, "top_p"),
-        (json!({"n": 2}), 400, "n"),
-        (json!({"logit_bias": {"5": 1}}), 400, "logit_bias"),
-        (json!({"presence_penalty": 0.5}), 400, "presence_penalty"),
+        (json!({"n": 0}), 400, "n"),
+        (json!({"grammar": "root ::= x"}), 400, "grammar"),
+        (json!({"json_schema": {}}), 400, "json_schema"),
+        (
+            json!({"repetition_penalty": 1.1}),
+            400,
+            "repetition_penalty",
+        ),
+        (json!({"n_predict": 5}), 400, "n_predict"),
+        (json!({"reasoning_effort": "high"}), 400, "reasoning_effort"),
+        (json!({"verbosity": "high"}), 400, "verbosity"),
+        (json!({"tools": [{}]}), 400, "tools"),
+        (json!({"suffix": "x".repeat(9000)}), 400, "suffix"),
+        (
+            json!({"stream_options": {"often": true}}),
+            400,
+            "stream_options.often",
+        ),
+        (
+            json!({"temperature": "hot"}),
+            400,
+            "temperature: expected a number, found \"hot\"",
+        ),
+        (json!({"model": null}), 400, "model: is missing"),
         (json!({"best_of": 3}), 400, "best_of"),
         (json!({"echo": true}), 400, "echo"),
         (json!({"logprobs": 6}), 400, "logprobs"),
@@ -258,15 +280,38 @@ fn mistakes_have_the_interfaces_form() {
             400,
             "tokens",
         ),
-        (json!({"prompt": 5}), 422, "prompt"),
+        (json!({"prompt": 5}), 400, "prompt"),
     ] {
         let problem = server.problem(COMPLETIONS, with(plain("a", 1), fields), status);
         assert!(problem.contains(part), "{part}: {problem}");
+        assert!(problem.len() < 700, "{problem}");
     }
+    let (_, text) = server.post(COMPLETIONS, &with(plain("a", 1), json!({"temperature": 3})));
+    let error: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(error["error"]["param"], "temperature");
+    let unknown = ureq::Agent::new_with_config(
+        ureq::Agent::config_builder()
+            .http_status_as_error(false)
+            .build(),
+    );
+    let unknown = unknown
+        .get(format!("{}/v1/models/%ff", server.address))
+        .call()
+        .unwrap();
+    assert_eq!(unknown.status(), 404);
+    let unknown: Value = unknown.into_body().read_json().unwrap();
+    assert_eq!(unknown["error"]["code"], "model_not_found");
     // What changes nothing is taken.
     let harmless =
         json!({"presence_penalty": 0, "logit_bias": {}, "best_of": 1, "user": "somebody", "n": 1});
     server.json(COMPLETIONS, with(plain("a", 1), harmless));
+    let nothing = json!({"presence_penalty": -0.0, "parallel_tool_calls": true, "verbosity": "medium", "tools": []});
+    server.json(COMPLETIONS, with(plain("a", 1), nothing));
+    let nulls = json!({
+        "stream": null, "stream_options": null, "logprobs": null, "n": null, "stop": null, "seed": null, "top_p": null,
+        "logit_bias": null, "response_format": null, "tools": null, "grammar": null, "user": null, "echo": null
+    });
+    server.json(COMPLETIONS, with(plain("a", 1), nulls));
     let chat = json!({"model": "tiny", "messages": [{"role": "user", "content": "hi"}]});
     let problem = server.problem("/v1/chat/completions", chat, 400);
     assert!(problem.contains("chat template"), "{problem}");

@@ -49,10 +49,10 @@ fn tokenizer() -> Json {
     })
 }
 
-struct Folder(TempDir);
+pub struct Folder(TempDir);
 
 impl Folder {
-    fn new() -> Self {
+    pub fn new() -> Self {
         Self::of(
             json!({"model_type": "bert", "vocab_size": 30, "hidden_size": HIDDEN, "num_hidden_layers": 2,
             "num_attention_heads": 2, "intermediate_size": 40, "max_position_embeddings": LIMIT}),
@@ -76,7 +76,7 @@ impl Folder {
         folder
     }
 
-    fn path(&self) -> &Path {
+    pub fn path(&self) -> &Path {
         self.0.path()
     }
 

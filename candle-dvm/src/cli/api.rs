@@ -7,10 +7,15 @@ use candle_engine::embed::EncoderFiles;
 use candle_engine::model::{Message, ModelFiles, ModelSource, Role};
 use candle_engine::progress::{note, LoadBar};
 use candle_engine::registry::BackendRegistry;
-use candle_openai::{Encoder, Served};
+use candle_openai::{Access, Encoder, Limits, Served};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{channel, RecvTimeoutError};
 use std::sync::Arc;
+use std::time::Duration;
+
+/// How long the program waits for its threads at the end.
+const LAST_STEP: Duration = Duration::from_secs(5);
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -21,12 +26,32 @@ pub(super) struct Args {
     /// Model name reported to clients [default: the file or folder name]
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
-    /// Embedding model for /v1/embeddings, as for `embed`; clients use its folder name
+    /// Embedding model for /v1/embeddings, as for `embed`
     #[arg(long, value_name = "FOLDER")]
     embedding_model: Option<PathBuf>,
-    /// Address to listen on. The server has no authentication and no TLS: put a proxy in front of it before exposing it
+    /// Name of the embedding model reported to clients [default: the file or folder name]
+    #[arg(long, value_name = "NAME", requires = "embedding_model")]
+    embedding_name: Option<String>,
+    /// Address to listen on. The server has no TLS: put a proxy in front of it before exposing it, and require a key with
+    /// --api-key-file
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:8080")]
     listen: SocketAddr,
+    /// File with the keys that clients may use, one in each line; only its owner may be able to read it [default: no key is
+    /// required]
+    #[arg(long, value_name = "FILE")]
+    api_key_file: Option<PathBuf>,
+    /// Host name that clients use for the server, beside its addresses and localhost; may be given several times
+    #[arg(long, value_name = "NAME")]
+    host_name: Vec<String>,
+    /// Origin of web pages that may use the server, such as https://example.com, or * for all; may be given several times
+    #[arg(long, value_name = "ORIGIN")]
+    allow_origin: Vec<String>,
+    /// Maximum number of open connections
+    #[arg(long, value_name = "N", default_value_t = Limits::default().connections)]
+    connections: usize,
+    /// Time for running requests to finish after SIGINT or SIGTERM
+    #[arg(long, value_name = "SECONDS", default_value_t = Limits::default().drain.as_secs())]
+    drain: u64,
     /// Device to run on
     #[arg(long, default_value_t, value_parser = DeviceParser)]
     device: DeviceChoice,
@@ -47,6 +72,19 @@ pub(super) struct Args {
 
 pub(super) fn run(args: Args) -> Result<()> {
     super::log_places_of_panics();
+    if args.connections == 0 {
+        return Err(Error::parameter("connections", "0", "at least 1"));
+    }
+    let mut access = Access::default();
+    if let Some(file) = &args.api_key_file {
+        access = access.with_keys(file)?;
+    }
+    for name in &args.host_name {
+        access = access.with_host(name);
+    }
+    for origin in &args.allow_origin {
+        access = access.with_origin(origin);
+    }
     let runtime = super::runtime()?;
     // An address that is taken is reported before gigabytes are read.
     let listener = runtime.block_on(tokio::net::TcpListener::bind(args.listen));
@@ -79,7 +117,8 @@ pub(super) fn run(args: Args) -> Result<()> {
     let encoder = match encoder_files {
         None => None,
         Some(files) => {
-            let name = last_part(&files.name);
+            let name = args.embedding_name;
+            let name = name.unwrap_or_else(|| last_part(&files.name));
             let model = files.load(&device)?;
             note(&format!("{name}, for embeddings"));
             Some(Encoder { name, files, model })
@@ -92,21 +131,39 @@ pub(super) fn run(args: Args) -> Result<()> {
         compile_ahead: true,
         ..BatchSettings::default()
     };
-    let served = Served {
-        engine: BatchEngine::new(Arc::new(backend), settings)?,
-        name,
-        template,
-        encoder,
-    };
+    let is_open = !access.has_keys();
+    let served = Served::new(&name, BatchEngine::new(Arc::new(backend), settings)?)
+        .with_template(template)
+        .with_encoder(encoder)?
+        .with_access(access);
     let address = listener.local_addr().map_err(Error::service)?;
+    if is_open && !address.ip().is_loopback() {
+        note(&format!(
+            "warning: whoever reaches {address} can use the server; require a key with --api-key-file"
+        ));
+    }
+    let limits = Limits {
+        connections: args.connections,
+        drain: Duration::from_secs(args.drain),
+        ..Limits::default()
+    };
+    // Before anybody can know the address: a signal that comes at once drains too.
+    let stop = runtime.block_on(async { super::signals::asked_to_stop() })?;
     note(&format!(
         "listening on http://{address}/v1, up to {} requests at once; press Ctrl-C to stop",
         args.slots
     ));
-    let stop = async {
-        let _ = tokio::signal::ctrl_c().await;
-    };
-    Ok(runtime.block_on(candle_openai::serve(listener, served, stop))?)
+    let served = runtime.block_on(candle_openai::serve(listener, served, limits, stop));
+    // The last step of a device may take long, and a device that hangs does not return.
+    let (ended, wait) = channel::<()>();
+    std::thread::spawn(move || {
+        if wait.recv_timeout(LAST_STEP) == Err(RecvTimeoutError::Timeout) {
+            std::process::exit(1);
+        }
+    });
+    runtime.shutdown_timeout(LAST_STEP / 5);
+    drop(ended);
+    Ok(served?)
 }
 
 /// The name of a file or folder without what is before it, or behind a point.

@@ -10,7 +10,7 @@ use candle_engine::format::KvType;
 use candle_engine::model::{ChatTemplate, ModelFiles, ModelSource};
 use candle_engine::progress::{note, LoadBar};
 use candle_engine::registry::BackendRegistry;
-use candle_engine::StopReason;
+use candle_engine::{Error as EngineError, StopReason};
 use std::io::{BufRead, IsTerminal, Write};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -131,9 +131,10 @@ pub(super) fn run(args: Args) -> Result<()> {
                         }
                     }
                     // The conversation can go on: with another message, or after /clear.
-                    Err(err @ candle_engine::Error::PromptTooLong { .. }) => {
-                        note(&format!("{err}; /clear starts a new conversation"))
-                    }
+                    Err(
+                        err @ (EngineError::PromptTooLong { .. }
+                        | EngineError::PromptTooLarge { .. }),
+                    ) => note(&format!("{err}; /clear starts a new conversation")),
                     Err(err) => return Err(err.into()),
                 }
             }

@@ -21,6 +21,8 @@ mod request;
 mod sampling;
 #[cfg(feature = "serve")]
 mod serve;
+#[cfg(any(feature = "api", feature = "serve"))]
+mod signals;
 #[cfg(feature = "audio")]
 mod transcribe;
 

@@ -136,7 +136,7 @@ pub(super) fn run(args: Args) -> Result<()> {
             metrics,
         )?;
         let service = service.with_template(template);
-        service.run(asked_to_stop()?).await
+        service.run(super::signals::asked_to_stop()?).await
     });
     // A thread that waits for a device that hangs ends with the process.
     runtime.shutdown_background();
@@ -254,36 +254,6 @@ fn keep_private(folder: &Path) {
             "{place} has mode {mode:03o}, so other users can read it; run `chmod 700` on it"
         ),
     }
-}
-
-/// Ends with the first SIGINT or SIGTERM. A second one ends the program at once.
-fn asked_to_stop() -> Result<impl std::future::Future<Output = ()>> {
-    #[cfg(unix)]
-    let mut terminate = {
-        use tokio::signal::unix::{signal, SignalKind};
-        signal(SignalKind::terminate()).map_err(Error::service)?
-    };
-    let (tell, asked) = tokio::sync::oneshot::channel();
-    // Apart from the service: a drain after a failure ends at the second signal too.
-    tokio::spawn(async move {
-        let mut signal = async || {
-            #[cfg(unix)]
-            tokio::select! {
-                _ = tokio::signal::ctrl_c() => {}
-                _ = terminate.recv() => {}
-            }
-            #[cfg(not(unix))]
-            let _ = tokio::signal::ctrl_c().await;
-        };
-        signal().await;
-        note("stopping; a second Ctrl-C or SIGTERM stops immediately");
-        let _ = tell.send(());
-        signal().await;
-        std::process::exit(1);
-    });
-    Ok(async move {
-        let _ = asked.await;
-    })
 }
 
 /// Keeps one line at the bottom of a terminal up to date.

@@ -91,7 +91,7 @@ fn a_request_is_served_by_the_program_itself() {
     let found = stdout(&run(&["discover", "--relay", &relay.url]));
     for part in [
         npub.trim(),
-        "candle-embedded",
+        "embedded",
         "max_tokens",
         "free",
         "online, heard",
@@ -99,7 +99,7 @@ fn a_request_is_served_by_the_program_itself() {
         assert!(found.contains(part), "no {part:?} in {found}");
     }
     let wrong = ["--provider", npub.trim(), "--param", "model=other", "x"];
-    assert_one_line_at_end(&[&request[..3], &wrong].concat(), "candle-embedded");
+    assert_one_line_at_end(&[&request[..3], &wrong].concat(), "embedded");
     assert!(daemon.terminate().success());
     assert!(
         !relay.of_kind(5).is_empty(),

@@ -52,6 +52,12 @@ pub struct CompletionRequest {
     pub repeat_penalty: f32,
     /// How many of the last tokens the repeat penalty looks at.
     pub repeat_last_n: usize,
+    /// Subtracted from the logit of each token that the text has already, the prompt not counted; 0 changes nothing.
+    pub presence_penalty: f32,
+    /// Subtracted from the logit of a token for each time that the text has it, the prompt not counted; 0 changes nothing.
+    pub frequency_penalty: f32,
+    /// Tokens, and what is added to the logit of each. Ids that the model does not have change nothing.
+    pub logit_bias: Vec<(u32, f32)>,
     /// The seed of the draws: the same request on the same device gives the same text.
     pub seed: u64,
     /// The most tokens that are guessed from the text so far and given to the model with the next one, 0 for none, up to 64. What it would
@@ -74,6 +80,9 @@ impl Default for CompletionRequest {
             min_p: None,
             repeat_penalty: 1.0,
             repeat_last_n: 64,
+            presence_penalty: 0.0,
+            frequency_penalty: 0.0,
+            logit_bias: Vec::new(),
             seed: 299_792_458,
             prompt_lookup: 0,
             stop: Vec::new(),
@@ -125,6 +134,20 @@ impl CompletionRequest {
                 "a number from 0 to 1",
             )?;
         }
+        for (name, value) in [
+            ("presence_penalty", self.presence_penalty),
+            ("frequency_penalty", self.frequency_penalty),
+        ] {
+            check(
+                value.is_finite(),
+                name,
+                value.to_string(),
+                "a finite number",
+            )?;
+        }
+        if let Some((_, bias)) = self.logit_bias.iter().find(|it| !it.1.is_finite()) {
+            check(false, "logit_bias", bias.to_string(), "finite numbers")?;
+        }
         check(
             self.prompt_lookup <= 64,
             "prompt_lookup",
@@ -147,7 +170,15 @@ impl CompletionRequest {
 
     /// Whether the next token is the one with the highest logit, whatever came before.
     pub(crate) fn is_plain_argmax(&self) -> bool {
-        self.sampling() == Sampling::ArgMax && self.repeat_penalty == 1.0
+        self.sampling() == Sampling::ArgMax
+            && self.repeat_penalty == 1.0
+            && !self.counts_tokens()
+            && self.logit_bias.is_empty()
+    }
+
+    /// Whether it matters how often the text has a token.
+    pub(crate) fn counts_tokens(&self) -> bool {
+        self.presence_penalty != 0.0 || self.frequency_penalty != 0.0
     }
 
     /// How the next token is chosen from the logits.

@@ -91,8 +91,8 @@ impl<'a> Chat<'a> {
         request: &'a CompletionRequest,
         on_piece: &mut dyn FnMut(&str) -> ControlFlow<()>,
     ) -> Result<Completion> {
-        let prompt = self.template.render(&self.messages)?;
-        let tokens = self.backend.chat_tokens(&prompt)?;
+        let messages: Vec<_> = self.messages.iter().map(Message::json).collect();
+        let tokens = self.backend.chat_tokens(self.template, &messages, &[])?;
         let mut generation = self.backend.go_on(self.seen.take(), tokens, request)?;
         self.reused = generation.fed();
         while let Some(piece) = at_once(generation.step(Wait::Blocking))? {

@@ -225,6 +225,61 @@ impl EncoderFiles {
         Ok(TextTokens { ids, cut })
     }
 
+    /// The tokens of a text that was tokenised elsewhere, as they are; `origin` stands for it in messages.
+    ///
+    /// # Errors
+    /// None, more than the model takes, or one that it does not have.
+    pub fn given(&self, origin: &str, ids: Vec<u32>) -> Result<TextTokens> {
+        let wrong = |problem: String| Error::Text {
+            origin: origin.to_string(),
+            problem,
+        };
+        let (most, vocab) = (self.max_tokens(), self.config.vocab);
+        if !(1..=most).contains(&ids.len()) {
+            return Err(wrong(format!(
+                "found {} tokens; expected 1 to {most}",
+                ids.len()
+            )));
+        }
+        match ids.iter().find(|id| **id as usize >= vocab) {
+            Some(id) => Err(wrong(format!(
+                "token {id} is out of range; the vocabulary has {vocab} tokens"
+            ))),
+            None => Ok(TextTokens { ids, cut: false }),
+        }
+    }
+
+    /// The tokens of any text, with the special ones around it or without.
+    ///
+    /// # Errors
+    /// A text that is longer than the model takes, and the tokenizer's.
+    pub fn encode(&self, text: &str, special: bool) -> Result<Vec<u32>> {
+        let encoding = self.tokenizer.encode_fast(text, special);
+        let encoding = encoding.map_err(|err| Error::Tokenizer(one_line(&err.to_string())))?;
+        if !encoding.get_overflowing().is_empty() {
+            return Err(Error::Text {
+                origin: "the text".to_string(),
+                problem: format!("has more than the model's {} tokens", self.max_tokens()),
+            });
+        }
+        Ok(encoding.get_ids().to_vec())
+    }
+
+    /// The text of tokens, special tokens left out.
+    ///
+    /// # Errors
+    /// The tokenizer's.
+    pub fn decode(&self, ids: &[u32]) -> Result<String> {
+        let text = self.tokenizer.decode(ids, true);
+        text.map_err(|err| Error::Tokenizer(one_line(&err.to_string())))
+    }
+
+    /// The most tokens of a text.
+    fn max_tokens(&self) -> usize {
+        let most = self.recipe.max_tokens.unwrap_or(usize::MAX);
+        most.min(self.config.max_tokens)
+    }
+
     /// The model on `device`, in f32.
     ///
     /// # Errors

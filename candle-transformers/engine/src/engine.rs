@@ -3,7 +3,7 @@
 use crate::backend::{Completion, CompletionRequest, InferenceBackend};
 use crate::error::Doing;
 use crate::generation::Wait;
-use crate::model::{prompt_tokens, ModelFiles, ModelParts, TextTokenizer};
+use crate::model::{prompt_tokens, ChatTemplate, ModelFiles, ModelParts, TextTokenizer};
 use crate::turn::{at_once, give_way};
 use crate::{Error, Result};
 use candle_core::{DType, Device, Tensor};
@@ -12,6 +12,7 @@ use candle_transformers::blocks::Decoder;
 use candle_transformers::blocks::DecoderState;
 use candle_transformers::generation::GreedyToken;
 use candle_transformers::parallel::{ParallelDecoder, ParallelState};
+use serde_json::Value;
 use std::ops::ControlFlow;
 
 /// A loaded model with its tokenizer, on one device.
@@ -191,13 +192,42 @@ impl CandleBackend {
     /// As [`prompt_tokens`](Self::prompt_tokens).
     pub fn tokens_of(&self, request: &CompletionRequest) -> Result<Vec<u32>> {
         match request.from_template {
-            true => self.chat_tokens(&request.prompt),
+            true => self.rendered_tokens(&request.prompt),
             false => self.prompt_tokens(&request.prompt),
         }
     }
 
-    /// The tokens of a conversation's prompt, in which the template has put all special tokens.
-    pub fn chat_tokens(&self, prompt: &str) -> Result<Vec<u32>> {
+    /// Checks that a prompt of this many bytes may fit, which is quicker than to tokenise it.
+    ///
+    /// # Errors
+    /// [`Error::PromptTooLarge`] if it cannot.
+    pub fn check_bytes(&self, bytes: usize) -> Result<()> {
+        self.tokenizer.check_bytes(bytes, self.max_positions)
+    }
+
+    /// The tokens of a conversation's prompt. Special tokens are those of the template: in what is said they are text.
+    ///
+    /// # Errors
+    /// A template that cannot be rendered; a prompt without tokens, or longer than the model's positions.
+    pub fn chat_tokens(
+        &self,
+        template: &ChatTemplate,
+        messages: &[Value],
+        tools: &[Value],
+    ) -> Result<Vec<u32>> {
+        let marked = |said: &Value| {
+            let mut said = said.clone();
+            self.tokenizer.mark(&mut said);
+            said
+        };
+        let messages: Vec<Value> = messages.iter().map(marked).collect();
+        let tools: Vec<Value> = tools.iter().map(marked).collect();
+        self.rendered_tokens(&template.render_json(&messages, &tools)?)
+    }
+
+    /// The tokens of what a template has rendered, in which it has put all special tokens.
+    fn rendered_tokens(&self, prompt: &str) -> Result<Vec<u32>> {
+        self.check_bytes(prompt.len())?;
         let tokens = self.tokenizer.encode_chat(prompt)?;
         match tokens.len() {
             many if many > self.max_positions => Err(Error::PromptTooLong {

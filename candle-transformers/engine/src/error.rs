@@ -73,6 +73,14 @@ pub enum Error {
         /// `max_position_embeddings` of the model's configuration.
         limit: usize,
     },
+    /// A prompt of more bytes than the model's positions can hold, whatever tokens they become.
+    #[error("prompt has {bytes} bytes, more than the model's limit of {limit} tokens can hold; shorten the prompt")]
+    PromptTooLarge {
+        /// The prompt's length in bytes.
+        bytes: usize,
+        /// `max_position_embeddings` of the model's configuration.
+        limit: usize,
+    },
     /// A text that cannot become a vector.
     #[error("{origin}: {problem}")]
     Text {

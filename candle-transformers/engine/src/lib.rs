@@ -51,7 +51,7 @@
 //! - [`registry`], [`device`], [`devices`]: the available backends. [`model`]: files and weights; [`mod@format`]: the storage
 //!   formats of weights.
 //! - `audio`, `speech`: sound files and their transcription. `embed`: text embeddings. `batch`: several completions at once. None of them
-//!   in a browser.
+//!   in a browser. `secret_file`: keys that others must not read.
 
 #![deny(missing_docs)]
 // Whether a device may be shared between threads is asked through all of wgpu's types.
@@ -77,6 +77,8 @@ pub mod model;
 #[cfg(not(target_arch = "wasm32"))]
 pub mod progress;
 pub mod registry;
+#[cfg(not(target_arch = "wasm32"))]
+pub mod secret_file;
 #[cfg(all(feature = "audio", not(target_arch = "wasm32")))]
 pub mod speech;
 pub mod stream;

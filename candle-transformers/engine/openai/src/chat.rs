@@ -1,203 +1,184 @@
 //! `/v1/chat/completions`.
 
-use super::fields::Common;
+use super::fields::{Common, Fields};
 use super::reply::{self, Event};
-use super::{now, ApiError, Served};
-use axum::extract::rejection::JsonRejection;
-use axum::extract::State;
+use super::{access, messages, now, ApiError, Served};
+use axum::extract::{self, State};
 use axum::response::{IntoResponse, Response};
 use axum::Json;
 use candle_engine::batch::Likely;
-use candle_engine::model::{Message, Role, TextTokenizer};
-use serde::Deserialize;
+use candle_engine::model::TextTokenizer;
+use futures_util::future::try_join_all;
+use futures_util::stream::select_all;
+use futures_util::StreamExt;
 use serde_json::{json, Value};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
 
 /// As at OpenAI.
 const MAX_TOP: usize = 20;
 
-#[derive(Debug, Deserialize)]
-pub(super) struct Request {
-    messages: Vec<Said>,
-    max_tokens: Option<usize>,
-    max_completion_tokens: Option<usize>,
-    #[serde(default)]
-    logprobs: bool,
-    top_logprobs: Option<usize>,
-    #[serde(flatten)]
+/// A request whose prompt is tokens.
+struct Prepared {
     common: Common,
+    tokens: Vec<u32>,
+    max_tokens: usize,
+    logprobs: Option<usize>,
 }
 
-#[derive(Debug, Deserialize)]
-struct Said {
-    role: String,
-    #[serde(default)]
-    content: Option<Content>,
-    #[serde(default)]
-    tool_calls: Option<Value>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(untagged)]
-enum Content {
-    Text(String),
-    Parts(Vec<Part>),
-}
-
-#[derive(Debug, Deserialize)]
-struct Part {
-    #[serde(rename = "type")]
-    kind: String,
-    text: Option<String>,
-}
-
-impl Said {
-    fn message(self, at: usize) -> Result<Message, ApiError> {
-        let field = |part: &str| format!("messages[{at}].{part}");
-        let role = match self.role.as_str() {
-            "system" | "developer" => Role::System,
-            "user" => Role::User,
-            "assistant" => Role::Assistant,
-            other => {
-                let problem =
-                    format!("unsupported role {other:?}; expected system, user or assistant");
-                return Err(ApiError::field(&field("role"), problem));
-            }
+impl Prepared {
+    fn new(served: &Served, bytes: &[u8]) -> Result<Self, ApiError> {
+        let mut fields = Fields::parse(bytes)?;
+        let common = Common::take(&mut fields, served)?;
+        let Some(template) = &served.template else {
+            let error = candle_engine::Error::NoChatTemplate {
+                model: served.name.clone(),
+            };
+            return Err(ApiError::field("messages", error.one_line()));
         };
-        if self.tool_calls.is_some_and(|calls| !calls.is_null()) {
-            return Err(ApiError::field(
-                &field("tool_calls"),
-                "tools are not supported",
-            ));
+        let said = messages::read(fields.need("messages", "a list of messages")?)?;
+        let count = "a whole number";
+        let max_tokens: Option<usize> = fields.take("max_tokens", count)?;
+        let max_tokens = fields.take("max_completion_tokens", count)?.or(max_tokens);
+        let has_logprobs = fields.take("logprobs", "true or false")?.unwrap_or(false);
+        let top = fields.take("top_logprobs", count)?;
+        let logprobs = match (has_logprobs, top) {
+            (false, None | Some(0)) => None,
+            (false, Some(_)) => return Err(fields.wrong("top_logprobs", "requires logprobs: true")),
+            (true, top) => Some(top.unwrap_or(0)),
+        };
+        if let Some(top) = logprobs.filter(|top| *top > MAX_TOP) {
+            let problem = format!("{top}; the maximum is {MAX_TOP}");
+            return Err(fields.wrong("top_logprobs", problem));
         }
-        let text = match self.content {
-            None if role == Role::Assistant => String::new(),
-            None => return Err(ApiError::field(&field("content"), "is missing")),
-            Some(Content::Text(text)) => text,
-            Some(Content::Parts(parts)) => {
-                let mut all = String::new();
-                for part in parts {
-                    match (part.kind.as_str(), part.text) {
-                        ("text", Some(text)) => all.push_str(&text),
-                        (kind, _) => {
-                            let problem =
-                                format!("unsupported content part of type {kind:?}; expected text");
-                            return Err(ApiError::field(&field("content"), problem));
-                        }
-                    }
-                }
-                all
-            }
-        };
-        Ok(Message::new(role, text))
+        fields.end()?;
+        let backend = served.engine.backend();
+        let length = |message: &Value| message["content"].as_str().map_or(0, str::len);
+        backend.check_bytes(said.iter().map(length).sum())?;
+        Ok(Self {
+            tokens: backend.chat_tokens(template, &said, &[])?,
+            max_tokens: max_tokens.unwrap_or(backend.max_positions()),
+            common,
+            logprobs,
+        })
     }
 }
 
 pub(super) async fn create(
     State(served): State<Arc<Served>>,
-    body: Result<Json<Request>, JsonRejection>,
+    request: extract::Request,
 ) -> Result<Response, ApiError> {
-    let Json(request) = body?;
-    let common = request.common;
-    common.check_model(&served)?;
-    let Some(template) = &served.template else {
-        let error = candle_engine::Error::NoChatTemplate {
-            model: served.name.clone(),
-        };
-        return Err(ApiError::field("messages", error.one_line()));
-    };
-    let messages = request.messages.into_iter().enumerate();
-    let messages = messages.map(|(at, said)| said.message(at));
-    let messages = messages.collect::<Result<Vec<_>, _>>()?;
-    if messages.is_empty() {
-        return Err(ApiError::field(
-            "messages",
-            "is empty; expected at least one message",
+    let owner = access::owner(&request);
+    let state = served.clone();
+    let prepare = move |bytes: &[u8]| Prepared::new(&state, bytes);
+    let Prepared {
+        common,
+        tokens,
+        max_tokens,
+        logprobs,
+    } = served.gate.read(request, prepare).await?;
+    let prompt = tokens.len();
+    let receivers = (0..common.answers).map(|at| {
+        let completion = common.completion(at, max_tokens);
+        reply::begin(&served, owner, tokens.clone(), completion, logprobs)
+    });
+    let receivers = receivers.collect::<Result<Vec<_>, _>>()?;
+    let head = json!({ "id": reply::id("chatcmpl"), "created": now(), "model": served.name });
+    if common.stream {
+        return Ok(streamed(
+            &served,
+            receivers,
+            head,
+            prompt,
+            common.with_usage,
         ));
     }
-    let backend = served.engine.backend();
-    let tokens = backend.chat_tokens(&template.render(&messages)?)?;
-    let max_tokens = request.max_completion_tokens.or(request.max_tokens);
-    let completion = common.request(max_tokens.unwrap_or(backend.max_positions()))?;
-    let logprobs = match (request.logprobs, request.top_logprobs) {
-        (false, None | Some(0)) => None,
-        (false, Some(_)) => return Err(ApiError::field("top_logprobs", "requires logprobs: true")),
-        (true, top) => Some(top.unwrap_or(0)),
-    };
-    if let Some(top) = logprobs.filter(|top| *top > MAX_TOP) {
-        let problem = format!("{top}; the maximum is {MAX_TOP}");
-        return Err(ApiError::field("top_logprobs", problem));
-    }
-    let prompt = tokens.len();
-    let receiver = reply::begin(&served, tokens, completion, logprobs)?;
-    let (id, created, model) = (reply::id("chatcmpl"), now(), served.name.clone());
-    if !common.stream {
-        let (completion, likely) = reply::whole(receiver).await?;
-        let content = likely.iter().map(|it| described(backend.tokenizer(), it));
-        let content: Vec<Value> = content.collect();
-        let logprobs = logprobs.map(|_| json!({ "content": content, "refusal": null }));
-        let answer = json!({
-            "id": id, "object": "chat.completion", "created": created, "model": model,
-            "choices": [{
-                "index": 0,
+    let whole = try_join_all(receivers.into_iter().map(reply::whole)).await?;
+    let made = whole.iter().map(|(it, _)| it.token_ids.len()).sum();
+    let tokenizer = served.engine.backend().tokenizer();
+    let choices = whole
+        .iter()
+        .enumerate()
+        .map(|(index, (completion, likely))| {
+            let content: Vec<Value> = likely.iter().map(|it| described(tokenizer, it)).collect();
+            json!({
+                "index": index,
                 "message": { "role": "assistant", "content": completion.text, "refusal": null },
-                "logprobs": logprobs,
-                "finish_reason": reply::finish_reason(&completion),
-            }],
-            "usage": reply::usage(completion.prompt_tokens, completion.token_ids.len()),
+                "logprobs": logprobs.map(|_| json!({ "content": content, "refusal": null })),
+                "finish_reason": reply::finish_reason(completion),
+            })
         });
-        return Ok(Json(answer).into_response());
-    }
-    let with_usage = common.stream_options.include_usage;
-    let chunk = move |choices: Value, usage: Option<Value>| {
-        let mut chunk = json!({
-            "id": id, "object": "chat.completion.chunk", "created": created, "model": model, "choices": choices,
-        });
+    let mut answer = head;
+    answer["object"] = "chat.completion".into();
+    answer["choices"] = choices.collect();
+    answer["usage"] = reply::usage(prompt, made);
+    Ok(Json(answer).into_response())
+}
+
+/// The answers as events.
+fn streamed(
+    served: &Arc<Served>,
+    receivers: Vec<reply::Receiver>,
+    mut head: Value,
+    prompt: usize,
+    with_usage: bool,
+) -> Response {
+    head["object"] = "chat.completion.chunk".into();
+    let chunk = move |choices: Value, usage: Value| {
+        let mut chunk = head.clone();
+        chunk["choices"] = choices;
         if with_usage {
-            chunk["usage"] = usage.unwrap_or(Value::Null);
+            chunk["usage"] = usage;
         }
         chunk
     };
-    let delta = |delta: Value, logprobs: Value, reason: Value| json!([{ "index": 0, "delta": delta, "logprobs": logprobs, "finish_reason": reason }]);
-    let mut begun = false;
-    // The logprobs of tokens whose text is not out yet.
-    let mut held: Vec<Value> = Vec::new();
-    let chunks = reply::chunks(receiver, move |event| {
-        let mut out = Vec::new();
-        if !begun {
-            begun = true;
-            let first = json!({ "role": "assistant", "content": "" });
-            out.push(chunk(delta(first, Value::Null, Value::Null), None));
-        }
-        let taken = |held: &mut Vec<Value>| match held.is_empty() {
-            true => Value::Null,
-            false => json!({ "content": std::mem::take(held), "refusal": null }),
-        };
-        match event {
-            Event::Token(likely) => {
-                held.push(described(served.engine.backend().tokenizer(), &likely));
+    let made = Arc::new(AtomicUsize::new(0));
+    let each = receivers.into_iter().enumerate().map(|(index, receiver)| {
+        let (chunk, served, made) = (chunk.clone(), served.clone(), made.clone());
+        let mut begun = false;
+        // The logprobs of tokens whose text is not out yet.
+        let mut held: Vec<Value> = Vec::new();
+        let events = reply::chunks(receiver, move |event| {
+            let delta = |delta: Value, held: &mut Vec<Value>, reason: Value| {
+                let logprobs = match held.is_empty() {
+                    true => Value::Null,
+                    false => json!({ "content": std::mem::take(held), "refusal": null }),
+                };
+                let choice = json!({
+                    "index": index, "delta": delta, "logprobs": logprobs, "finish_reason": reason
+                });
+                chunk(json!([choice]), Value::Null)
+            };
+            let mut out = Vec::new();
+            if !begun {
+                begun = true;
+                let first = json!({ "role": "assistant", "content": "" });
+                out.push(delta(first, &mut Vec::new(), Value::Null));
             }
-            Event::Piece(piece) => {
-                let logprobs = taken(&mut held);
-                out.push(chunk(
-                    delta(json!({ "content": piece }), logprobs, Value::Null),
-                    None,
-                ));
-            }
-            Event::Done(Ok(completion)) => {
-                let reason = reply::finish_reason(&completion).into();
-                let logprobs = taken(&mut held);
-                out.push(chunk(delta(json!({}), logprobs, reason), None));
-                if with_usage {
-                    let usage = reply::usage(prompt, completion.token_ids.len());
-                    out.push(chunk(json!([]), Some(usage)));
+            match event {
+                Event::Token(likely) => {
+                    held.push(described(served.engine.backend().tokenizer(), &likely));
                 }
+                Event::Piece(piece) => {
+                    out.push(delta(json!({ "content": piece }), &mut held, Value::Null));
+                }
+                Event::Done(Ok(completion)) => {
+                    made.fetch_add(completion.token_ids.len(), Ordering::Relaxed);
+                    let reason = reply::finish_reason(&completion).into();
+                    out.push(delta(json!({}), &mut held, reason));
+                }
+                Event::Done(Err(error)) => out.push(reply::failure(error)),
             }
-            Event::Done(Err(error)) => out.push(reply::failure(error)),
-        }
-        out
+            out
+        });
+        events.boxed()
     });
-    Ok(reply::stream(chunks))
+    let all = select_all(each);
+    let last = futures_util::stream::once(async move {
+        let made = made.load(Ordering::Relaxed);
+        with_usage.then(|| chunk(json!([]), reply::usage(prompt, made)))
+    });
+    reply::stream(all.chain(last.filter_map(std::future::ready)))
 }
 
 /// A token with its logarithmic probability, and those of the likeliest.

@@ -1,17 +1,15 @@
 //! `/v1/completions`.
 
-use super::fields::Common;
+use super::fields::{Common, Fields, Input};
 use super::reply::{self, Event};
-use super::{now, ApiError, Served};
-use axum::extract::rejection::JsonRejection;
-use axum::extract::State;
+use super::{access, now, ApiError, Served};
+use axum::extract::{self, State};
 use axum::response::{IntoResponse, Response};
 use axum::Json;
 use candle_engine::batch::Likely;
 use futures_util::future::try_join_all;
 use futures_util::stream::select_all;
 use futures_util::StreamExt;
-use serde::Deserialize;
 use serde_json::{json, Value};
 use std::sync::Arc;
 
@@ -21,69 +19,89 @@ const MAX_TOP: usize = 5;
 /// Prompts in a request.
 const MAX_PROMPTS: usize = 128;
 
-#[derive(Debug, Deserialize)]
-pub(super) struct Request {
-    prompt: Prompt,
-    max_tokens: Option<usize>,
-    logprobs: Option<usize>,
-    #[serde(default)]
-    echo: bool,
-    #[serde(flatten)]
+/// The tokens of each prompt.
+fn tokens(prompt: Input, fields: &Fields, served: &Served) -> Result<Vec<Vec<u32>>, ApiError> {
+    let backend = served.engine.backend();
+    let of = |text: String| backend.prompt_tokens(&text);
+    let all = match prompt {
+        Input::Text(text) => vec![of(text)?],
+        Input::Texts(texts) => texts.into_iter().map(of).collect::<Result<_, _>>()?,
+        Input::Tokens(tokens) => vec![tokens],
+        Input::TokenLists(lists) => lists,
+    };
+    if !(1..=MAX_PROMPTS).contains(&all.len()) {
+        let problem = format!("found {} texts; expected 1 to {MAX_PROMPTS}", all.len());
+        return Err(fields.wrong("prompt", problem));
+    }
+    let vocab = backend.vocab();
+    if let Some(id) = all.iter().flatten().find(|id| **id as usize >= vocab) {
+        let problem = format!("token {id} is out of range; the vocabulary has {vocab} tokens");
+        return Err(fields.wrong("prompt", problem));
+    }
+    Ok(all)
+}
+
+/// A request whose prompts are tokens.
+struct Prepared {
     common: Common,
+    prompts: Vec<Vec<u32>>,
+    max_tokens: usize,
+    logprobs: Option<usize>,
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(untagged)]
-enum Prompt {
-    Text(String),
-    Texts(Vec<String>),
-    Tokens(Vec<u32>),
-    TokenLists(Vec<Vec<u32>>),
-}
-
-impl Prompt {
-    fn tokens(self, served: &Served) -> Result<Vec<Vec<u32>>, ApiError> {
-        let backend = served.engine.backend();
-        let of = |text: String| backend.prompt_tokens(&text);
-        let all = match self {
-            Self::Text(text) => vec![of(text)?],
-            Self::Texts(texts) => texts.into_iter().map(of).collect::<Result<_, _>>()?,
-            Self::Tokens(tokens) => vec![tokens],
-            Self::TokenLists(lists) => lists,
-        };
-        if !(1..=MAX_PROMPTS).contains(&all.len()) {
-            let problem = format!("found {} texts; expected 1 to {MAX_PROMPTS}", all.len());
-            return Err(ApiError::field("prompt", problem));
+impl Prepared {
+    fn new(served: &Served, bytes: &[u8]) -> Result<Self, ApiError> {
+        let mut fields = Fields::parse(bytes)?;
+        let common = Common::take(&mut fields, served)?;
+        let count = "a whole number";
+        let max_tokens = fields.take("max_tokens", count)?.unwrap_or(MAX_TOKENS);
+        let logprobs = fields.take("logprobs", count)?;
+        if let Some(top) = logprobs.filter(|top| *top > MAX_TOP) {
+            let problem = format!("{top}; the maximum is {MAX_TOP}");
+            return Err(fields.wrong("logprobs", problem));
         }
-        let vocab = backend.vocab();
-        if let Some(id) = all.iter().flatten().find(|id| **id as usize >= vocab) {
-            let problem = format!("token {id} is out of range; the vocabulary has {vocab} tokens");
-            return Err(ApiError::field("prompt", problem));
+        let prompt: Input = fields.need("prompt", Input::EXPECTED)?;
+        let prompts = tokens(prompt, &fields, served)?;
+        if prompts.len() * common.answers > MAX_PROMPTS {
+            let problem = format!(
+                "{} for each of {} prompts; the maximum is {MAX_PROMPTS} answers",
+                common.answers,
+                prompts.len()
+            );
+            return Err(fields.wrong("n", problem));
         }
-        Ok(all)
+        fields.end()?;
+        Ok(Self {
+            common,
+            prompts,
+            max_tokens,
+            logprobs,
+        })
     }
 }
 
 pub(super) async fn create(
     State(served): State<Arc<Served>>,
-    body: Result<Json<Request>, JsonRejection>,
+    request: extract::Request,
 ) -> Result<Response, ApiError> {
-    let Json(request) = body?;
-    let common = request.common;
-    common.check_model(&served)?;
-    if request.echo {
-        return Err(ApiError::field("echo", "true is not supported"));
-    }
-    if let Some(top) = request.logprobs.filter(|top| *top > MAX_TOP) {
-        let problem = format!("{top}; the maximum is {MAX_TOP}");
-        return Err(ApiError::field("logprobs", problem));
-    }
-    let prompts = request.prompt.tokens(&served)?;
+    let owner = access::owner(&request);
+    let state = served.clone();
+    let prepare = move |bytes: &[u8]| Prepared::new(&state, bytes);
+    let Prepared {
+        common,
+        prompts,
+        max_tokens,
+        logprobs,
+    } = served.gate.read(request, prepare).await?;
     let prompt_tokens: usize = prompts.iter().map(Vec::len).sum();
-    let completion = common.request(request.max_tokens.unwrap_or(MAX_TOKENS))?;
-    let receivers = prompts
-        .into_iter()
-        .map(|tokens| reply::begin(&served, tokens, completion.clone(), request.logprobs));
+    let each = prompts.iter().flat_map(|tokens| {
+        let answers = 0..common.answers;
+        answers.map(move |at| (tokens, at))
+    });
+    let receivers = each.map(|(tokens, at)| {
+        let completion = common.completion(at, max_tokens);
+        reply::begin(&served, owner, tokens.clone(), completion, logprobs)
+    });
     let receivers = receivers.collect::<Result<Vec<_>, _>>()?;
     let (id, created, model) = (reply::id("cmpl"), now(), served.name.clone());
     if !common.stream {
@@ -93,7 +111,7 @@ pub(super) async fn create(
             .iter()
             .enumerate()
             .map(|(index, (completion, likely))| {
-                let logprobs = request.logprobs.map(|_| listed(&served, likely, 0));
+                let logprobs = logprobs.map(|_| listed(&served, likely, 0));
                 json!({
                     "index": index, "text": completion.text, "logprobs": logprobs,
                     "finish_reason": reply::finish_reason(completion),
@@ -106,7 +124,7 @@ pub(super) async fn create(
         });
         return Ok(Json(answer).into_response());
     }
-    let with_usage = common.stream_options.include_usage;
+    let with_usage = common.with_usage;
     let head = json!({ "id": id, "object": "text_completion", "created": created, "model": model });
     let chunk = move |choices: Value, usage: Value| {
         let mut chunk = head.clone();

@@ -1,80 +1,114 @@
 //! `/v1/embeddings`.
 
-use super::fields::Texts;
-use super::{reply, ApiError, Served};
-use axum::extract::rejection::JsonRejection;
-use axum::extract::State;
+use super::error::short;
+use super::fields::{Fields, Input};
+use super::{access, reply, ApiError, Served};
+use axum::extract::{self, State};
 use axum::Json;
 use base64::engine::general_purpose::STANDARD;
 use base64::Engine;
+use candle_engine::embed::TextTokens;
 use candle_transformers::embed::Options;
-use serde::Deserialize;
 use serde_json::{json, Value};
 use std::sync::Arc;
 
 /// As at OpenAI.
 const MAX_TEXTS: usize = 2048;
 
-#[derive(Debug, Deserialize)]
-pub(super) struct Request {
-    model: String,
-    input: Texts,
-    encoding_format: Option<String>,
-    dimensions: Option<usize>,
+/// A request whose texts are tokens.
+struct Prepared {
+    tokens: Vec<TextTokens>,
+    options: Options,
+    in_base64: bool,
+}
+
+impl Prepared {
+    fn new(served: &Served, bytes: &[u8]) -> Result<Self, ApiError> {
+        let mut fields = Fields::parse(bytes)?;
+        let model: String = fields.need("model", "a text")?;
+        let encoder = served.vectors.as_ref().map(|vectors| &vectors.encoder);
+        let Some(encoder) = encoder.filter(|encoder| encoder.name == model) else {
+            let known = encoder.map(|encoder| encoder.name.as_str());
+            return match known {
+                None => Err(fields.wrong(
+                    "model",
+                    "no embedding model is loaded; start the server with --embedding-model",
+                )),
+                known => Err(ApiError::no_such_model(&model, known.into_iter())),
+            };
+        };
+        let format: Option<String> = fields.take("encoding_format", "a text")?;
+        let in_base64 = match format.as_deref() {
+            None | Some("float") => false,
+            Some("base64") => true,
+            Some(other) => {
+                let problem = format!(
+                    "unsupported format {:?}; expected float or base64",
+                    short(other)
+                );
+                return Err(fields.wrong("encoding_format", problem));
+            }
+        };
+        let dim = fields.take("dimensions", "a whole number")?;
+        let input: Input = fields.need("input", Input::EXPECTED)?;
+        fields.end()?;
+        let of =
+            |(at, text): (usize, String)| encoder.files.tokens(&format!("input[{at}]"), "", &text);
+        let whole =
+            |(at, ids): (usize, Vec<u32>)| encoder.files.given(&format!("input[{at}]"), ids);
+        let tokens = match input {
+            Input::Text(text) => vec![of((0, text))?],
+            Input::Tokens(ids) => vec![whole((0, ids))?],
+            Input::Texts(all) => {
+                check(all.len())?;
+                let all = all.into_iter().enumerate().map(of);
+                all.collect::<candle_engine::Result<_>>()?
+            }
+            Input::TokenLists(all) => {
+                check(all.len())?;
+                let all = all.into_iter().enumerate().map(whole);
+                all.collect::<candle_engine::Result<_>>()?
+            }
+        };
+        Ok(Self {
+            tokens,
+            options: Options {
+                dim,
+                ..encoder.files.options()
+            },
+            in_base64,
+        })
+    }
+}
+
+fn check(texts: usize) -> Result<(), ApiError> {
+    match (1..=MAX_TEXTS).contains(&texts) {
+        true => Ok(()),
+        false => {
+            let problem = format!("found {texts} texts; expected 1 to {MAX_TEXTS}");
+            Err(ApiError::field("input", problem))
+        }
+    }
 }
 
 pub(super) async fn create(
     State(served): State<Arc<Served>>,
-    body: Result<Json<Request>, JsonRejection>,
+    request: extract::Request,
 ) -> Result<Json<Value>, ApiError> {
-    let Json(request) = body?;
-    let encoder = served.encoder.as_ref();
-    let Some(encoder) = encoder.filter(|encoder| encoder.name == request.model) else {
-        let known = encoder.map(|encoder| encoder.name.as_str());
-        return match known {
-            None => Err(ApiError::field(
-                "model",
-                "no embedding model is loaded; start the server with --embedding-model",
-            )),
-            known => Err(ApiError::no_such_model(&request.model, known.into_iter())),
-        };
-    };
-    let in_base64 = match request.encoding_format.as_deref() {
-        None | Some("float") => false,
-        Some("base64") => true,
-        Some(other) => {
-            let problem = format!("unsupported format {other:?}; expected float or base64");
-            return Err(ApiError::field("encoding_format", problem));
-        }
-    };
-    let texts = request.input.into_vec();
-    if !(1..=MAX_TEXTS).contains(&texts.len()) {
-        let problem = format!("found {} texts; expected 1 to {MAX_TEXTS}", texts.len());
-        return Err(ApiError::field("input", problem));
-    }
-    let tokens = texts.iter().enumerate().map(|(at, text)| {
-        let origin = format!("input[{at}]");
-        encoder.files.tokens(&origin, "", text)
-    });
-    let tokens = tokens.collect::<candle_engine::Result<Vec<_>>>()?;
-    let count: usize = tokens.iter().map(|tokens| tokens.ids.len()).sum();
-    let options = Options {
-        dim: request.dimensions,
-        ..encoder.files.options()
-    };
-    let name = encoder.name.clone();
+    let owner = access::owner(&request);
     let state = served.clone();
-    let work = move || {
-        let encoder = state.encoder.as_ref();
-        let model = encoder.map(|encoder| &encoder.model);
-        let vectors = model.map(|model| model.embed(&tokens, &options)?.to_vec2::<f32>());
-        vectors.transpose()
-    };
-    let vectors = tokio::task::spawn_blocking(work).await;
-    let vectors = vectors.map_err(|err| candle_engine::Error::Batch(err.to_string()))?;
-    let vectors =
-        vectors.map_err(|err| ApiError::field("input", candle_engine::error::brief(&err)))?;
-    let data = vectors.unwrap_or_default().into_iter().enumerate();
+    let prepare = move |bytes: &[u8]| Prepared::new(&state, bytes);
+    let Prepared {
+        tokens,
+        options,
+        in_base64,
+    } = served.gate.read(request, prepare).await?;
+    let count: usize = tokens.iter().map(|tokens| tokens.ids.len()).sum();
+    let stopped = || candle_engine::Error::Batch("no embedding model is loaded".to_string());
+    let vectors = served.vectors.as_ref().ok_or_else(stopped)?;
+    let name = &vectors.encoder.name;
+    let vectors = vectors.of(owner, tokens, options).await?;
+    let data = vectors.into_iter().enumerate();
     let data = data.map(|(index, vector)| {
         let embedding = match in_base64 {
             false => json!(vector),

@@ -1,7 +1,7 @@
 //! Errors in the form that OpenAI's clients read.
 
-use axum::extract::rejection::JsonRejection;
-use axum::http::{Method, StatusCode, Uri};
+use axum::http::header::WWW_AUTHENTICATE;
+use axum::http::{HeaderValue, Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use axum::Json;
 use candle_engine::Error;
@@ -22,7 +22,7 @@ impl ApiError {
     pub(super) fn field(name: &str, problem: impl std::fmt::Display) -> Self {
         Self {
             status: StatusCode::BAD_REQUEST,
-            message: format!("{name}: {problem}"),
+            message: short(&format!("{name}: {problem}")),
             param: Some(name.to_string()),
             code: None,
         }
@@ -32,14 +32,86 @@ impl ApiError {
         let known: Vec<&str> = known.collect();
         Self {
             status: StatusCode::NOT_FOUND,
-            message: format!("model {name:?} not found; available: {}", known.join(", ")),
+            message: format!(
+                "model {:?} not found; available: {}",
+                short(name),
+                known.join(", ")
+            ),
             param: Some("model".to_string()),
             code: Some("model_not_found"),
         }
     }
 
+    fn new(status: StatusCode, code: Option<&'static str>, message: impl Into<String>) -> Self {
+        Self {
+            status,
+            message: message.into(),
+            param: None,
+            code,
+        }
+    }
+
+    /// A missing or unknown API key.
+    pub(super) fn key(problem: &str) -> Self {
+        Self::new(StatusCode::UNAUTHORIZED, Some("invalid_api_key"), problem)
+    }
+
+    /// A name that the server does not go by.
+    pub(super) fn host(name: &str) -> Self {
+        let name = short(name);
+        let problem = format!(
+            "host {name} is not a name of this server; use its address, or start it with --host-name {name}"
+        );
+        Self::new(StatusCode::FORBIDDEN, Some("unknown_host"), problem)
+    }
+
+    /// A page of another site.
+    pub(super) fn origin() -> Self {
+        let problem =
+            "pages of this origin may not use the server; start it with --allow-origin ORIGIN";
+        Self::new(StatusCode::FORBIDDEN, Some("unknown_origin"), problem)
+    }
+
+    /// A body that is not JSON by its type.
+    pub(super) fn content_type() -> Self {
+        let problem = "expected a body of Content-Type: application/json";
+        Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, None, problem)
+    }
+
+    /// A body of more than `most` bytes.
+    pub(super) fn too_large(most: usize) -> Self {
+        let problem = format!("the request is too large; the maximum is {most} bytes");
+        Self::new(StatusCode::PAYLOAD_TOO_LARGE, None, problem)
+    }
+
+    /// A body that does not come.
+    pub(super) fn too_slow() -> Self {
+        let problem = "the request's body did not arrive in time";
+        Self::new(StatusCode::REQUEST_TIMEOUT, None, problem)
+    }
+
+    /// A body whose end does not come.
+    pub(super) fn cut_off() -> Self {
+        let problem = "the request's body ended early";
+        Self::new(StatusCode::BAD_REQUEST, None, problem)
+    }
+
+    /// A body that is not JSON, or whose fields have other types.
+    pub(super) fn json(error: &serde_json::Error) -> Self {
+        let problem = format!("invalid request: {}", short(&error.to_string()));
+        Self::new(StatusCode::BAD_REQUEST, None, problem)
+    }
+
+    /// A failure of this program.
+    pub(super) fn panicked() -> Self {
+        let problem = "the server failed to prepare the request";
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, None, problem)
+    }
+
     fn kind(&self) -> &'static str {
         match self.status {
+            StatusCode::UNAUTHORIZED => "authentication_error",
+            StatusCode::FORBIDDEN => "permission_error",
             StatusCode::TOO_MANY_REQUESTS => "rate_limit_error",
             status if status.is_server_error() => "server_error",
             _ => "invalid_request_error",
@@ -54,12 +126,23 @@ impl ApiError {
     }
 }
 
+/// A value as messages show it: one line, and not all of a long one.
+pub(super) fn short(value: &str) -> String {
+    const MOST: usize = 200;
+    let line = candle_engine::error::one_line(value);
+    let cut = line.char_indices().nth(MOST);
+    match cut {
+        Some((end, _)) => format!("{}…", &line[..end]),
+        None => line,
+    }
+}
+
 impl From<Error> for ApiError {
     fn from(error: Error) -> Self {
         let (status, param, code) = match &error {
             Error::Parameter { name, .. } => (StatusCode::BAD_REQUEST, Some(*name), None),
             Error::EmptyPrompt => (StatusCode::BAD_REQUEST, Some("prompt"), None),
-            Error::PromptTooLong { .. } => {
+            Error::PromptTooLong { .. } | Error::PromptTooLarge { .. } => {
                 let code = Some("context_length_exceeded");
                 (StatusCode::BAD_REQUEST, None, code)
             }
@@ -78,20 +161,14 @@ impl From<Error> for ApiError {
     }
 }
 
-impl From<JsonRejection> for ApiError {
-    fn from(rejection: JsonRejection) -> Self {
-        Self {
-            status: rejection.status(),
-            message: candle_engine::error::one_line(&rejection.body_text()),
-            param: None,
-            code: None,
-        }
-    }
-}
-
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
-        (self.status, Json(self.body())).into_response()
+        let mut response = (self.status, Json(self.body())).into_response();
+        if self.status == StatusCode::UNAUTHORIZED {
+            let scheme = HeaderValue::from_static("Bearer");
+            response.headers_mut().insert(WWW_AUTHENTICATE, scheme);
+        }
+        response
     }
 }
 
@@ -99,8 +176,8 @@ pub(super) async fn no_such_path(method: Method, uri: Uri) -> ApiError {
     ApiError {
         status: StatusCode::NOT_FOUND,
         message: format!(
-            "unknown route {method} {}; expected /v1/models, /v1/completions, /v1/chat/completions or /v1/embeddings",
-            uri.path()
+            "unknown route {method} {}; expected /v1/models, /v1/completions, /v1/chat/completions, /v1/embeddings, /tokenize, /detokenize, /health or /metrics",
+            short(uri.path())
         ),
         param: None,
         code: Some("unknown_url"),
@@ -110,7 +187,7 @@ pub(super) async fn no_such_path(method: Method, uri: Uri) -> ApiError {
 pub(super) async fn no_such_method(method: Method, uri: Uri) -> ApiError {
     ApiError {
         status: StatusCode::METHOD_NOT_ALLOWED,
-        message: format!("{} does not support {method}", uri.path()),
+        message: format!("{} does not support {method}", short(uri.path())),
         param: None,
         code: Some("method_not_allowed"),
     }

@@ -1,4 +1,5 @@
-//! OpenAI's HTTP interface over a model of this machine: `/v1/models`, `/v1/completions`, `/v1/chat/completions` and `/v1/embeddings`.
+//! OpenAI's HTTP interface over a model of this machine: `/v1/models`, `/v1/completions`, `/v1/chat/completions` and `/v1/embeddings`; beside
+//! them `/tokenize`, `/detokenize`, `/health` and `/metrics`.
 //!
 //! What is not supported is an error that names the field, never passed over: a client must not believe that it was done.
 
@@ -6,15 +7,25 @@
 // Whether a device may be shared between threads is asked through all of wgpu's types.
 #![recursion_limit = "256"]
 
+mod access;
 mod chat;
 mod completions;
 mod embeddings;
 mod error;
 mod fields;
+mod gate;
+mod idle;
+mod messages;
+mod metrics;
 mod reply;
+mod server;
+mod tokens;
+mod vectors;
 
-use axum::extract::{DefaultBodyLimit, Path, State};
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, State};
 use axum::http::StatusCode;
+use axum::middleware::from_fn_with_state;
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use candle_engine::batch::BatchEngine;
@@ -22,19 +33,31 @@ use candle_engine::embed::EncoderFiles;
 use candle_engine::model::ChatTemplate;
 use candle_engine::Error as EngineError;
 use candle_transformers::embed::TextEncoder;
+use gate::Gate;
+use metrics::Metrics;
 use serde_json::{json, Value};
-use std::future::IntoFuture;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use vectors::Vectors;
 
+pub use access::Access;
 pub use error::ApiError;
+pub use server::Limits;
 
-/// Why serving ended.
+/// Why serving ended, or could not begin.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The socket failed.
-    #[error("the server's socket: {0}")]
-    Socket(#[from] std::io::Error),
+    /// A file of API keys. What was found there is never part of the message.
+    #[error("key: {place}: {problem}")]
+    Key {
+        /// The file.
+        place: String,
+        /// What is wrong, and what to do.
+        problem: String,
+    },
+    /// The system refuses a thread.
+    #[error("a thread for embeddings: {0}")]
+    Thread(std::io::Error),
     /// The engine failed.
     #[error(transparent)]
     Engine(#[from] EngineError),
@@ -43,23 +66,18 @@ pub enum Error {
 /// The result of serving.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// The most bytes of a request.
-const BODY_BYTES: usize = 4 << 20;
-
-/// How often the engine is asked whether it has failed, and how long answers may take to leave after that.
+/// How often the engine is asked whether it has failed.
 const WATCH: Duration = Duration::from_millis(500);
-const LAST_ANSWERS: Duration = Duration::from_secs(5);
 
 /// What is served.
 pub struct Served {
-    /// What clients call the model.
-    pub name: String,
-    /// The model.
-    pub engine: BatchEngine,
-    /// How a conversation becomes a prompt, if the model has a template.
-    pub template: Option<ChatTemplate>,
-    /// A model of vectors, and what clients call it.
-    pub encoder: Option<Encoder>,
+    name: String,
+    engine: BatchEngine,
+    template: Option<ChatTemplate>,
+    vectors: Option<Vectors>,
+    access: Access,
+    gate: Gate,
+    metrics: Arc<Metrics>,
 }
 
 /// A model of vectors.
@@ -70,6 +88,40 @@ pub struct Encoder {
     pub files: EncoderFiles,
     /// The model.
     pub model: TextEncoder,
+}
+
+impl Served {
+    /// A model that clients call `name`, for everybody who can reach the address.
+    pub fn new(name: &str, engine: BatchEngine) -> Self {
+        Self {
+            name: name.to_string(),
+            engine,
+            template: None,
+            vectors: None,
+            access: Access::default(),
+            gate: Gate::new(Limits::default().idle),
+            metrics: Arc::default(),
+        }
+    }
+
+    /// With the template that makes a prompt of a conversation.
+    pub fn with_template(self, template: Option<ChatTemplate>) -> Self {
+        Self { template, ..self }
+    }
+
+    /// With a model of vectors.
+    ///
+    /// # Errors
+    /// The system has no thread for it.
+    pub fn with_encoder(self, encoder: Option<Encoder>) -> Result<Self> {
+        let vectors = encoder.map(Vectors::new).transpose()?;
+        Ok(Self { vectors, ..self })
+    }
+
+    /// For those whom `access` lets in.
+    pub fn with_access(self, access: Access) -> Self {
+        Self { access, ..self }
+    }
 }
 
 /// The routes over a model. `/health` is 503 after a failure of the engine, see [`BatchEngine::failure`]: it does not come back.
@@ -84,22 +136,28 @@ fn routes(served: Arc<Served>) -> Router {
         .route("/v1/completions", post(completions::create))
         .route("/v1/chat/completions", post(chat::create))
         .route("/v1/embeddings", post(embeddings::create))
+        .route("/tokenize", post(tokens::tokenize))
+        .route("/detokenize", post(tokens::detokenize))
         .route("/health", get(health))
+        .route("/metrics", get(metrics::page))
         .fallback(error::no_such_path)
         .method_not_allowed_fallback(error::no_such_method)
-        .layer(DefaultBodyLimit::max(BODY_BYTES))
+        .layer(from_fn_with_state(served.clone(), access::check))
+        .layer(from_fn_with_state(served.clone(), metrics::count))
         .with_state(served)
 }
 
-/// Answers until `stop` is ready, and then until what runs has ended.
+/// Answers until `stop` is ready, and then until what runs has ended or [`Limits::drain`] is over.
 ///
 /// # Errors
-/// The socket fails, or the engine does, see [`BatchEngine::failure`]: then everybody is told, and whoever called starts anew.
+/// The engine fails, see [`BatchEngine::failure`]: then everybody is told, and whoever called starts anew.
 pub async fn serve(
     listener: tokio::net::TcpListener,
-    served: Served,
+    mut served: Served,
+    limits: Limits,
     stop: impl std::future::Future<Output = ()> + Send + 'static,
 ) -> Result<()> {
+    served.gate = Gate::new(limits.idle);
     let served = Arc::new(served);
     let watched = served.clone();
     let stop = async move {
@@ -108,16 +166,7 @@ pub async fn serve(
             () = watched.failed() => {}
         }
     };
-    let serving = axum::serve(listener, routes(served.clone())).with_graceful_shutdown(stop);
-    // A client that does not read must not keep a dead server up.
-    let cut_off = async {
-        served.failed().await;
-        tokio::time::sleep(LAST_ANSWERS).await;
-    };
-    tokio::select! {
-        done = serving.into_future() => done?,
-        () = cut_off => {}
-    }
+    server::run(listener, routes(served.clone()), limits, stop).await;
     match served.engine.failure() {
         None => Ok(()),
         Some(why) => Err(EngineError::Batch(why).into()),
@@ -136,7 +185,8 @@ fn about(name: &str) -> Value {
 
 impl Served {
     fn names(&self) -> impl Iterator<Item = &str> {
-        let encoder = self.encoder.as_ref().map(|encoder| encoder.name.as_str());
+        let encoder = self.vectors.as_ref();
+        let encoder = encoder.map(|vectors| vectors.encoder.name.as_str());
         std::iter::once(self.name.as_str()).chain(encoder)
     }
 
@@ -165,8 +215,10 @@ async fn models(State(served): State<Arc<Served>>) -> Json<Value> {
 
 async fn model(
     State(served): State<Arc<Served>>,
-    Path(name): Path<String>,
+    name: std::result::Result<Path<String>, PathRejection>,
 ) -> std::result::Result<Json<Value>, ApiError> {
+    // One that is no UTF-8 is nobody's.
+    let name = name.map_or_else(|_| "\u{FFFD}".to_string(), |Path(name)| name);
     match served.names().any(|known| known == name) {
         true => Ok(Json(about(&name))),
         false => Err(ApiError::no_such_model(&name, served.names())),
@@ -175,11 +227,15 @@ async fn model(
 
 #[cfg(test)]
 mod tests {
-    use super::{serve, Served};
+    use super::{serve, Limits, Served};
     use candle_engine::batch::testing::{breaking, small_model};
+    use candle_engine::batch::{BatchEngine, BatchSettings};
     use candle_engine::Error as EngineError;
     use std::io::{Read, Write};
     use std::net::{SocketAddr, TcpStream};
+    use std::time::{Duration, Instant};
+
+    const HEALTH: &str = "GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
 
     /// The answer to a request, its head before it.
     fn ask(address: SocketAddr, request: &str) -> String {
@@ -190,6 +246,64 @@ mod tests {
         answer
     }
 
+    /// The embedded model behind a socket, and what ends it.
+    fn small(limits: Limits) -> (tokio::runtime::Runtime, SocketAddr) {
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let listener = runtime
+            .block_on(tokio::net::TcpListener::bind("127.0.0.1:0"))
+            .unwrap();
+        let address = listener.local_addr().unwrap();
+        let engine = BatchEngine::new(small_model(), BatchSettings::default()).unwrap();
+        let served = Served::new("tiny", engine);
+        runtime.spawn(serve(listener, served, limits, std::future::pending()));
+        (runtime, address)
+    }
+
+    /// What comes until the server closes the connection, and after what time.
+    fn until_closed(mut socket: TcpStream) -> (String, Duration) {
+        socket
+            .set_read_timeout(Some(Duration::from_secs(60)))
+            .unwrap();
+        let start = Instant::now();
+        let mut answer = Vec::new();
+        // A reset is an end as well.
+        let _ = socket.read_to_end(&mut answer);
+        (String::from_utf8(answer).unwrap(), start.elapsed())
+    }
+
+    #[test]
+    fn half_a_request_does_not_keep_a_connection() {
+        let limits = Limits {
+            idle: Duration::from_millis(400),
+            connections: 3,
+            ..Limits::default()
+        };
+        let (_runtime, address) = small(limits);
+        let head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n";
+        let body = format!("{head}Content-Length: 9000\r\n\r\n{{\"model\"");
+        // All places are taken by those that say nothing, or half of it.
+        let sockets = ["", head, &body].map(|half| {
+            let mut socket = TcpStream::connect(address).unwrap();
+            socket.write_all(half.as_bytes()).unwrap();
+            socket
+        });
+        let start = Instant::now();
+        assert!(ask(address, HEALTH).starts_with("HTTP/1.1 200"));
+        let waited = start.elapsed();
+        assert!(
+            waited > Duration::from_millis(100),
+            "it had a place: {waited:?}"
+        );
+        assert!(waited < Duration::from_secs(30), "{waited:?}");
+        let ends = sockets.map(until_closed);
+        assert!(
+            ends.iter().all(|end| end.1 < Duration::from_secs(30)),
+            "{ends:?}"
+        );
+        assert!(ends[2].0.starts_with("HTTP/1.1 408"), "{ends:?}");
+        assert!(ends[2].0.contains("did not arrive in time"), "{ends:?}");
+    }
+
     #[test]
     fn it_ends_with_an_error_when_its_engine_has_failed() {
         let runtime = tokio::runtime::Runtime::new().unwrap();
@@ -197,20 +311,19 @@ mod tests {
             .block_on(tokio::net::TcpListener::bind("127.0.0.1:0"))
             .unwrap();
         let address = listener.local_addr().unwrap();
-        let served = Served {
-            name: "tiny".to_string(),
-            engine: breaking(small_model()),
-            template: None,
-            encoder: None,
-        };
-        let serving = runtime.spawn(serve(listener, served, std::future::pending()));
-        let health = "GET /health HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n";
-        assert!(ask(address, health).starts_with("HTTP/1.1 200"));
+        let served = Served::new("tiny", breaking(small_model()));
+        let serving = runtime.spawn(serve(
+            listener,
+            served,
+            Limits::default(),
+            std::future::pending(),
+        ));
+        assert!(ask(address, HEALTH).starts_with("HTTP/1.1 200"));
         // One connection stays open and says nothing more.
         let idle = TcpStream::connect(address).unwrap();
         let body = r#"{"model": "tiny", "prompt": "fn", "max_tokens": 4, "temperature": 0}"#;
         let completion = format!(
-            "POST /v1/completions HTTP/1.1\r\nHost: here\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+            "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
             body.len()
         );
         for _ in 0..3 {

@@ -3,13 +3,14 @@
 use super::{ApiError, Served};
 use axum::response::sse::{Event as Sent, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
-use candle_engine::batch::{Heard, Likely};
+use candle_engine::batch::{Heard, Likely, Order, Owner};
 use candle_engine::model::TextTokenizer;
 use candle_engine::{Completion, CompletionRequest, StopReason};
 use futures_util::stream::{self, Stream, StreamExt};
 use serde_json::{json, Value};
 use std::convert::Infallible;
 use std::ops::ControlFlow;
+use std::time::Instant;
 use tokio::sync::mpsc::{unbounded_channel, UnboundedReceiver};
 
 /// What becomes of a completion.
@@ -19,15 +20,23 @@ pub(super) enum Event {
     Done(candle_engine::Result<Completion>),
 }
 
+/// The events of a completion.
+pub(super) type Receiver = UnboundedReceiver<Event>;
+
 /// Begins a completion. It ends when the receiver is dropped.
 pub(super) fn begin(
     served: &Served,
+    owner: Owner,
     tokens: Vec<u32>,
     request: CompletionRequest,
     logprobs: Option<usize>,
-) -> Result<UnboundedReceiver<Event>, ApiError> {
+) -> Result<Receiver, ApiError> {
     let (sender, receiver) = unbounded_channel();
+    let (metrics, prompt, begun) = (served.metrics.clone(), tokens.len(), Instant::now());
     let listener = move |heard: Heard<'_>| {
+        if let Heard::Done(result) = &heard {
+            metrics.completion(prompt, result.as_ref().ok(), begun.elapsed());
+        }
         let event = match heard {
             Heard::Piece("") => None,
             Heard::Piece(piece) => Some(Event::Piece(piece.to_string())),
@@ -40,9 +49,13 @@ pub(super) fn begin(
             false => ControlFlow::Break(()),
         }
     };
-    served
-        .engine
-        .submit(tokens, request, logprobs, Box::new(listener))?;
+    let order = Order {
+        tokens,
+        request,
+        logprobs,
+        owner,
+    };
+    served.engine.begin(order, Box::new(listener))?;
     Ok(receiver)
 }
 

@@ -1,12 +1,11 @@
 //! Who waits for a completion.
 
+use super::places::Place;
 use super::supervisor::caught;
 use super::{Heard, Listener};
 use crate::backend::Completion;
 use crate::{Error, Result};
 use std::ops::ControlFlow;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::Arc;
 
 /// What is told to a text that is dropped before its end, such as by a panic in the middle of a step.
 const DROPPED: &str = "the engine dropped the request";
@@ -14,25 +13,16 @@ const DROPPED: &str = "the engine dropped the request";
 /// A listener with its place among those that run and wait. It hears of one end, also if it is dropped.
 pub(super) struct Client {
     listener: Listener,
-    open: Arc<AtomicUsize>,
-    has_ended: bool,
+    /// None after the end.
+    place: Option<Place>,
 }
 
 impl Client {
-    /// Takes one of `limit` places, of which `open` counts those that are taken.
-    ///
-    /// # Errors
-    /// None is free.
-    pub(super) fn new(open: &Arc<AtomicUsize>, limit: usize, listener: Listener) -> Result<Self> {
-        if open.fetch_add(1, Ordering::Relaxed) >= limit {
-            open.fetch_sub(1, Ordering::Relaxed);
-            return Err(Error::Busy(limit));
-        }
-        Ok(Self {
+    pub(super) fn new(place: Place, listener: Listener) -> Self {
+        Self {
             listener,
-            open: open.clone(),
-            has_ended: false,
-        })
+            place: Some(place),
+        }
     }
 
     /// Tells it something, after which it wants to go on or not. One that panics has had enough, and nobody else is hurt.
@@ -57,11 +47,7 @@ impl Client {
 
     /// Gives the place back; whether it was still taken.
     fn leave(&mut self) -> bool {
-        let leaves = !std::mem::replace(&mut self.has_ended, true);
-        if leaves {
-            self.open.fetch_sub(1, Ordering::Relaxed);
-        }
-        leaves
+        self.place.take().is_some()
     }
 
     fn end(&mut self, result: Result<Completion>) {

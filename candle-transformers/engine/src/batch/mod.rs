@@ -1,7 +1,7 @@
 //! Several completions at once: one thread has the model, and each text a slot in its cache.
 //!
 //! A step of the thread reads some tokens of prompts, and then makes one of every text that is being written: a long prompt holds nobody up,
-//! and a text comes and goes between two steps. Whole pieces that a slot holds of an earlier text are not read again where a new one begins
+//! also not other prompts, which are read in turn, and a text comes and goes between two steps. Owners of texts take turns (`turns.rs`). Whole pieces that a slot holds of an earlier text are not read again where a new one begins
 //! alike, such as with the same system prompt.
 //!
 //! A greedy text does not depend on the others: its prompt is cut where its length says, and what is read again is what would be read. On the
@@ -16,12 +16,14 @@
 
 mod client;
 mod compile;
+mod places;
 mod scheduler;
 mod supervisor;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 #[cfg(test)]
 mod tests;
+mod turns;
 mod waited;
 mod watch;
 mod writing;
@@ -30,6 +32,7 @@ use crate::backend::{Completion, CompletionRequest};
 use crate::engine::CandleBackend;
 use crate::{Error, Result};
 use client::Client;
+pub use places::{Place, Places};
 use scheduler::Scheduler;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -37,6 +40,7 @@ use std::sync::mpsc::{channel, Sender};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
+pub use turns::Owner;
 use watch::Watch;
 
 /// How many texts run and wait.
@@ -91,12 +95,24 @@ pub struct Likely {
 /// Who hears of it; `Break` ends it, and so does a panic.
 pub type Listener = Box<dyn FnMut(Heard<'_>) -> ControlFlow<()> + Send>;
 
-/// A completion that is asked for.
+/// A completion to begin.
+pub struct Order {
+    /// The prompt's tokens.
+    pub tokens: Vec<u32>,
+    /// How to go on from them; its prompt is not used.
+    pub request: CompletionRequest,
+    /// With it, each token comes with its probability, and with those of this number of the likeliest tokens.
+    pub logprobs: Option<usize>,
+    /// Whose it is: owners take turns.
+    pub owner: Owner,
+}
+
+/// A completion that runs or waits.
 struct Job {
     tokens: Vec<u32>,
     request: CompletionRequest,
-    /// How many of the likeliest tokens are told with each, if any is to be.
     logprobs: Option<usize>,
+    owner: Owner,
     client: Client,
 }
 
@@ -105,11 +121,11 @@ pub struct BatchEngine {
     backend: Arc<CandleBackend>,
     jobs: Mutex<Option<Sender<Job>>>,
     /// Completions that have not ended.
-    open: Arc<AtomicUsize>,
+    places: Arc<Places>,
+    running: Arc<AtomicUsize>,
     /// Why the thread ended before its time.
     failure: Arc<OnceLock<String>>,
     watch: Arc<Watch>,
-    limit: usize,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -143,6 +159,8 @@ impl BatchEngine {
         let failure = Arc::new(OnceLock::new());
         let watch = Arc::new(Watch::new(settings.longest_step));
         let (model, failed, watched) = (backend.clone(), failure.clone(), watch.clone());
+        let running = Arc::new(AtomicUsize::new(0));
+        let runs = running.clone();
         let work = move || {
             if settings.compile_ahead {
                 let compiled =
@@ -151,7 +169,8 @@ impl BatchEngine {
                     tracing::warn!(%error, "cannot compile kernels ahead of time");
                 }
             }
-            let scheduler = Scheduler::new(&model, state, settings);
+            let mut scheduler = Scheduler::new(&model, state, settings);
+            scheduler.running = runs;
             let run = || supervisor::run(scheduler, &orders, &failed, &watched, step);
             if supervisor::caught(run).is_none() {
                 let _ = failed.set("the engine thread panicked".to_string());
@@ -164,10 +183,10 @@ impl BatchEngine {
         Ok(Self {
             backend,
             jobs: Mutex::new(Some(jobs)),
-            open: Arc::default(),
+            places: Places::new(settings.slots + settings.waiting),
+            running,
             failure,
             watch,
-            limit: settings.slots + settings.waiting,
             thread: Some(thread),
         })
     }
@@ -179,7 +198,12 @@ impl BatchEngine {
 
     /// How many completions run or wait.
     pub fn open(&self) -> usize {
-        self.open.load(Ordering::Relaxed)
+        self.places.taken()
+    }
+
+    /// How many completions run: the others of [`BatchEngine::open`] wait.
+    pub fn running(&self) -> usize {
+        self.running.load(Ordering::Relaxed)
     }
 
     /// Why the engine takes no completions any more, if it has failed: steps that panicked, or after which the device failed, three in a row
@@ -193,11 +217,10 @@ impl BatchEngine {
         }
     }
 
-    /// Begins a completion of the prompt `tokens`. With `logprobs` each token is told with its probability, and those of as many of the
-    /// likeliest. `listener` is called on the engine's thread, and must not block it.
+    /// Begins a completion of the prompt `tokens` for the owner 0; see [`BatchEngine::begin`].
     ///
     /// # Errors
-    /// Parameters out of range, no tokens or more than the model has positions, no place to wait, or an engine that has failed.
+    /// As [`BatchEngine::begin`].
     pub fn submit(
         &self,
         tokens: Vec<u32>,
@@ -205,14 +228,28 @@ impl BatchEngine {
         logprobs: Option<usize>,
         listener: Listener,
     ) -> Result<()> {
-        request.validate()?;
-        if tokens.is_empty() {
+        let order = Order {
+            tokens,
+            request,
+            logprobs,
+            owner: Owner::default(),
+        };
+        self.begin(order, listener)
+    }
+
+    /// Begins a completion. `listener` is called on the engine's thread, and must not block it.
+    ///
+    /// # Errors
+    /// Parameters out of range, no tokens or more than the model has positions, no place to wait, or an engine that has failed.
+    pub fn begin(&self, order: Order, listener: Listener) -> Result<()> {
+        order.request.validate()?;
+        if order.tokens.is_empty() {
             return Err(Error::EmptyPrompt);
         }
         let limit = self.backend.slot_positions();
-        if tokens.len() > limit {
+        if order.tokens.len() > limit {
             return Err(Error::PromptTooLong {
-                tokens: tokens.len(),
+                tokens: order.tokens.len(),
                 limit,
             });
         }
@@ -221,10 +258,11 @@ impl BatchEngine {
             return Err(Error::Batch(why));
         }
         let job = Job {
-            client: Client::new(&self.open, self.limit, listener)?,
-            tokens,
-            request,
-            logprobs,
+            client: Client::new(self.places.take(order.owner)?, listener),
+            tokens: order.tokens,
+            request: order.request,
+            logprobs: order.logprobs,
+            owner: order.owner,
         };
         let jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
         let refused = match jobs.as_ref() {

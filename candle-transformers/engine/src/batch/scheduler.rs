@@ -1,6 +1,7 @@
 //! Which text has which slot, and what a step does.
 
 use super::client::Client;
+use super::turns::{Owner, Turns};
 use super::writing::Ahead;
 use super::{BatchSettings, Heard, Job};
 use crate::backend::{Completion, CompletionRequest, StopReason};
@@ -11,7 +12,8 @@ use crate::{Error, Result};
 use candle_core::{DType, Tensor};
 use candle_transformers::blocks::DecoderState;
 use std::cmp::Reverse;
-use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Tokens in common from which a copy of another slot's cache costs less than to read them again.
@@ -38,6 +40,9 @@ pub(super) struct Text<'a> {
     pub(super) logprobs: Option<usize>,
     /// The order in which texts came.
     pub(super) number: u64,
+    owner: Owner,
+    /// When a piece of its prompt was read last, or else when it came: a number of `Scheduler::turns`.
+    read_at: u64,
 }
 
 impl Slot<'_> {
@@ -64,13 +69,16 @@ pub(super) struct Scheduler<'a> {
     pub(super) slots: Vec<Slot<'a>>,
     /// A step whose tokens are on their way from the device.
     pub(super) ahead: Option<Ahead>,
-    waiting: VecDeque<Job>,
+    waiting: Turns,
     /// When those that wait were asked last, and how often they are.
     asked: Instant,
     pub(super) ask_every: Duration,
     piece: usize,
     numbers: u64,
+    turns: u64,
     finished: u64,
+    /// How many texts have a slot.
+    pub(super) running: Arc<AtomicUsize>,
 }
 
 impl<'a> Scheduler<'a> {
@@ -84,12 +92,14 @@ impl<'a> Scheduler<'a> {
             state,
             slots: (0..settings.slots).map(|_| Slot::default()).collect(),
             ahead: None,
-            waiting: VecDeque::new(),
+            waiting: Turns::default(),
             asked: Instant::now(),
             ask_every: ASK_WAITING,
             piece: settings.piece,
             numbers: 0,
+            turns: 0,
             finished: 0,
+            running: Arc::default(),
         }
     }
 
@@ -100,7 +110,7 @@ impl<'a> Scheduler<'a> {
 
     /// Takes a job, which gets the next slot that is free.
     pub(super) fn wait(&mut self, job: Job) {
-        self.waiting.push_back(job);
+        self.waiting.push(job);
     }
 
     /// How many texts have come to their end.
@@ -134,13 +144,8 @@ impl<'a> Scheduler<'a> {
             return;
         }
         self.asked = Instant::now();
-        let mut at = 0;
-        while let Some(job) = self.waiting.get_mut(at) {
-            if !job.client.is_gone() {
-                at += 1;
-            } else if let Some(job) = self.waiting.remove(at) {
-                self.cancel(job);
-            }
+        for job in self.waiting.take_those(|job| job.client.is_gone()) {
+            self.cancel(job);
         }
     }
 
@@ -157,10 +162,10 @@ impl<'a> Scheduler<'a> {
         }));
     }
 
-    /// Gives free slots to those that wait, in order.
+    /// Gives free slots to those that wait, by turns of their owners.
     fn admit(&mut self) -> Result<()> {
-        while let Some(to) = self.place() {
-            let Some(mut job) = self.waiting.pop_front() else {
+        while let Some((line, to)) = self.place() {
+            let Some(mut job) = self.waiting.take(line) else {
                 return Ok(());
             };
             if job.client.is_gone() {
@@ -178,13 +183,17 @@ impl<'a> Scheduler<'a> {
             match self.writer(job.tokens, &job.request) {
                 Ok(writer) => {
                     self.numbers += 1;
+                    self.turns += 1;
                     let text = Text {
                         writer,
                         client: job.client,
                         logprobs: job.logprobs,
                         number: self.numbers,
+                        owner: job.owner,
+                        read_at: self.turns,
                     };
                     let text = Some(text);
+                    self.running.fetch_add(1, Ordering::Relaxed);
                     self.slots[to] = Slot {
                         held,
                         whole: kept,
@@ -219,10 +228,13 @@ impl<'a> Scheduler<'a> {
         }
     }
 
-    /// The slot for the next that waits: of the free ones that which begins most alike, of those the nearest to the others that run, since a
+    /// The line of the next that waits, and the slot for it: of the free ones that which begins most alike, of those the nearest to the others that run, since a
     /// step has a row for each slot between the first and the last, and of those the one that keeps least.
-    fn place(&self) -> Option<usize> {
-        let next = self.waiting.front()?;
+    fn place(&self) -> Option<(usize, usize)> {
+        let running = self.slots.iter().filter_map(|slot| slot.text.as_ref());
+        let running: Vec<Owner> = running.map(|text| text.owner).collect();
+        let line = self.waiting.next(&running, self.slots.len())?;
+        let tokens = self.waiting.tokens(line);
         let is_free = |at: &usize| self.slots[*at].text.is_none();
         let taken = |at: &usize| !is_free(at);
         let all = 0..self.slots.len();
@@ -231,25 +243,30 @@ impl<'a> Scheduler<'a> {
             Some((first, last)) => last.max(at) - first.min(at),
             None => 0,
         };
-        all.filter(is_free).max_by_key(|at| {
+        let best = all.filter(is_free).max_by_key(|at| {
             let slot = &self.slots[*at];
             (
-                slot.shared(&next.tokens, self.piece),
+                slot.shared(tokens, self.piece),
                 Reverse((rows(*at), slot.held.len(), *at)),
             )
-        })
+        });
+        best.map(|to| (line, to))
     }
 
-    /// Reads as many tokens of prompts as a step may, those that have waited longest first. Where a prompt is cut depends on its length alone,
+    /// Reads as many tokens of prompts as a step may, a piece of each in turn. Where a prompt is cut depends on its length alone,
     /// so that it is rounded as it always is, whoever else is there.
     fn read(&mut self) -> Result<()> {
         let mut left = self.piece;
         while left > 0 {
             let reading = (0..self.slots.len()).filter(|at| self.slots[*at].unseen() > 1);
-            let number = |at: &usize| self.slots[*at].text.as_ref().map(|text| text.number);
-            let Some(at) = reading.min_by_key(number) else {
+            let turn = |at: &usize| self.slots[*at].text.as_ref().map(|text| text.read_at);
+            let Some(at) = reading.min_by_key(turn) else {
                 break;
             };
+            self.turns += 1;
+            if let Some(text) = &mut self.slots[at].text {
+                text.read_at = self.turns;
+            }
             // The last token is left for the step of all texts, which gives its logits.
             let count = self.piece.min(self.slots[at].unseen() - 1);
             self.read_piece(at, count)?;
@@ -304,6 +321,7 @@ impl<'a> Scheduler<'a> {
 
     fn done(&mut self, at: usize, result: Result<()>) {
         if let Some(text) = self.slots[at].text.take() {
+            self.running.fetch_sub(1, Ordering::Relaxed);
             let result = result.map(|()| text.writer.finish());
             let finished = |it: &Completion| it.stop_reason != StopReason::Cancelled;
             self.finished += u64::from(result.as_ref().is_ok_and(finished));
@@ -336,7 +354,7 @@ impl<'a> Scheduler<'a> {
         for at in 0..self.slots.len() {
             self.done(at, Err(Error::Batch(why.to_string())));
         }
-        for job in self.waiting.drain(..) {
+        for job in self.waiting.take_those(|_| true) {
             job.client.done(Err(Error::Batch(why.to_string())));
         }
     }

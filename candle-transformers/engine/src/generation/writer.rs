@@ -8,6 +8,7 @@ use crate::Result;
 use candle_core::{Device, Tensor};
 use candle_transformers::generation::LogitsProcessor;
 use candle_transformers::utils::apply_repeat_penalty;
+use std::collections::HashMap;
 use std::time::Duration;
 use web_time::Instant;
 
@@ -21,6 +22,8 @@ pub(crate) struct Writer<'a> {
     /// The prompt's tokens and those made so far.
     tokens: Vec<u32>,
     prompt_tokens: usize,
+    /// How often the text has each token, where that matters.
+    counts: HashMap<u32, u32>,
     /// How many steps there may be.
     budget: usize,
     steps: usize,
@@ -60,6 +63,7 @@ impl<'a> Writer<'a> {
             request: request.clone(),
             tokens,
             prompt_tokens,
+            counts: HashMap::new(),
             steps: 0,
             text: String::new(),
             stop_reason: None,
@@ -111,6 +115,17 @@ impl<'a> Writer<'a> {
     /// Logits or parameters of which no token can be drawn.
     pub(crate) fn choose(&mut self, mut logits: Vec<f32>) -> Result<u32> {
         let doing = "choosing the next token";
+        for (id, bias) in &self.request.logit_bias {
+            if let Some(logit) = logits.get_mut(*id as usize) {
+                *logit += bias;
+            }
+        }
+        for (id, count) in &self.counts {
+            if let Some(logit) = logits.get_mut(*id as usize) {
+                *logit -= self.request.presence_penalty;
+                *logit -= self.request.frequency_penalty * *count as f32;
+            }
+        }
         let penalty = self.request.repeat_penalty;
         if penalty != 1.0 {
             let recent = self.tokens.len().saturating_sub(self.request.repeat_last_n);
@@ -150,6 +165,9 @@ impl<'a> Writer<'a> {
             return self.rest();
         }
         self.tokens.push(token);
+        if self.request.counts_tokens() {
+            *self.counts.entry(token).or_default() += 1;
+        }
         let piece = self.stream.push(token)?.unwrap_or_default();
         let piece = self.stops.push(&piece);
         self.text.push_str(&piece);

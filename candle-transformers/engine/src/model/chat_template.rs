@@ -43,6 +43,11 @@ impl Message {
             content: content.into(),
         }
     }
+
+    /// As templates see it.
+    pub(crate) fn json(&self) -> Value {
+        serde_json::json!({ "role": self.role, "content": self.content })
+    }
 }
 
 /// A model's template, with the texts of its begin and end tokens, which it may name.
@@ -148,6 +153,15 @@ impl ChatTemplate {
     /// # Errors
     /// A template that is no Jinja, that uses what is not there, or that refuses the conversation; in one line.
     pub fn render(&self, messages: &[Message]) -> Result<String> {
+        let messages: Vec<Value> = messages.iter().map(Message::json).collect();
+        self.render_json(&messages, &[])
+    }
+
+    /// As [`render`](Self::render), of messages as OpenAI has them, with tools that the model may call.
+    ///
+    /// # Errors
+    /// As [`render`](Self::render).
+    pub fn render_json(&self, messages: &[Value], tools: &[Value]) -> Result<String> {
         let mut jinja = Environment::new();
         // As Transformers sets it: the templates are written for that.
         jinja.set_trim_blocks(true);
@@ -165,6 +179,8 @@ impl ChatTemplate {
         let rendered = jinja.add_template(NAME, &source).and_then(|()| {
             jinja.get_template(NAME)?.render(context! {
                 messages => messages,
+                // Templates ask whether there are any.
+                tools => (!tools.is_empty()).then_some(tools),
                 add_generation_prompt => true,
                 bos_token => self.begin,
                 eos_token => self.end,

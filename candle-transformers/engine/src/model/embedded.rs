@@ -22,5 +22,5 @@ pub(super) fn open() -> Result<ModelFiles> {
         tokenizer_config: None,
         chat_template: None,
     };
-    ModelFiles::from_parts("embedded default".to_string(), json, weights, true)
+    ModelFiles::from_parts("embedded".to_string(), json, weights, true)
 }

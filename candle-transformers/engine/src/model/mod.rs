@@ -12,8 +12,10 @@ mod gguf;
 #[cfg(not(target_arch = "wasm32"))]
 mod hub;
 pub(crate) mod kind;
+mod most_bytes;
 mod network;
 mod parts;
+mod plain_text;
 mod tokenizer;
 mod weights;
 
@@ -84,7 +86,7 @@ impl ModelSource {
         };
         match self {
             #[cfg(not(target_arch = "wasm32"))]
-            Self::Embedded => "candle-embedded".to_string(),
+            Self::Embedded => "embedded".to_string(),
             Self::Folder(path) => text(path.file_name()),
             Self::Gguf(path) => text(path.file_stem()),
             #[cfg(not(target_arch = "wasm32"))]
@@ -247,6 +249,7 @@ pub(crate) fn prompt_tokens(
     limit: usize,
     prompt: &str,
 ) -> Result<Vec<u32>> {
+    tokenizer.check_bytes(prompt.len(), limit)?;
     let tokens = tokenizer.encode_prompt(prompt)?;
     if tokens.len() > limit {
         return Err(Error::PromptTooLong {

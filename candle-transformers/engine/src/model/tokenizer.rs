@@ -1,5 +1,7 @@
 //! Text to tokens and back, from `tokenizer.json` or a GGUF file's metadata.
 
+use super::most_bytes::most_bytes;
+use super::plain_text::{Specials, MARK};
 use crate::error::one_line;
 use crate::{Error, Result};
 use serde_json::Value;
@@ -12,6 +14,9 @@ pub struct TextTokenizer {
     /// The begin token, if the tokenizer's own post-processor does not add it.
     missing_begin: Option<u32>,
     vocab_size: usize,
+    /// See [`most_bytes`].
+    most_bytes: Option<usize>,
+    specials: Specials,
 }
 
 impl TextTokenizer {
@@ -43,6 +48,8 @@ impl TextTokenizer {
             .map_err(|err| Error::file(file, one_line(&err.to_string())))?;
         let missing_begin = begin_token.filter(|begin| !added.get_ids().contains(begin));
         Ok(Self {
+            most_bytes: most_bytes(&inner),
+            specials: specials(&inner),
             inner,
             missing_begin,
             vocab_size,
@@ -54,31 +61,53 @@ impl TextTokenizer {
     /// # Errors
     /// [`Error::EmptyPrompt`] if the text itself has no token, and tokens that the model does not know.
     pub fn encode_prompt(&self, prompt: &str) -> Result<Vec<u32>> {
-        let encode = |special| {
-            let encoding = self.inner.encode(prompt, special);
-            encoding.map_err(|err| Error::Tokenizer(one_line(&err.to_string())))
-        };
-        if encode(false)?.is_empty() {
+        if self.encode(prompt, false)?.is_empty() {
             return Err(Error::EmptyPrompt);
         }
-        let encoding = encode(true)?;
-        let tokens: Vec<u32> = self
-            .missing_begin
-            .into_iter()
-            .chain(encoding.get_ids().iter().copied())
-            .collect();
+        let encoded = self.encode(prompt, true)?;
+        let tokens = self.missing_begin.into_iter().chain(encoded).collect();
         self.known(tokens)
     }
 
-    /// The tokens of a prompt that a chat template has made, special tokens in its text included; the begin token is
-    /// the template's affair.
+    /// Marks the special tokens in what is said, in any texts of a value: they are text where [`encode_chat`](Self::encode_chat) comes to
+    /// them.
+    pub(crate) fn mark(&self, said: &mut Value) {
+        self.specials.mark(said);
+    }
+
+    /// The tokens of a prompt that a chat template has made, special tokens in its text included, but those that are marked; the begin token
+    /// is the template's affair. Where the normaliser puts a space before each text, as that of Llama 2, there is one in a marked token too.
     pub(crate) fn encode_chat(&self, prompt: &str) -> Result<Vec<u32>> {
-        let encoding = self.inner.encode(prompt, false);
-        let encoding = encoding.map_err(|err| Error::Tokenizer(one_line(&err.to_string())))?;
-        if encoding.is_empty() {
-            return Err(Error::EmptyPrompt);
+        let mut tokens = Vec::new();
+        for part in prompt.split(MARK).filter(|part| !part.is_empty()) {
+            tokens.extend(self.encode(part, false)?);
         }
-        self.known(encoding.get_ids().to_vec())
+        match tokens.is_empty() {
+            true => Err(Error::EmptyPrompt),
+            false => self.known(tokens),
+        }
+    }
+
+    /// The tokens of a text as it is, with those that the tokenizer puts around it or without.
+    ///
+    /// # Errors
+    /// The tokenizer's own.
+    pub fn encode(&self, text: &str, around: bool) -> Result<Vec<u32>> {
+        let encoding = self.inner.encode_fast(text, around);
+        let encoding = encoding.map_err(|err| Error::Tokenizer(one_line(&err.to_string())))?;
+        Ok(encoding.get_ids().to_vec())
+    }
+
+    /// Checks that a text of this many bytes may be `limit` tokens or fewer, without tokenising it.
+    ///
+    /// # Errors
+    /// [`Error::PromptTooLarge`] if it cannot. Of a tokenizer whose tokens have no longest one, nothing is too large.
+    pub(crate) fn check_bytes(&self, bytes: usize, limit: usize) -> Result<()> {
+        let most = self.most_bytes.map(|most| most.saturating_mul(limit));
+        match most.is_some_and(|most| bytes > most) {
+            true => Err(Error::PromptTooLarge { bytes, limit }),
+            false => Ok(()),
+        }
     }
 
     /// The tokens, if the model has all of them.
@@ -100,6 +129,17 @@ impl TextTokenizer {
         let text = self.inner.decode(tokens, true);
         text.map_err(|err| Error::Tokenizer(one_line(&err.to_string())))
     }
+}
+
+/// The tokens that are special, by what the tokenizer says or by their form.
+fn specials(inner: &Tokenizer) -> Specials {
+    let added = inner.get_added_tokens_decoder();
+    let is_special =
+        |text: &str, special: bool| special || (text.starts_with("<|") && text.ends_with("|>"));
+    let texts = added
+        .into_values()
+        .filter(|it| is_special(&it.content, it.special));
+    Specials::new(texts.map(|token| token.content))
 }
 
 /// Reads a `tokenizer.json`.

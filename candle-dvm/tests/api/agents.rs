@@ -1,0 +1,220 @@
+//! What programs ask beside plain texts: several answers, penalties, tokens, vectors, JSON.
+
+use super::{plain, with, Server, COMPLETIONS};
+use crate::embed::Folder;
+use crate::support::ModelFolder;
+use serde_json::{json, Value};
+
+const CHAT: &str = "/v1/chat/completions";
+const TEMPLATE: &str = "{% for m in messages %}{{ m.content }}\n{% endfor %}";
+
+/// The embedded model with a chat template.
+pub(super) fn chat_folder() -> ModelFolder {
+    let folder = ModelFolder::new();
+    folder.write("chat_template.jinja", TEMPLATE);
+    folder
+}
+
+fn texts(answer: &Value) -> Vec<&str> {
+    let choices = answer["choices"].as_array().unwrap().iter();
+    choices
+        .map(|choice| choice["text"].as_str().unwrap())
+        .collect()
+}
+
+#[test]
+fn several_answers_to_a_prompt() {
+    let folder = chat_folder();
+    let server = Server::start(&["--model", folder.path().to_str().unwrap()]);
+    let drawn = json!({"n": 3, "temperature": 1, "seed": 5});
+    let answer = server.json(COMPLETIONS, with(plain("let", 12), drawn.clone()));
+    let three = texts(&answer);
+    assert_eq!(three.len(), 3);
+    assert!(three[0] != three[1] && three[1] != three[2], "{three:?}");
+    assert_eq!(answer["usage"]["completion_tokens"], 36);
+    // The first is what it is alone, and all are the same again, also as events.
+    let alone = server.json(
+        COMPLETIONS,
+        with(plain("let", 12), with(drawn.clone(), json!({"n": 1}))),
+    );
+    assert_eq!(texts(&alone), three[..1]);
+    let two = json!({"prompt": ["let", "fn"], "stream": true});
+    let events = server.events(COMPLETIONS, with(plain("", 12), with(drawn.clone(), two)));
+    let piece = |index: usize| {
+        let of = events
+            .iter()
+            .filter(|event| event["choices"][0]["index"] == index);
+        of.filter_map(|event| event["choices"][0]["text"].as_str())
+            .collect::<String>()
+    };
+    assert_eq!([piece(0), piece(1), piece(2)], three[..]);
+    assert!(!piece(5).is_empty());
+
+    let chat =
+        json!({"model": "tiny", "messages": [{"role": "user", "content": "let"}], "max_tokens": 6});
+    let whole = server.json(CHAT, with(chat.clone(), drawn.clone()));
+    let contents = whole["choices"].as_array().unwrap().iter();
+    let contents: Vec<_> = contents
+        .map(|it| it["message"]["content"].as_str().unwrap())
+        .collect();
+    assert_eq!(contents.len(), 3);
+    let stream = json!({"stream": true, "stream_options": {"include_usage": true}});
+    let events = server.events(CHAT, with(with(chat, drawn), stream));
+    for (index, content) in contents.iter().enumerate() {
+        let of = events
+            .iter()
+            .filter(|event| event["choices"][0]["index"] == index);
+        let pieces = of.filter_map(|event| event["choices"][0]["delta"]["content"].as_str());
+        assert_eq!(&pieces.collect::<String>(), content);
+    }
+    assert_eq!(events.last().unwrap()["usage"], whole["usage"]);
+    let many = server.problem(COMPLETIONS, with(plain("a", 1), json!({"n": 17})), 400);
+    assert!(many.contains("n: 17 is out of range"), "{many}");
+}
+
+#[test]
+fn penalties_and_biases_change_what_is_chosen() {
+    let server = Server::start(&[]);
+    let ids = |fields: Value| {
+        let answer = server.json(COMPLETIONS, with(plain("fn main() {", 24), fields));
+        let text = texts(&answer)[0].to_string();
+        let tokens = server.json("/tokenize", json!({"content": text}));
+        (text, tokens["tokens"].as_array().unwrap().clone())
+    };
+    // One token beats all others.
+    let bias = ids(json!({"logit_bias": {"40": 100}, "max_tokens": 5}));
+    let token = server.json("/detokenize", json!({"tokens": [40, 40, 40, 40, 40]}));
+    assert_eq!(bias.0, token["content"].as_str().unwrap());
+    // Each time that it is there costs it 2, and the bias does not hold that for ever.
+    let both = json!({"logit_bias": {"40": 12}, "frequency_penalty": 2});
+    let often = |ids: &[Value]| ids.iter().filter(|id| **id == 40).count();
+    let (free, penalised) = (ids(json!({"logit_bias": {"40": 12}})), ids(both));
+    assert!(
+        often(&penalised.1) < often(&free.1),
+        "{penalised:?} {free:?}"
+    );
+    let (free, present) = (ids(json!({})), ids(json!({"presence_penalty": 2})));
+    let distinct = |ids: &[Value]| {
+        let mut ids: Vec<u64> = ids.iter().filter_map(Value::as_u64).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        ids.len()
+    };
+    assert!(
+        distinct(&present.1) > distinct(&free.1),
+        "{present:?} {free:?}"
+    );
+    for (fields, part) in [
+        (json!({"logit_bias": {"x": 1}}), "token \"x\""),
+        (json!({"logit_bias": {"4096": 1}}), "4096"),
+        (json!({"logit_bias": {"5": 101}}), "-100 to 100"),
+        (json!({"presence_penalty": 2.5}), "presence_penalty: 2.5"),
+        (
+            json!({"frequency_penalty": "much"}),
+            "expected a number, found \"much\"",
+        ),
+    ] {
+        let problem = server.problem(COMPLETIONS, with(plain("a", 1), fields), 400);
+        assert!(problem.contains(part), "{part}: {problem}");
+    }
+}
+
+#[test]
+fn tokens_and_counts() {
+    let server = Server::start(&[]);
+    let tokens = server.json(
+        "/tokenize",
+        json!({"content": "fn main() {", "add_special": true}),
+    );
+    let ids = tokens["tokens"].as_array().unwrap();
+    assert_eq!((&ids[0], &tokens["count"]), (&json!(0), &json!(ids.len())));
+    let text = server.json("/detokenize", json!({"tokens": ids}));
+    assert_eq!(text["content"], "fn main() {");
+    let of_text = server.json(COMPLETIONS, plain("fn main() {", 5));
+    let of_ids = server.json(COMPLETIONS, with(plain("", 5), json!({"prompt": ids})));
+    assert_eq!(texts(&of_text), texts(&of_ids));
+    assert_eq!(of_text["usage"]["prompt_tokens"], tokens["count"]);
+    assert_eq!(
+        server.json("/tokenize", json!({"content": ""}))["tokens"],
+        json!([])
+    );
+    let problem = server.problem("/detokenize", json!({"tokens": [5000]}), 400);
+    assert!(problem.contains("token 5000"), "{problem}");
+
+    server.problem(COMPLETIONS, with(plain("a", 1), json!({"best_of": 2})), 400);
+    let page = ureq::get(format!("{}/metrics", server.address))
+        .call()
+        .unwrap();
+    let page = page.into_body().read_to_string().unwrap();
+    let count = 2 * ids.len();
+    for line in [
+        format!("candle_api_prompt_tokens_total {count}"),
+        "candle_api_completion_tokens_total 10".to_string(),
+        "candle_api_completions_total 2".to_string(),
+        "candle_api_completions_running 0".to_string(),
+        "candle_api_completions_queued 0".to_string(),
+        r#"candle_api_requests_total{route="/v1/completions",status="200"} 2"#.to_string(),
+        r#"candle_api_requests_total{route="/v1/completions",status="400"} 1"#.to_string(),
+    ] {
+        assert!(page.lines().any(|it| it == line), "{line}: {page}");
+    }
+    let seconds = page
+        .lines()
+        .find_map(|line| line.strip_prefix("candle_api_completion_seconds_total "));
+    assert!(seconds.unwrap().parse::<f64>().unwrap() > 0.0, "{page}");
+}
+
+#[test]
+fn vectors_of_texts_and_of_tokens() {
+    let folder = Folder::new();
+    let path = folder.path().to_str().unwrap();
+    let server = Server::start(&["--embedding-model", path, "--embedding-name", "vectors"]);
+    let vectors = |input: Value| {
+        let answer = server.json(
+            "/v1/embeddings",
+            json!({"model": "vectors", "input": input, "user": null}),
+        );
+        let data = answer["data"].as_array().unwrap().iter();
+        data.map(|it| it["embedding"].clone()).collect::<Vec<_>>()
+    };
+    let whole = vectors(json!(["a b c", "d"]));
+    let ids = |text: &str| {
+        let asked = json!({"model": "vectors", "content": text, "add_special": true});
+        server.json("/tokenize", asked)["tokens"].clone()
+    };
+    assert_eq!(ids("a b c"), json!([2, 4, 5, 6, 3]));
+    // Rows of another batch are rounded otherwise.
+    let is_close = |a: &[Value], b: &[Value]| {
+        let numbers = |all: &[Value]| -> Vec<f64> {
+            let rows = all.iter().flat_map(|row| row.as_array().unwrap());
+            rows.map(|x| x.as_f64().unwrap()).collect()
+        };
+        let (a, b) = (numbers(a), numbers(b));
+        a.len() == b.len() && a.iter().zip(&b).all(|(a, b)| (a - b).abs() < 1e-4)
+    };
+    assert!(is_close(&vectors(json!([ids("a b c"), ids("d")])), &whole));
+    assert!(is_close(&vectors(ids("d")), &whole[1..]));
+    let long = json!({"model": "vectors", "content": "a ".repeat(40)});
+    let problem = server.problem("/tokenize", long, 400);
+    assert!(problem.contains("more than"), "{problem}");
+    for (input, part) in [
+        (json!([1, 999]), "token 999"),
+        (json!([[1], []]), "input[1]: found 0 tokens"),
+        (json!([vec![1; 99]]), "found 99 tokens"),
+        (json!([]), "found 0"),
+        (json!([1.5]), "expected a text, a list of texts"),
+        (json!(["a", 1]), "expected a text, a list of texts"),
+    ] {
+        let problem = server.problem(
+            "/v1/embeddings",
+            json!({"model": "vectors", "input": input}),
+            400,
+        );
+        assert!(problem.contains(part), "{part}: {problem}");
+    }
+    let listed = ureq::get(format!("{}/v1/models", server.address))
+        .call()
+        .unwrap();
+    let listed: Value = listed.into_body().read_json().unwrap();
+    assert_eq!(listed["data"][1]["id"], "vectors");
+}

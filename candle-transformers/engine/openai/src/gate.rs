@@ -1,0 +1,111 @@
+//! From a request's bytes to tokens: within limits of size and time, and not on the threads that answer others.
+//!
+//! Small requests and large ones have separate lanes: megabytes of text take seconds to tokenise, and nobody waits behind them who has little.
+
+use super::ApiError;
+use axum::body::Body;
+use axum::extract::Request;
+use axum::http::header::CONTENT_TYPE;
+use http_body_util::BodyExt;
+use hyper::body::Body as _;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::timeout;
+
+/// The most bytes of a request.
+pub(super) const BODY_BYTES: usize = 4 << 20;
+/// More is large.
+const SMALL: usize = 64 << 10;
+/// Large requests in memory; others are not read yet.
+const LARGE_BODIES: usize = 8;
+/// Requests of each size that are worked on at once.
+const SMALL_AT_ONCE: usize = 4;
+const LARGE_AT_ONCE: usize = 1;
+/// How long all of a body may take, as a multiple of the time for its next bytes.
+const WHOLE_BODY: u32 = 2;
+
+/// The way in.
+pub(super) struct Gate {
+    bodies: Arc<Semaphore>,
+    small: Arc<Semaphore>,
+    large: Arc<Semaphore>,
+    /// How long the next bytes of a body may take.
+    idle: Duration,
+}
+
+impl Gate {
+    /// With a limit of time for the next bytes of a body.
+    pub(super) fn new(idle: Duration) -> Self {
+        let places = |count| Arc::new(Semaphore::new(count));
+        Self {
+            bodies: places(LARGE_BODIES),
+            small: places(SMALL_AT_ONCE),
+            large: places(LARGE_AT_ONCE),
+            idle,
+        }
+    }
+
+    /// Reads a request of JSON, and works on it where it holds nobody up.
+    ///
+    /// # Errors
+    /// No JSON by its type, too large or too slow; those of `work`.
+    pub(super) async fn read<T: Send + 'static>(
+        &self,
+        request: Request,
+        work: impl FnOnce(&[u8]) -> Result<T, ApiError> + Send + 'static,
+    ) -> Result<T, ApiError> {
+        let kind = request.headers().get(CONTENT_TYPE);
+        if !kind.is_some_and(|kind| is_json(kind.as_bytes())) {
+            return Err(ApiError::content_type());
+        }
+        let body = request.into_body();
+        let size = body.size_hint();
+        if size.lower() > BODY_BYTES as u64 {
+            return Err(ApiError::too_large(BODY_BYTES));
+        }
+        let is_large = size.upper().is_none_or(|most| most > SMALL as u64);
+        let place = match is_large {
+            true => self.bodies.clone().acquire_owned().await.ok(),
+            false => None,
+        };
+        let bytes = timeout(WHOLE_BODY * self.idle, collect(body, self.idle));
+        let bytes = bytes.await.map_err(|_| ApiError::too_slow())??;
+        let lane = if is_large { &self.large } else { &self.small };
+        let turn = lane.clone().acquire_owned().await.ok();
+        // It holds its places until it is done, also where the client is gone.
+        let held: [Option<OwnedSemaphorePermit>; 2] = [place, turn];
+        let done = tokio::task::spawn_blocking(move || {
+            let done = work(&bytes);
+            drop((bytes, held));
+            done
+        });
+        done.await.map_err(|_| ApiError::panicked())?
+    }
+}
+
+fn is_json(kind: &[u8]) -> bool {
+    let kind = kind.split(|byte| *byte == b';').next().unwrap_or_default();
+    let kind = kind.trim_ascii().to_ascii_lowercase();
+    kind == b"application/json" || (kind.starts_with(b"application/") && kind.ends_with(b"+json"))
+}
+
+async fn collect(mut body: Body, idle: Duration) -> Result<Vec<u8>, ApiError> {
+    let size = body.size_hint().lower() as usize;
+    let mut bytes = Vec::with_capacity(size.min(BODY_BYTES));
+    loop {
+        let next = timeout(idle, body.frame());
+        match next.await.map_err(|_| ApiError::too_slow())? {
+            None => return Ok(bytes),
+            Some(Err(_)) => return Err(ApiError::cut_off()),
+            Some(Ok(frame)) => {
+                if let Some(data) = frame.data_ref() {
+                    if bytes.len() + data.len() > BODY_BYTES {
+                        return Err(ApiError::too_large(BODY_BYTES));
+                    }
+                    bytes.extend_from_slice(data);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! The messages of a conversation, from OpenAI's form to that of chat templates.
+
+use super::error::short;
+use super::fields::Fields;
+use super::ApiError;
+use serde::Deserialize;
+use serde_json::{json, Map, Value};
+
+/// The text of a message, whole or in parts.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Content {
+    Text(String),
+    Parts(Vec<Map<String, Value>>),
+}
+
+/// The messages as templates see them.
+///
+/// # Errors
+/// None, or the first field that is wrong or unknown, by its place.
+pub(super) fn read(messages: Vec<Map<String, Value>>) -> Result<Vec<Value>, ApiError> {
+    if messages.is_empty() {
+        return Err(ApiError::field(
+            "messages",
+            "is empty; expected at least one message",
+        ));
+    }
+    let all = messages.into_iter().enumerate();
+    all.map(|(at, message)| one(at, message)).collect()
+}
+
+fn one(at: usize, message: Map<String, Value>) -> Result<Value, ApiError> {
+    let mut fields = Fields::of(format!("messages[{at}]."), message);
+    let role: String = fields.need("role", "a text")?;
+    let role = match role.as_str() {
+        "system" | "developer" => "system",
+        "user" => "user",
+        "assistant" => "assistant",
+        other => {
+            let problem = format!(
+                "unsupported role {:?}; expected system, user or assistant",
+                short(other)
+            );
+            return Err(fields.wrong("role", problem));
+        }
+    };
+    if fields
+        .take::<Value>("tool_calls", "a list")?
+        .is_some_and(|calls| calls != json!([]))
+    {
+        return Err(fields.wrong("tool_calls", "tools are not supported"));
+    }
+    let content = fields.take::<Content>("content", "a text or a list of parts")?;
+    let content = match content {
+        None if role == "assistant" => String::new(),
+        None => return Err(fields.wrong("content", "is missing; expected a text")),
+        Some(Content::Text(text)) => text,
+        Some(Content::Parts(parts)) => joined(&fields, parts)?,
+    };
+    // Of an answer that is sent back; and who speaks, which no template shows.
+    for name in ["name", "refusal", "annotations"] {
+        fields.take::<Value>(name, "any value")?;
+    }
+    fields.end()?;
+    Ok(json!({ "role": role, "content": content }))
+}
+
+/// The text of parts.
+fn joined(fields: &Fields, parts: Vec<Map<String, Value>>) -> Result<String, ApiError> {
+    let mut all = String::new();
+    for part in parts {
+        let kind = part.get("type").and_then(Value::as_str).unwrap_or_default();
+        match (kind, part.get("text").and_then(Value::as_str)) {
+            ("text", Some(text)) => all.push_str(text),
+            (kind, _) => {
+                let kind = short(kind);
+                let problem = format!("unsupported content part of type {kind:?}; expected text");
+                return Err(fields.wrong("content", problem));
+            }
+        }
+    }
+    Ok(all)
+}
