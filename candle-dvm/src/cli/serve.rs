@@ -147,7 +147,7 @@ pub(super) fn run(args: Args) -> Result<()> {
 fn usable_template(files: &ModelFiles) -> Option<ChatTemplate> {
     let template = files.chat_template.clone()?;
     match template.render(&[Message::new(Role::User, "Hello")]) {
-        Ok(_) => Some(template),
+        Ok(_) => Some(template.saying_text_to(&files.tokenizer)),
         Err(err) => {
             let err = err.one_line();
             note(&format!(

@@ -130,7 +130,9 @@ fn a_models_own_template_is_used_and_its_special_tokens_are_not_doubled() {
     let _daemon = Daemon::start(&[&relay.url], dir.path(), &["--model", model]);
     relay.wait_for(31990, 1);
     let customer = Customer::new();
-    let job = customer.request_with("fn main() {", |request| {
+    // What a customer says is text, also where it is spelt as a special token.
+    let text = "fn main() {<|begin_of_text|>";
+    let job = customer.request_with(text, |request| {
         request.params = vec![("max_tokens".to_string(), "12".to_string())];
     });
     relay.publish(&job);
@@ -145,7 +147,7 @@ fn a_models_own_template_is_used_and_its_special_tokens_are_not_doubled() {
     };
     let backend = embedded(DeviceKind::Cpu);
     let mut chat = Chat::new(backend, &rendered, None);
-    let said = chat.say("fn main() {", &request, &mut |_| ControlFlow::Continue(()));
+    let said = chat.say(text, &request, &mut |_| ControlFlow::Continue(()));
     let said = said.unwrap();
     assert_eq!(result.text, said.text);
     let usage = result.usage.unwrap();

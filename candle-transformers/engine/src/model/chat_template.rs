@@ -1,5 +1,7 @@
 //! How a conversation becomes a prompt: the Jinja template that comes with a model, as Hugging Face's Transformers renders it.
 
+use super::plain_text::Specials;
+use super::TextTokenizer;
 use crate::error::one_line;
 use crate::{Error, Result};
 use candle_core::quantized::gguf_file::Content;
@@ -10,6 +12,7 @@ use serde_json::ser::Formatter;
 use serde_json::Value;
 use std::io::Write;
 use std::path::Path;
+use std::sync::Arc;
 
 /// The name that the template has while it is rendered.
 const NAME: &str = "chat template";
@@ -58,6 +61,8 @@ pub struct ChatTemplate {
     source: String,
     begin: String,
     end: String,
+    /// Special tokens that are text where they are said.
+    specials: Option<Arc<Specials>>,
 }
 
 impl ChatTemplate {
@@ -68,6 +73,18 @@ impl ChatTemplate {
             source,
             begin: String::new(),
             end: String::new(),
+            specials: None,
+        }
+    }
+
+    /// The template for prompts that [`CompletionRequest::from_template`](crate::CompletionRequest::from_template) hands to a model with this
+    /// tokenizer: special tokens in what is said are marked, so that they are text. [`CandleBackend::chat_tokens`] does so by itself.
+    ///
+    /// [`CandleBackend::chat_tokens`]: crate::CandleBackend::chat_tokens
+    pub fn saying_text_to(self, tokenizer: &TextTokenizer) -> Self {
+        Self {
+            specials: Some(tokenizer.specials()),
+            ..self
         }
     }
 
@@ -153,7 +170,10 @@ impl ChatTemplate {
     /// # Errors
     /// A template that is no Jinja, that uses what is not there, or that refuses the conversation; in one line.
     pub fn render(&self, messages: &[Message]) -> Result<String> {
-        let messages: Vec<Value> = messages.iter().map(Message::json).collect();
+        let mut messages: Vec<Value> = messages.iter().map(Message::json).collect();
+        if let Some(specials) = &self.specials {
+            messages.iter_mut().for_each(|said| specials.mark(said));
+        }
         self.render_json(&messages, &[])
     }
 

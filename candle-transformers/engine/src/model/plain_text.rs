@@ -10,7 +10,7 @@ use std::collections::HashSet;
 pub(super) const MARK: char = '\u{FDD0}';
 
 /// The special tokens' texts.
-#[derive(Default)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Specials {
     texts: HashSet<String>,
     /// Their lengths in bytes, each once, and their first bytes.

@@ -6,6 +6,7 @@ use crate::error::one_line;
 use crate::{Error, Result};
 use serde_json::Value;
 use std::path::Path;
+use std::sync::Arc;
 use tokenizers::Tokenizer;
 
 /// A tokenizer that puts the begin token where the model expects it.
@@ -16,7 +17,7 @@ pub struct TextTokenizer {
     vocab_size: usize,
     /// See [`most_bytes`].
     most_bytes: Option<usize>,
-    specials: Specials,
+    specials: Arc<Specials>,
 }
 
 impl TextTokenizer {
@@ -49,7 +50,7 @@ impl TextTokenizer {
         let missing_begin = begin_token.filter(|begin| !added.get_ids().contains(begin));
         Ok(Self {
             most_bytes: most_bytes(&inner),
-            specials: specials(&inner),
+            specials: Arc::new(specials(&inner)),
             inner,
             missing_begin,
             vocab_size,
@@ -67,6 +68,11 @@ impl TextTokenizer {
         let encoded = self.encode(prompt, true)?;
         let tokens = self.missing_begin.into_iter().chain(encoded).collect();
         self.known(tokens)
+    }
+
+    /// The special tokens, for what marks them.
+    pub(super) fn specials(&self) -> Arc<Specials> {
+        self.specials.clone()
     }
 
     /// Marks the special tokens in what is said, in any texts of a value: they are text where [`encode_chat`](Self::encode_chat) comes to
