@@ -57,7 +57,8 @@
 //! - `audio`, `speech`: sound files and their transcription; not in a browser.
 //! - `embed`: text embeddings; not in a browser.
 //! - `batch`: several completions at once; `api`: OpenAI's HTTP interface for them; not in a browser.
-//! - `bench`, `bench_ops`, `shapes`: speed on random weights; `cli`: the commands; not in a browser.
+//! - `bench`, `bench_ops`, `shapes`: speed on random weights; `cli`: the commands; `terminal`: text without control characters; not in a
+//!   browser.
 //! - [`jobs`]: admission, order and memory of jobs, independent of the protocol. `nip90` and `relay`: the protocol, without I/O.
 //!   `service`: the daemon, with `journal`, `payment` and `platform`.
 
@@ -111,6 +112,8 @@ pub mod shapes;
 #[cfg(all(feature = "audio", not(target_arch = "wasm32")))]
 pub mod speech;
 pub mod stream;
+#[cfg(not(target_arch = "wasm32"))]
+pub mod terminal;
 mod turn;
 
 pub use backend::{Completion, CompletionRequest, Guesses, InferenceBackend, StopReason, Timings};

@@ -23,5 +23,7 @@ mod parts;
 mod registry;
 mod stream;
 mod support;
+#[cfg(unix)]
+mod terminal;
 #[cfg(feature = "audio")]
 mod transcribe;
