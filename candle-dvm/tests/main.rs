@@ -17,6 +17,8 @@ mod nostr;
 // It has what the engine's tests use, too.
 #[allow(dead_code)]
 mod support;
+#[cfg(unix)]
+mod terminal;
 #[cfg(feature = "audio")]
 mod transcribe;
 #[cfg(feature = "audio")]

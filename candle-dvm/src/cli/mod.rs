@@ -29,11 +29,12 @@ mod transcribe;
 use crate::{Error, Result};
 use candle_engine::error::one_line;
 use candle_engine::progress::note;
+use candle_engine::terminal::shown;
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
 use serde::Serialize;
 use std::ffi::OsString;
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 use tracing_subscriber::EnvFilter;
 
@@ -195,9 +196,10 @@ fn check_gpus(gpus: usize) -> Result<()> {
     }
 }
 
-/// Writes to standard output at once.
+/// Writes to standard output at once, as [`shown`] allows it there: the text may be a model's or a stranger's.
 fn print(text: &str) -> Result<()> {
     let mut stdout = std::io::stdout().lock();
+    let text = shown(text, stdout.is_terminal());
     stdout
         .write_all(text.as_bytes())
         .and_then(|()| stdout.flush())

@@ -5,6 +5,8 @@ use super::served::Customer;
 use super::wait::wait_until;
 use crate::cli::{assert_one_line, program, run, stdout};
 use crate::support::golden;
+#[cfg(unix)]
+use crate::terminal::{assert_no_control, Terminal};
 use candle_dvm::nip90::{Announcement, Feedback, Heartbeat, JobResult, Status};
 use candle_dvm::service::now;
 use nostr::prelude::{Event, Keys};
@@ -215,6 +217,41 @@ fn a_request_waits_for_whoever_works_on_it() {
         relay.publish(&result.write(&provider, now(), job, None, 65_536).unwrap());
     });
     assert_eq!(stdout(&output), "at last\n");
+}
+
+/// A stranger's answer that would take over the terminal of who reads it.
+#[test]
+#[cfg(unix)]
+fn an_answer_does_not_control_the_terminal() {
+    let relay = TestRelay::start();
+    let hostile = "\u{1b}]52;c;cm0=\u{7}\u{1b}]0;owned\u{7}\u{1b}[2J\u{1b}[Hroot# \rx";
+    let answer = |relay: &TestRelay, job: &Event| {
+        let result = JobResult {
+            job: job.id,
+            text: hostile.to_string(),
+            amount_msat: None,
+            invoice: None,
+            encryption: None,
+            usage: None,
+        };
+        let provider = Keys::generate();
+        relay.publish(&result.write(&provider, now(), job, None, 65_536).unwrap());
+    };
+    // A pipe gets every byte.
+    let piped = asked(&relay, &[], |job| answer(&relay, job));
+    assert_eq!(stdout(&piped), format!("{hostile}\n"));
+    let relay = TestRelay::start();
+    let args = ["request", "--timeout", "20", "--relay", &relay.url, "hello"];
+    let terminal = Terminal::start(&mut program(&args));
+    let [job] = relay.wait_for(5050, 1).try_into().unwrap();
+    answer(&relay, &job);
+    let (status, shown) = terminal.end();
+    assert!(status.success(), "{shown:?}");
+    assert!(
+        shown.contains("]52;c;cm0=]0;owned[2J[Hroot# x\n"),
+        "{shown:?}"
+    );
+    assert_no_control(&shown);
 }
 
 #[test]

@@ -51,7 +51,8 @@
 //! - [`registry`], [`device`], [`devices`]: the available backends. [`model`]: files and weights; [`mod@format`]: the storage
 //!   formats of weights.
 //! - `audio`, `speech`: sound files and their transcription. `embed`: text embeddings. `batch`: several completions at once. None of them
-//!   in a browser. `secret_file`: keys that others must not read.
+//!   in a browser. `secret_file`: keys that others must not read; `terminal`: text without control
+//!   characters.
 
 #![deny(missing_docs)]
 // Whether a device may be shared between threads is asked through all of wgpu's types.
@@ -82,6 +83,8 @@ pub mod secret_file;
 #[cfg(all(feature = "audio", not(target_arch = "wasm32")))]
 pub mod speech;
 pub mod stream;
+#[cfg(not(target_arch = "wasm32"))]
+pub mod terminal;
 mod turn;
 
 pub use backend::{Completion, CompletionRequest, Guesses, InferenceBackend, StopReason, Timings};

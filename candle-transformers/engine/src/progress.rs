@@ -1,11 +1,14 @@
 //! Notes for the person at the terminal, on standard error.
 
+use crate::terminal::shown;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 
-/// Writes one line to standard error. A closed standard error is not worth failing for.
+/// Writes one line to standard error, as [`shown`] allows it there. A closed standard error is not worth failing for.
 pub fn note(line: &str) {
-    let _ = writeln!(std::io::stderr(), "{line}");
+    let mut stderr = std::io::stderr();
+    let line = shown(line, stderr.is_terminal());
+    let _ = writeln!(stderr, "{line}");
 }
 
 /// The bar that fills while weights are loaded. It draws nothing where standard error is no terminal.
@@ -69,7 +72,8 @@ impl hf_hub::api::Progress for FetchBar {
     fn init(&mut self, size: usize, filename: &str) {
         self.bar.set_length(size as u64);
         self.bar.set_position(0);
-        self.bar.set_message(filename.to_string());
+        // The bar is on a terminal, and the name is the Hub's.
+        self.bar.set_message(shown(filename, true).into_owned());
     }
 
     fn update(&mut self, size: usize) {
