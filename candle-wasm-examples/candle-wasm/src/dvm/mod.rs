@@ -174,7 +174,9 @@ impl BrowserDvm {
         settings: Option<JsSettings>,
     ) -> Result<(), JsError> {
         if self.state.borrow().running.is_some() {
-            return Err(JsError::new("the service is already running: stop it first"));
+            return Err(JsError::new(
+                "the service is already running: stop it first",
+            ));
         }
         let model = self.model()?;
         let mut settings = read_settings(settings)?;
