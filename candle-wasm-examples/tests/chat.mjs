@@ -34,6 +34,7 @@ export async function run(site, screenshots) {
         await test("package::chat::cpu", () => packageChat(blank, server.address, prompts[0]));
         await test("package::names_on_the_hub", () => hubNames(blank));
         await test("chat::markdown", () => markdown(blank));
+        await test("chat::kept_conversation", () => keptConversation(blank));
         await blank.close();
         await test("chat::module_that_fails_once", () => moduleFails(browser, site));
         const page = await open(browser, `${site}chat/`);
@@ -132,6 +133,30 @@ async function hubNames(page) {
         "https://huggingface.co/a/b/resolve/main/config.json", "https://huggingface.co/a/b/resolve/main/config.json", "HERE/a/b.gguf",
     ], "addresses");
     contains(found.errors[5], "Q4_K_M", "owner/name:file.gguf");
+}
+
+/** What is kept is only taken as far as it is a conversation, and templates get the user and the model in turn. */
+async function keptConversation(page) {
+    const found = await page.evaluate(async () => {
+        const { Conversation } = await import("/chat/conversation.js");
+        const of = kept => {
+            localStorage.setItem("candle-chat", kept);
+            const problems = [];
+            const conversation = new Conversation(problem => problems.push(problem));
+            return { prompt: conversation.prompt, problems };
+        };
+        const message = (role, content) => ({ role, content });
+        const messages = [message("user", "a"), message("user", "b"), message("tool", "c"), message("assistant", ""), 3, message("user", 4)];
+        const found = [of(JSON.stringify({ messages, system: " Be brief. " })), of('{"messages": 3}'), of("null"), of("{")];
+        localStorage.clear();
+        return found;
+    });
+    equal(found[0], {
+        prompt: [{ role: "system", content: "Be brief." }, { role: "user", content: "a\n\nb" }], problems: [],
+    }, "what was kept");
+    for (const { prompt } of found.slice(1)) equal(prompt, [], "without a conversation");
+    equal(found.map(({ problems }) => problems.length), [0, 0, 0, 1], "problems");
+    contains(found[3].problems[0], "does not keep the conversation");
 }
 
 const location = url => url.slice(0, url.indexOf("a/b"));

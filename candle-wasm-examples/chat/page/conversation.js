@@ -40,9 +40,14 @@ export class Conversation {
         return message;
     }
 
-    /** As the model takes it. */
+    /** As the model takes it: many templates want the user and the model in turn, so what was said without an answer is one message. */
     get prompt() {
-        const said = this.messages.map(({ role, content }) => ({ role, content }));
+        const said = [];
+        for (const { role, content } of this.messages) {
+            const last = said.at(-1);
+            if (last?.role === role) last.content += `\n\n${content}`;
+            else said.push({ role, content });
+        }
         const system = this.system.trim();
         return system ? [{ role: "system", content: system }, ...said] : said;
     }
@@ -64,5 +69,6 @@ export class Conversation {
     }
 }
 
+/** Whether it is one; an answer of which there is nothing is none. */
 const isMessage = message =>
-    (message?.role === "user" || message?.role === "assistant") && typeof message.content === "string";
+    (message?.role === "user" || message?.role === "assistant") && typeof message.content === "string" && message.content !== "";

@@ -26,6 +26,7 @@ const tasks = new Tasks(new URL("worker.js", import.meta.url), {
     ...ModelForm.receive,
     piece: ({ piece }) => heard(piece),
 }, () => {
+    form.lost();
     lost();
     return "Load the model again";
 });
