@@ -2,13 +2,16 @@
 
 use crate::cli::{assert_one_line, program, stdout};
 use crate::support::{embedded, load, model_dir, on_each_device, ModelFolder};
+use candle_core::{DType, Device};
 use candle_engine::{
-    Chat, ChatTemplate, CompletionRequest, DeviceKind, Message, ModelSource, Role,
+    CandleBackend, Chat, ChatTemplate, CompletionRequest, DeviceKind, Message, ModelFiles,
+    ModelSource, Role, Wait,
 };
 use serde_json::json;
 use std::io::Write;
 use std::ops::ControlFlow;
 use std::process::{Child, Output, Stdio};
+use std::sync::Arc;
 
 const TEMPLATE: &str = "{% for m in messages %}{{ m.content }}\n\n{% endfor %}";
 
@@ -22,7 +25,7 @@ fn request(max_tokens: usize) -> CompletionRequest {
     }
 }
 
-fn say<'a>(chat: &mut Chat<'a>, text: &str, request: &'a CompletionRequest) -> String {
+fn say(chat: &mut Chat, text: &str, request: &CompletionRequest) -> String {
     let mut pieces = String::new();
     let answer = chat.say(text, request, &mut |piece| {
         pieces.push_str(piece);
@@ -59,6 +62,47 @@ fn what_was_read_is_not_read_again(kind: DeviceKind) {
     chat.clear();
     assert_eq!(say(&mut chat, FIRST, &request), first);
     assert_eq!(chat.reused_tokens(), 0);
+}
+
+fn load_embedded() -> CandleBackend {
+    let files = ModelFiles::open(&ModelSource::Embedded).unwrap();
+    CandleBackend::load(files, "cpu", &Device::Cpu, DType::F32, &|_| ()).unwrap()
+}
+
+/// As a page in a browser has it: the conversation is kept beside its model, which several hold, and each message comes with all before it.
+#[test]
+fn a_conversation_that_keeps_its_model() {
+    let backend = Arc::new(load_embedded());
+    let template = Arc::new(ChatTemplate::new("test", TEMPLATE.to_string()));
+    let request = request(8);
+    let mut borrowed = Chat::new(&backend, &template, None);
+    let first = say(&mut borrowed, FIRST, &request);
+    let second = say(&mut borrowed, SECOND, &request);
+
+    let mut chat = Chat::shared(backend.clone(), template.clone());
+    let mut say_after = |messages: Vec<Message>, text: &str| {
+        chat.set_messages(messages);
+        let mut pieces = String::new();
+        let mut on_piece = |piece: &str| {
+            pieces.push_str(piece);
+            ControlFlow::Continue(())
+        };
+        let answer = chat.say_steps(text, &request, Wait::Async, &mut on_piece);
+        let answer = pollster::block_on(answer).unwrap().text;
+        assert_eq!(answer, pieces);
+        (answer, chat.reused_tokens())
+    };
+    let said = vec![
+        Message::new(Role::User, FIRST),
+        Message::new(Role::Assistant, &first),
+    ];
+    assert_eq!(say_after(Vec::new(), FIRST), (first.clone(), 0));
+    let (answer, reused) = say_after(said.clone(), SECOND);
+    assert_eq!(answer, second);
+    assert!(reused > 8, "{reused}");
+    // Another conversation begins otherwise: nothing of the first one is in its answer.
+    assert_eq!(say_after(Vec::new(), FIRST), (first, 0));
+    assert_eq!(say_after(said, SECOND).0, second);
 }
 
 /// What cannot be said leaves the conversation as it was.

@@ -1,17 +1,24 @@
 // The form that a model is loaded with, the same on every page that has one.
-import { at } from "./shared.js";
+import { keepModels, KeptModels } from "./kept.js";
+import { at, megabytes } from "./shared.js";
 
 const choice = (value, label) => `<label class="choice"><input type="radio" name="source" value="${value}"> ${label}</label>`;
 
-/** `own`, where the page comes with a model, tells of it; `url` and `files` tell of the other two places. */
-const form = ({ own, url, files }) => `
+/** `models`, where the page knows some, and `own`, where it comes with one, tell of them; `url` and `files` of the other two places. */
+const form = ({ models, own, url, files }) => `
 <form id="model-form">
     <fieldset class="row">
         <legend class="hint">Where it comes from</legend>
+        ${models ? choice("list", "Chosen for a tab") : ""}
         ${own ? choice("default", "Included small model") : ""}
         ${choice("url", "Web")}
         ${choice("files", "Disk")}
     </fieldset>
+    <div id="list-box">
+        <label for="known">Model</label>
+        <select id="known"></select>
+        <p class="hint" id="known-hint"></p>
+    </div>
     <p class="hint" id="default-hint">${own ?? ""}</p>
     <div id="url-box">
         <label for="url">${url.label}</label>
@@ -31,7 +38,7 @@ const form = ({ own, url, files }) => `
             <option value="auto">the GPU, if there is one</option>
             <option value="cpu">the CPU</option>
         </select>
-        <button type="submit" class="${own ? "" : "main"}" id="load">Load</button>
+        <button type="submit" class="${own && !models ? "" : "main"}" id="load">Load</button>
     </div>
 </form>
 <div id="progress" aria-live="off"></div>
@@ -39,14 +46,19 @@ const form = ({ own, url, files }) => `
 <p id="device-line" class="hint"></p>
 <p class="notice" id="notice" role="status"></p>
 <p class="error" id="model-error" role="alert"></p>
+<details id="kept">
+    <summary>Models that this browser keeps</summary>
+    <ul id="kept-list"></ul>
+    <p class="hint" id="kept-state" role="status"></p>
+</details>
 `;
 
 /** What is said of language models from the web and from disk. */
 export const LANGUAGE_MODELS = {
     own: "A 12 MB model with 5.8 million parameters, trained on Rust code.",
     url: {
-        label: "URL of a GGUF file or a folder, or a Hugging Face name such as owner/model",
-        hint: "Llama models. The browser caches large ones, so your next visit needs no download.",
+        label: "URL of a GGUF file or a folder, or a Hugging Face name: owner/model, or owner/model:file.gguf",
+        hint: "Llama, Qwen, Gemma, Phi, Mistral, Granite and other families. The browser keeps what it loads, so your next visit needs no download.",
     },
     files: "A .gguf file, or config.json, tokenizer.json and .safetensors files together",
 };
@@ -56,8 +68,11 @@ export class ModelForm {
     constructor(box, texts, onLoad) {
         box.insertAdjacentHTML("beforeend", form(texts));
         this.files = [];
+        this.models = texts.models ?? [];
+        this.ready = null;
         const element = at("model-form");
         element.querySelector("input[name=source]").checked = true;
+        at("known").append(...this.models.map(({ name, bytes }, i) => new Option(`${name} · ${megabytes(bytes)}`, i)));
         element.onchange = () => this.choose();
         element.onsubmit = event => {
             event.preventDefault();
@@ -67,6 +82,7 @@ export class ModelForm {
             this.files = list;
             at("chosen").textContent = list.map(file => file.name).join(", ") || "or drop them here";
         });
+        this.kept = new KeptModels(at("kept"), at("kept-list"), at("kept-state"));
         this.choose();
     }
 
@@ -75,9 +91,35 @@ export class ModelForm {
     }
 
     choose() {
+        const known = this.models[at("known").value];
+        at("list-box").hidden = this.source !== "list";
+        at("known-hint").textContent = known
+            ? `${known.about}. Licence: ${known.licence}. From Hugging Face: ${known.address.split(":")[0]}; the browser keeps it.`
+            : "";
         at("default-hint").hidden = this.source !== "default";
         at("url-box").hidden = this.source !== "url";
         at("files-box").hidden = this.source !== "files";
+    }
+
+    /** What the form asks for, as a worker takes it. */
+    request() {
+        const { source, files } = this;
+        const device = at("device").value;
+        if (source === "list") return { kind: "load", source: "url", address: this.models[at("known").value].address, files: [], device };
+        return { kind: "load", source, address: at("url").value, files, device };
+    }
+
+    /** The model of the list that is asked for, if it is one. */
+    known({ source, address }) {
+        return source === "url" ? this.models.find(model => model.address === address) : undefined;
+    }
+
+    /** What to call the model that is asked for. */
+    nameOf(request) {
+        const { source, address, files } = request;
+        if (source === "default") return "the included model";
+        const path = source === "files" ? files[0].name : address.trim().replace(/\/$/, "");
+        return this.known(request)?.name ?? path.split(/[/:]/).pop();
     }
 
     /** What a worker may say while it loads. */
@@ -86,56 +128,72 @@ export class ModelForm {
         notice: ({ message }) => { at("notice").textContent = message; },
     };
 
-    /** Has the worker load what the form asks for, and shows how that goes. Gives whether there is a model now. */
+    /**
+     * Has the worker load what the form asks for, and shows how that goes. Gives what the worker says of the model that is there now: of
+     * the one before where the new one's files are no model; `null` without one.
+     */
     async load(tasks) {
         for (const id of ["model-error", "notice", "device-line"]) at(id).textContent = "";
-        at("progress").replaceChildren();
         at("state").textContent = "Loading …";
-        const { source, files } = this;
+        const request = this.request();
+        const { source, address, files } = request;
         try {
-            if (source === "url" && !at("url").value.trim()) throw new Error("enter the URL or name of a model");
-            if (source === "files" && files.length === 0) throw new Error("choose or drop a model's files");
-            const request = { kind: "load", source, address: at("url").value, files, device: at("device").value };
-            const { device, reason, seconds } = await tasks.ask(request);
-            at("progress").replaceChildren();
-            at("state").textContent = `Ready: loaded in ${seconds.toFixed(1)} s`;
-            at("device-line").textContent = deviceLine(device, reason);
-            return true;
+            if (source === "url" && !address.trim()) throw missing("enter the URL or name of a model");
+            if (source === "files" && files.length === 0) throw missing("choose or drop a model's files");
+            this.show(await tasks.ask(request));
+            if (source === "url") keepModels();
         } catch (error) {
-            this.lost(error.message);
-            return false;
+            if (!error.kept || !this.ready) this.lost();
+            else this.show(this.ready, "Still ready: the model before");
+            at("model-error").textContent = error.message;
         }
+        at("progress").replaceChildren();
+        this.kept.list();
+        return this.ready;
+    }
+
+    show(ready, state = `Ready: loaded in ${ready.seconds.toFixed(1)} s`) {
+        this.ready = ready;
+        at("state").textContent = state;
+        at("device-line").textContent = deviceLine(ready.device, ready.reason);
     }
 
     /** There is no model any more, or none yet. */
     lost(message = "") {
+        this.ready = null;
         at("state").textContent = "No model loaded";
+        at("device-line").textContent = "";
         at("model-error").textContent = message;
     }
 }
 
+/** What the form lacks; the model before is not touched. */
+const missing = what => Object.assign(new Error(what), { kept: true });
+
 /** Where a model runs. A browser need not name its GPU; `reason` is null where it runs on one. */
 function deviceLine(device, reason) {
     if (reason !== null) return `Running on the CPU: ${reason}`;
-    return `Running on ${device.replace(/: *$/, ", a GPU the browser does not name")}`;
+    return `Running on ${device.replace(/^webgpu$/, "webgpu, a GPU the browser does not name")}`;
 }
 
-const megabytes = bytes => `${(bytes / 1e6).toFixed(bytes < 1e7 ? 1 : 0)} MB`;
+/** Files below this size are there before a bar can be read. */
+const SMALL = 1e6;
 
 /** A bar in `box` for each file that is on its way. */
 function showProgress(box, { name, done, size }) {
+    if (size < SMALL) return;
     const id = `progress-${name}`;
     let bar = document.getElementById(id);
+    if (done >= size) return bar?.parentElement.remove();
+    const of = size ? ` of ${megabytes(size)}` : "";
     if (!bar) {
         const label = document.createElement("label");
-        label.htmlFor = id;
         bar = Object.assign(document.createElement("progress"), { id });
-        label.append(document.createElement("span"));
-        box.append(label, bar);
+        label.append(document.createElement("span"), bar);
+        box.append(label);
     }
-    bar.max = size;
-    bar.value = done;
-    bar.previousElementSibling.textContent = `${name} · ${megabytes(done)} of ${megabytes(size)}`;
+    if (size) Object.assign(bar, { max: size, value: done });
+    bar.previousElementSibling.textContent = `${name} · ${megabytes(done)}${of}`;
 }
 
 /** Files from `input`, or dropped on `drop`; `onChoose` gets a list of them. */

@@ -1,8 +1,28 @@
 // A worker's side of `Tasks` in shared.js, and of `ModelForm` in model.js.
 import { fromAddress, fromFiles, fromFolder } from "./candle-wasm/files.js";
+import { fetchWasm, supportsSimd } from "./candle-wasm/wasm.js";
 
 /** The model that comes with the pages is held and computed in f32, as its reference texts are. */
 const OWN = { folder: new URL("llm/model/", import.meta.url).href, dtype: "f32", name: "candle-embedded" };
+
+/** The module that `load` brings: asked for at once, so that it is there when it is needed. */
+export function fetched(load) {
+    const onProgress = (done, size) => postMessage({ kind: "progress", name: "WebAssembly module", done, size });
+    const module = load({ onProgress });
+    // What is wrong with it is told to whoever needs it. A browser need not fetch it again for this worker, but does for another one.
+    module.catch(() => {});
+    return () => module.catch(error => {
+        throw Object.assign(error, { fatal: true });
+    });
+}
+
+/** As `load` of the package, of another module: the one in a folder. */
+export const from = folder => async ({ onProgress }) => {
+    const build = new URL(supportsSimd() ? "simd/" : "plain/", folder);
+    const module = await import(new URL("candle.js", build));
+    await module.default({ module_or_path: await fetchWasm(new URL("candle_bg.wasm", build), onProgress) });
+    return module;
+};
 
 /** For the functions of files.js: tells the page how far a file is. */
 const hooks = {
@@ -17,17 +37,30 @@ export async function sourceOf({ source, address, files }) {
     return fromFolder(OWN.folder, hooks);
 }
 
-/** Loads the language model that a form asks for. Gives it and, for the page, where it runs. */
-export async function languageModel(WasmModel, request) {
-    const source = await sourceOf(request);
-    const model = await WasmModel.open(source);
+/**
+ * Loads the language model that a form asks for. Gives it and, for the page, where it runs. `free` lets go of the one before, when the new
+ * one's files are known to be good.
+ */
+export async function languageModel(WasmModel, request, free) {
+    const model = await checked(async () => WasmModel.open(await sourceOf(request)));
+    const info = await model.info();
+    free();
     let reason = "selected by you";
     if (request.device !== "cpu") {
         reason = await model.init_gpu().then(() => null, error => error.message);
     }
     const start = performance.now();
     await model.load(request.source === "default" ? { dtype: OWN.dtype } : {});
-    return { model, shown: { device: model.device, reason, seconds: (performance.now() - start) / 1000 } };
+    return { model, shown: { device: model.device, reason, seconds: (performance.now() - start) / 1000, info } };
+}
+
+/** What `open` gives; its errors tell the page that the model before is still there. */
+export async function checked(open) {
+    try {
+        return await open();
+    } catch (error) {
+        throw Object.assign(error, { kept: true });
+    }
 }
 
 /** Where the model that a form asks for comes from: an address, or a file's name. */
@@ -44,8 +77,8 @@ export function answer(handlers, told = {}) {
             postMessage({ kind: "done", id: data.id, result: await handlers[data.kind](data) });
         } catch (error) {
             // After a panic or without memory the module is not to be used again.
-            const fatal = error instanceof WebAssembly.RuntimeError || error instanceof RangeError;
-            postMessage({ kind: "failed", id: data.id, message: error.message ?? String(error), fatal });
+            const fatal = error.fatal || error instanceof WebAssembly.RuntimeError || error instanceof RangeError;
+            postMessage({ kind: "failed", id: data.id, message: error.message ?? String(error), fatal, kept: error.kept });
         }
     };
 }

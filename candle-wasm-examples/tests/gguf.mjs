@@ -1,5 +1,5 @@
 // The model that comes with candle-dvm as one GGUF file, as llama.cpp's converter writes one: weights in f32, so that texts stay the same, or
-// those of the matrices in Q8_0.
+// those of the matrices in Q8_0, and with a chat template or without.
 import { readFile } from "node:fs/promises";
 
 const NAMES = [
@@ -13,12 +13,13 @@ const ALIGNMENT = 32;
 const [F32, Q8_0] = [0, 8];
 
 /** The bytes of the file for the model in a folder. */
-export async function gguf(folder, quantized = false) {
+export async function gguf(folder, quantized = false, template = null) {
     const json = async name => JSON.parse(await readFile(`${folder}/${name}`, "utf8"));
     const [config, tokenizer] = [await json("config.json"), await json("tokenizer.json")];
     const tensors = weights(await readFile(`${folder}/model.safetensors`), config).map(tensor =>
         quantized && tensor.shape.length > 1 ? { ...tensor, type: Q8_0, bytes: q8_0(tensor.bytes) } : { ...tensor, type: F32 });
     const entries = metadata(config, tokenizer);
+    if (template !== null) entries.push(["tokenizer.chat_template", 8, string(template)]);
     const head = [Buffer.from("GGUF"), u32(3), u64(tensors.length), u64(entries.length)];
     for (const [key, type, value] of entries) head.push(string(key), u32(type), value);
     let offset = 0;

@@ -1,10 +1,10 @@
 // The page `llm` as a person uses it, and the package without a page of ours.
 import { mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
-import { createServer } from "node:http";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { gguf } from "./gguf.mjs";
 import { contains, equal, launch, load, name, open, pressLoad, ready, set, test, text, wait } from "./harness.mjs";
+import { modelFiles, serve } from "./models.mjs";
 
 const MODEL = "candle-transformers/engine/model";
 const FILES = ["config.json", "tokenizer.json", "model.safetensors"];
@@ -14,8 +14,8 @@ const BUILDS = process.env.BUILDS.split(",");
 
 export async function run(site, screenshots) {
     const { prompts } = JSON.parse(await readFile(`${MODEL}/golden.json`, "utf8"));
-    const broken = await modelServer();
-    const kept = await modelServer();
+    const files = await modelFiles(MODEL);
+    const [broken, kept] = [await serve(files), await serve(files)];
     const browser = await launch();
     try {
         const page = await open(browser, `${site}llm/`);
@@ -339,35 +339,4 @@ async function heap(page) {
     });
     console.error(`  ${(found.size / 1e6).toFixed(0)} MB loaded, the heap grew by ${(found.grown / 1e6).toFixed(1)} MB`);
     equal(found.size > 1e9 && found.grown <= 64e6, true, JSON.stringify(found));
-}
-
-/** Another site: a good model, and files that are not what they should be. */
-async function modelServer() {
-    const files = new Map();
-    for (const name of ["config.json", "tokenizer.json", "generation_config.json", "model.safetensors"]) {
-        const bytes = await readFile(`${MODEL}/${name}`);
-        const half = name.endsWith(".safetensors") ? bytes.subarray(0, bytes.length / 2) : bytes;
-        files.set(`/truncated/${name}`, half);
-        files.set(`/whole/${name}`, bytes);
-        files.set(`/good/${name}`, bytes);
-    }
-    files.set("/page.gguf", Buffer.from("<!doctype html><title>Please log in</title>"));
-    const server = createServer((request, response) => {
-        const headers = { "Access-Control-Allow-Origin": "*", "Access-Control-Allow-Headers": "Range" };
-        const bytes = files.get(request.url);
-        if (request.method === "OPTIONS") return response.writeHead(204, headers).end();
-        if (!bytes) return response.writeHead(404, headers).end("no such file");
-        const range = /^bytes=(\d+)-(\d+)$/.exec(request.headers.range ?? "");
-        if (!range || request.url.startsWith("/whole/")) return response.writeHead(200, headers).end(bytes);
-        const [start, end] = [Number(range[1]), Math.min(Number(range[2]) + 1, bytes.length)];
-        headers["Access-Control-Expose-Headers"] = "Content-Range, ETag";
-        headers["Content-Range"] = `bytes ${start}-${end - 1}/${bytes.length}`;
-        return response.writeHead(206, headers).end(bytes.subarray(start, end));
-    });
-    await new Promise(done => server.listen(0, "127.0.0.1", done));
-    const stop = () => {
-        server.close();
-        server.closeAllConnections();
-    };
-    return { stop, address: `http://127.0.0.1:${server.address().port}/` };
 }

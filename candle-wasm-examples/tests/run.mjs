@@ -2,6 +2,8 @@
 // `cargo xtask test` sets them, and NOSTR as dvm.mjs tells. BROWSERS and PAGES, lists with commas, leave out the others.
 import { mkdir } from "node:fs/promises";
 import { BROWSERS, finish, use } from "./harness.mjs";
+import * as bundle from "./bundle.mjs";
+import * as chat from "./chat.mjs";
 import * as dvm from "./dvm.mjs";
 import * as embeddings from "./embeddings.mjs";
 import * as llm from "./llm.mjs";
@@ -22,7 +24,7 @@ for (const browser of Object.keys(BROWSERS)) {
     const shots = `${screenshots}/${browser}`;
     await mkdir(shots, { recursive: true });
     // A hidden tab waits for timers most of its time, so the service runs beside the other pages.
-    const runs = [[["dvm", dvm]], Object.entries({ llm, embeddings, ops })];
+    const runs = [[["dvm", dvm]], Object.entries({ bundle, chat, llm, embeddings, ops })];
     await Promise.all(runs.map(async pages => {
         for (const [name, page] of pages) {
             if (wanted(process.env.PAGES, name)) await page.run(site, shots);

@@ -70,8 +70,8 @@ async function serve(folder) {
 // These run in the page.
 
 async function openBoth(address) {
-    const { load } = await import("/candle-wasm/index.js");
-    const ours = await load(new URL("/ops/wasm/", location.href));
+    const { from } = await import("/worker.js");
+    const ours = await from(new URL("/ops/wasm/", location.href))({});
     const checker = await ours.Checker.open();
     const ort = await import(`${address}ort.webgpu.bundle.min.mjs`);
     ort.env.wasm.numThreads = 1;

@@ -226,7 +226,7 @@ impl WebGpuDevice {
 
     /// The device as errors name it: `webgpu (ADAPTER)`.
     pub(crate) fn description(&self) -> String {
-        format!("{} ({})", self.0.asked.name(), self.name())
+        described(self.0.asked.name(), self.name())
     }
 
     pub(crate) fn id(&self) -> u64 {
@@ -337,6 +337,14 @@ impl WebGpuDevice {
     }
 }
 
+/// An adapter in words; browsers name none.
+fn described(interface: &str, adapter: &str) -> String {
+    match adapter {
+        "" => interface.to_string(),
+        adapter => format!("{interface} ({adapter})"),
+    }
+}
+
 /// What the GPU does, it does for its device.
 #[doc(hidden)]
 impl std::ops::Deref for WebGpuDevice {
@@ -344,5 +352,16 @@ impl std::ops::Deref for WebGpuDevice {
 
     fn deref(&self) -> &Gpu {
         &self.0.gpu
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::described;
+
+    #[test]
+    fn an_adapter_without_a_name_has_no_brackets() {
+        assert_eq!(described("webgpu", "llvmpipe"), "webgpu (llvmpipe)");
+        assert_eq!(described("webgpu", ""), "webgpu");
     }
 }

@@ -6,15 +6,46 @@ use crate::generation::{Seen, Wait};
 use crate::model::{ChatTemplate, Message, Role};
 use crate::turn::at_once;
 use crate::Result;
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Deref};
+use std::sync::Arc;
 
 /// A conversation. What the model has read and said is not read again with the next message.
 pub struct Chat<'a> {
-    backend: &'a CandleBackend,
-    template: &'a ChatTemplate,
+    backend: Held<'a, CandleBackend>,
+    template: Held<'a, ChatTemplate>,
     messages: Vec<Message>,
-    seen: Option<Seen<'a>>,
+    seen: Option<Seen>,
     reused: usize,
+}
+
+/// What a conversation needs, of somebody else or its own.
+enum Held<'a, T> {
+    Borrowed(&'a T),
+    Shared(Arc<T>),
+}
+
+impl<T> Deref for Held<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        match self {
+            Self::Borrowed(held) => held,
+            Self::Shared(held) => held,
+        }
+    }
+}
+
+impl Chat<'static> {
+    /// A conversation in which nothing has been said, which keeps its model alive: for one that is stored beside it.
+    pub fn shared(backend: Arc<CandleBackend>, template: Arc<ChatTemplate>) -> Self {
+        Self {
+            backend: Held::Shared(backend),
+            template: Held::Shared(template),
+            messages: Vec::new(),
+            seen: None,
+            reused: 0,
+        }
+    }
 }
 
 impl<'a> Chat<'a> {
@@ -35,8 +66,8 @@ impl<'a> Chat<'a> {
         messages: Vec<Message>,
     ) -> Self {
         Self {
-            backend,
-            template,
+            backend: Held::Borrowed(backend),
+            template: Held::Borrowed(template),
             messages,
             seen: None,
             reused: 0,
@@ -46,6 +77,11 @@ impl<'a> Chat<'a> {
     /// What has been said.
     pub fn messages(&self) -> &[Message] {
         &self.messages
+    }
+
+    /// Puts `messages` in the place of what has been said. What the model has read is not read again if the next prompt begins with it.
+    pub fn set_messages(&mut self, messages: Vec<Message>) {
+        self.messages = messages;
     }
 
     /// How many tokens of the last prompt were not read, because the model had seen them.
@@ -68,11 +104,26 @@ impl<'a> Chat<'a> {
     pub fn say(
         &mut self,
         text: &str,
-        request: &'a CompletionRequest,
+        request: &CompletionRequest,
+        on_piece: &mut dyn FnMut(&str) -> ControlFlow<()>,
+    ) -> Result<Completion> {
+        // Blocking steps are ready on the first poll.
+        at_once(self.say_steps(text, request, Wait::Blocking, on_piece))
+    }
+
+    /// As [`say`](Self::say), waiting as `wait` says: see [`CandleBackend::complete_steps`].
+    ///
+    /// # Errors
+    /// As [`say`](Self::say).
+    pub async fn say_steps(
+        &mut self,
+        text: &str,
+        request: &CompletionRequest,
+        wait: Wait,
         on_piece: &mut dyn FnMut(&str) -> ControlFlow<()>,
     ) -> Result<Completion> {
         self.messages.push(Message::new(Role::User, text));
-        let answer = self.answer(request, on_piece);
+        let answer = self.answer(request, wait, on_piece).await;
         match &answer {
             Ok(answer) => {
                 let message = Message::new(Role::Assistant, answer.text.clone());
@@ -86,20 +137,18 @@ impl<'a> Chat<'a> {
         answer
     }
 
-    fn answer(
+    async fn answer(
         &mut self,
-        request: &'a CompletionRequest,
+        request: &CompletionRequest,
+        wait: Wait,
         on_piece: &mut dyn FnMut(&str) -> ControlFlow<()>,
     ) -> Result<Completion> {
         let messages: Vec<_> = self.messages.iter().map(Message::json).collect();
-        let tokens = self.backend.chat_tokens(self.template, &messages, &[])?;
-        let mut generation = self.backend.go_on(self.seen.take(), tokens, request)?;
+        let tokens = self.backend.chat_tokens(&self.template, &messages, &[])?;
+        let seen = self.seen.take();
+        let mut generation = self.backend.go_on(seen, tokens, request)?;
         self.reused = generation.fed();
-        while let Some(piece) = at_once(generation.step(Wait::Blocking))? {
-            if !piece.is_empty() && on_piece(&piece).is_break() {
-                generation.cancel();
-            }
-        }
+        generation.run(wait, on_piece).await?;
         let (completion, seen) = generation.finish_with_session();
         self.seen = seen;
         Ok(completion)

@@ -64,7 +64,11 @@ pub fn describe(device: &Device) -> String {
             true => DeviceKind::Metal,
             false => DeviceKind::WebGpu,
         };
-        return format!("{}: {}", kind.name(), gpu.name());
+        return match gpu.name() {
+            // As browsers have it.
+            "" => kind.name().to_string(),
+            name => format!("{}: {name}", kind.name()),
+        };
     }
     #[cfg(feature = "cuda")]
     if let (Ok(card), DeviceLocation::Cuda { gpu_id }) =

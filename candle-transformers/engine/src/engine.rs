@@ -4,7 +4,7 @@ use crate::backend::{Completion, CompletionRequest, InferenceBackend};
 use crate::error::Doing;
 use crate::generation::Wait;
 use crate::model::{prompt_tokens, ChatTemplate, ModelFiles, ModelParts, TextTokenizer};
-use crate::turn::{at_once, give_way};
+use crate::turn::at_once;
 use crate::{Error, Result};
 use candle_core::{DType, Device, Tensor};
 #[cfg(not(target_arch = "wasm32"))]
@@ -250,18 +250,7 @@ impl CandleBackend {
         on_piece: &mut dyn FnMut(&str) -> ControlFlow<()>,
     ) -> Result<Completion> {
         let mut generation = self.generation(request)?;
-        while let Some(piece) = generation.step(wait).await? {
-            let goes_on = match piece.is_empty() {
-                true => ControlFlow::Continue(()),
-                false => on_piece(&piece),
-            };
-            if wait == Wait::Async && self.device.is_cpu() {
-                give_way().await;
-            }
-            if goes_on.is_break() {
-                generation.cancel();
-            }
-        }
+        generation.run(wait, on_piece).await?;
         Ok(generation.finish())
     }
 
@@ -271,6 +260,15 @@ impl CandleBackend {
             backend: self,
             state: State::Whole(self.empty_state.clone()),
             position: 0,
+        }
+    }
+
+    /// The session that was parked; it has to be one of this model.
+    pub(crate) fn unpark(&self, parked: Parked) -> Session<'_> {
+        Session {
+            backend: self,
+            state: parked.state,
+            position: parked.position,
         }
     }
 
@@ -298,11 +296,24 @@ impl CandleBackend {
     }
 }
 
+/// A session without its model, for whoever keeps both.
+pub(crate) struct Parked {
+    state: State,
+    position: usize,
+}
+
 /// One text in progress: the model and what it keeps of the tokens it has seen.
 pub struct Session<'a> {
     backend: &'a CandleBackend,
     state: State,
     position: usize,
+}
+
+impl Parked {
+    /// Whether the session can forget what it has seen last.
+    pub(crate) fn can_guess(&self) -> bool {
+        matches!(self.state, State::Slot(_))
+    }
 }
 
 /// What a model keeps of a text.
@@ -313,9 +324,12 @@ enum State {
 }
 
 impl Session<'_> {
-    /// Whether it can forget what it has seen last.
-    pub(crate) fn can_guess(&self) -> bool {
-        matches!(self.state, State::Slot(_))
+    /// What of it can be kept beside the model.
+    pub(crate) fn park(self) -> Parked {
+        Parked {
+            state: self.state,
+            position: self.position,
+        }
     }
 
     /// How many tokens the model has seen.

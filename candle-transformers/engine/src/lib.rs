@@ -96,6 +96,7 @@ pub use format::{KvType, WeightFormat};
 pub use generation::{Generation, Wait};
 pub use model::{
     ChatTemplate, Message, ModelFiles, ModelParts, ModelSource, PartFile, PartSource, Role,
+    SamplingDefaults,
 };
 #[cfg(not(target_arch = "wasm32"))]
 pub use model::{Hub, HubModel};

@@ -6,8 +6,8 @@ use candle_core::quantized::GgmlDType;
 use candle_core::DType;
 use candle_engine::model::Bytes;
 use candle_engine::{
-    CandleBackend, CompletionRequest, DeviceKind, Error, ModelParts, PartFile, PartSource, Result,
-    StopReason, Wait,
+    CandleBackend, CompletionRequest, DeviceKind, Error, Message, ModelParts, PartFile, PartSource,
+    Result, Role, StopReason, Wait,
 };
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -71,6 +71,8 @@ fn folder(weights: Vec<u8>) -> (PartSource, Reads) {
         config: read("config.json"),
         generation_config: Some(read("generation_config.json")),
         tokenizer: read("tokenizer.json"),
+        tokenizer_config: None,
+        chat_template: None,
         weights: vec![weights],
     };
     (source, reads)
@@ -176,6 +178,44 @@ fn both_ways_to_wait_give_the_same_text() {
         assert_eq!(completion.stop_reason, StopReason::Cancelled);
         assert_eq!(completion.token_ids.len(), 1);
     }
+}
+
+/// The template and the makers' sampling come with the small files of a folder.
+#[test]
+fn a_folder_has_a_template_and_sampling() {
+    let open = |config: Option<&str>, jinja: Option<&str>| {
+        let (source, _) = folder(read("model.safetensors"));
+        let PartSource::Folder {
+            config: model,
+            tokenizer,
+            weights,
+            ..
+        } = source
+        else {
+            unreachable!("a folder");
+        };
+        let bytes = |text: &str| text.as_bytes().to_vec();
+        let generation = r#"{"do_sample": true, "temperature": 0.5, "eos_token_id": 2}"#;
+        let source = PartSource::Folder {
+            config: model,
+            generation_config: Some(bytes(generation)),
+            tokenizer,
+            tokenizer_config: config.map(bytes),
+            chat_template: jinja.map(bytes),
+            weights,
+        };
+        pollster::block_on(ModelParts::open(source)).unwrap()
+    };
+    let config = r#"{"chat_template": "{{ messages[0].content }}?"}"#;
+    let rendered = |parts: &ModelParts| {
+        let template = parts.chat_template().unwrap();
+        template.render(&[Message::new(Role::User, "Who")]).unwrap()
+    };
+    assert_eq!(rendered(&open(Some(config), None)), "Who?");
+    let parts = open(Some(config), Some("{{ messages[0].content }}!"));
+    assert_eq!(rendered(&parts), "Who!");
+    assert_eq!(parts.sampling().temperature, Some(0.5));
+    assert!(open(None, None).chat_template().is_none());
 }
 
 fn refused(source: PartSource) -> String {

@@ -20,7 +20,16 @@ export interface PartFile {
 /** A model: one GGUF file, or the files of a Hugging Face folder. */
 export type ModelSource =
     | { gguf: PartFile }
-    | { config: Uint8Array; tokenizer: Uint8Array; generation_config?: Uint8Array; weights: PartFile[] };
+    | {
+        config: Uint8Array;
+        tokenizer: Uint8Array;
+        generation_config?: Uint8Array;
+        /** `tokenizer_config.json`, which may have the chat template. */
+        tokenizer_config?: Uint8Array;
+        /** `chat_template.jinja`. */
+        chat_template?: Uint8Array;
+        weights: PartFile[];
+    };
 "#;
 
 #[wasm_bindgen]
@@ -57,6 +66,10 @@ pub enum Source {
         generation_config: Option<Uint8Array>,
         /// `tokenizer.json`.
         tokenizer: Uint8Array,
+        /// `tokenizer_config.json`, if there is one.
+        tokenizer_config: Option<Uint8Array>,
+        /// `chat_template.jinja`, if there is one.
+        chat_template: Option<Uint8Array>,
         /// `model.safetensors`, or the shards.
         weights: Vec<File>,
     },
@@ -106,6 +119,8 @@ impl Source {
             config,
             generation_config,
             tokenizer,
+            tokenizer_config: None,
+            chat_template: None,
             weights: vec![File::Bytes { name, bytes }],
         })
     }
@@ -138,6 +153,8 @@ impl Source {
             config: bytes("config")?.ok_or_else(|| missing("config"))?,
             generation_config: bytes("generation_config")?,
             tokenizer: bytes("tokenizer")?.ok_or_else(|| missing("tokenizer"))?,
+            tokenizer_config: bytes("tokenizer_config")?,
+            chat_template: bytes("chat_template")?,
             weights,
         })
     }
@@ -150,11 +167,15 @@ impl Source {
                 config,
                 generation_config,
                 tokenizer,
+                tokenizer_config,
+                chat_template,
                 weights,
             } => PartSource::Folder {
                 config: config.to_vec(),
                 generation_config: generation_config.map(|bytes| bytes.to_vec()),
                 tokenizer: tokenizer.to_vec(),
+                tokenizer_config: tokenizer_config.map(|bytes| bytes.to_vec()),
+                chat_template: chat_template.map(|bytes| bytes.to_vec()),
                 weights: weights
                     .into_iter()
                     .map(|file| Box::new(file) as Box<dyn PartFile>)

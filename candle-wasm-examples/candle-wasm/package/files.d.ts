@@ -1,3 +1,4 @@
+/// <reference lib="esnext.disposable" />
 import type { ModelSource, PartFile } from "./simd/candle.js";
 
 export interface Hooks {
@@ -11,9 +12,24 @@ export interface Hooks {
 export function fromUrl(url: string, hooks?: Hooks): Promise<PartFile>;
 /** A file or another blob. */
 export function fromBlob(blob: Blob, name?: string, hooks?: Hooks): PartFile;
-/** The model at an address: a GGUF file, a folder as on Hugging Face, or the name `owner/model` of one there. */
+/** The model at an address: a GGUF file, a folder as on Hugging Face, or a name there: `owner/model`, `owner/model:file.gguf`. */
 export function fromAddress(address: string, hooks?: Hooks): Promise<ModelSource>;
 /** The model in a folder on a server. */
 export function fromFolder(url: string, hooks?: Hooks): Promise<ModelSource>;
 /** The model in dropped or chosen files. */
 export function fromFiles(files: Iterable<File>, hooks?: Hooks): Promise<ModelSource>;
+
+/** A file that the browser has kept: `bytes` of its `size`. */
+export interface KeptFile {
+    url: string;
+    name: string;
+    bytes: number;
+    size: number;
+}
+
+/** The files that the browser has kept, but for empty ones. */
+export function keptFiles(): Promise<KeptFile[]>;
+/** Deletes what was kept of a file. */
+export function deleteKept(url: string): Promise<void>;
+/** Asks the browser, in a page, not to delete what is kept when it needs room; whether it will not. It may ask the user. */
+export function persist(): Promise<boolean>;

@@ -3,11 +3,18 @@
 /** What is asked of a server at a time, and kept in the cache. */
 const BLOCK = 4 << 20;
 const CACHE = "candle-models";
+/** The cache knows whole answers only, so that each block gets an address of its own, with this parameter. */
+const BLOCK_NAME = "candle-block";
 const ATTEMPTS = 3;
 /** How long nothing may come, of a server or of the cache, in milliseconds. */
 const PATIENCE = 20_000;
 
 const INDEX = "model.safetensors.index.json";
+/** Files that a folder may have: how tokens are chosen, and the chat template in either place. */
+const OTHERS = ["generation_config.json", "tokenizer_config.json", "chat_template.jinja"];
+const fieldOf = name => name.split(".")[0];
+
+const nameOf = url => decodeURIComponent(url.pathname.split("/").pop());
 
 export function fromBlob(blob, name = blob.name ?? "file", hooks = {}) {
     let done = 0;
@@ -25,9 +32,9 @@ export function fromBlob(blob, name = blob.name ?? "file", hooks = {}) {
 
 export async function fromUrl(url, hooks = {}) {
     const address = new URL(url, globalThis.location?.href).href;
-    const name = decodeURIComponent(new URL(address).pathname.split("/").pop());
+    const name = nameOf(new URL(address));
     const store = await Store.open(address, hooks);
-    const about = await describe(address, name, store);
+    const about = await describe(name, store);
     const read = new Set();
     let last = { index: -1, bytes: null };
 
@@ -38,7 +45,7 @@ export async function fromUrl(url, hooks = {}) {
         const key = `${about.tag}-${about.size}-${index}`;
         let bytes = await store.get(key);
         if (bytes?.length !== length) {
-            bytes = await fetchPart(address, name, start, length);
+            bytes = await fetchPart(store, name, start, length);
             await store.put(key, bytes);
         }
         last = { index, bytes };
@@ -72,26 +79,68 @@ export async function fromUrl(url, hooks = {}) {
 }
 
 export async function fromAddress(address, hooks = {}) {
-    address = address.trim();
-    if (/^[\w.-]+\/[\w.-]+$/.test(address) && !address.endsWith(".gguf")) {
-        address = `https://huggingface.co/${address}/resolve/main/`;
-    }
+    address = hub(address.trim());
     const path = new URL(address, globalThis.location?.href).pathname;
     if (path.endsWith(".gguf")) return { gguf: await fromUrl(address, hooks) };
     return fromFolder(address, hooks);
 }
+
+/** `owner/name`, with a revision and a file if they are given, in any of the forms that name a model on the Hub. */
+const HUB = /^(?!\.)(?:https:\/\/huggingface\.co\/|hf\.co\/)?([\w.-]+\/[\w.-]+)(?:@([\w.-]+))?(?::(.+))?$/;
+
+/** The address of a model on the Hugging Face Hub; what is no name of one stays as it is. */
+function hub(address) {
+    const [, name, revision = "main", file] = HUB.exec(address) ?? [];
+    if (!name || (file === undefined && name.endsWith(".gguf"))) return address;
+    if (file !== undefined && !/^[\w./-]+\.gguf$/.test(file)) {
+        throw new Error(`${address}: found \`${file}\` after the name, expected a file: owner/name:file.gguf`);
+    }
+    return `https://huggingface.co/${name}/resolve/${revision}/${file ?? ""}`;
+}
+
+/** The files that the browser has kept, with how many bytes it has of each: `[{ url, name, bytes, size }]`. */
+export async function keptFiles() {
+    if (!globalThis.caches || !await caches.has(CACHE)) return [];
+    const files = new Map();
+    for (const { url: key } of await (await caches.open(CACHE)).keys()) {
+        const url = new URL(key);
+        const [, size, index] = /-(\d+)-(\d+)$/.exec(url.searchParams.get(BLOCK_NAME) ?? "") ?? [];
+        if (size === undefined) continue;
+        url.searchParams.delete(BLOCK_NAME);
+        const file = files.get(url.href) ?? { url: url.href, name: nameOf(url), bytes: 0, size: Number(size) };
+        file.bytes += Math.min(BLOCK, size - index * BLOCK);
+        files.set(url.href, file);
+    }
+    return [...files.values()];
+}
+
+/** Deletes what was kept of a file. */
+export async function deleteKept(url) {
+    const cache = await caches.open(CACHE);
+    for (const key of await cache.keys()) {
+        const address = new URL(key.url);
+        address.searchParams.delete(BLOCK_NAME);
+        if (address.href === url) await cache.delete(key);
+    }
+}
+
+/**
+ * Asks the browser not to throw away what is kept when it needs room. Gives whether it will not; a browser may ask the user. Only in a page:
+ * workers have no such function.
+ */
+export const persist = async () => await navigator.storage?.persist?.() ?? false;
 
 export async function fromFolder(url, hooks = {}) {
     const base = new URL(url.endsWith("/") ? url : `${url}/`, globalThis.location?.href);
     const at = file => new URL(file, base).href;
     const config = await small(at("config.json"), hooks);
     const tokenizer = await small(at("tokenizer.json"), hooks);
-    const generation_config = await small(at("generation_config.json"), hooks, true);
+    const others = await Promise.all(OTHERS.map(async name => [fieldOf(name), await small(at(name), hooks, true)]));
     const index = await small(at(INDEX), hooks, true);
     const names = index ? shards(index) : ["model.safetensors"];
     const weights = [];
     for (const name of names) weights.push(await fromUrl(at(name), hooks));
-    return { config, tokenizer, generation_config, weights };
+    return { config, tokenizer, ...Object.fromEntries(others), weights };
 }
 
 export async function fromFiles(files, hooks = {}) {
@@ -112,7 +161,9 @@ export async function fromFiles(files, hooks = {}) {
     return {
         config: await bytes("config.json"),
         tokenizer: await bytes("tokenizer.json"),
-        generation_config: byName.has("generation_config.json") ? await bytes("generation_config.json") : undefined,
+        ...Object.fromEntries(await Promise.all(
+            OTHERS.filter(name => byName.has(name)).map(async name => [fieldOf(name), await bytes(name)]),
+        )),
         weights: weights.map(name => fromBlob(byName.get(name), name, hooks)),
     };
 }
@@ -147,10 +198,10 @@ function shards(index) {
 }
 
 /** Size and version of a file. Without a network, what was kept of an earlier visit. */
-async function describe(address, name, store) {
+async function describe(name, store) {
     let response;
     try {
-        response = await request(address, name, 0, 1);
+        response = await request(store, name, 0, 1);
     } catch (error) {
         // Without a network, a file that was not there is not there.
         if (error.status === 404) await store.put("about", encode({ missing: true }));
@@ -177,10 +228,10 @@ async function describe(address, name, store) {
 
 const encode = value => new TextEncoder().encode(JSON.stringify(value));
 
-async function fetchPart(address, name, start, length) {
+async function fetchPart(store, name, start, length) {
     for (let attempt = 1; ; attempt++) {
         try {
-            const response = await request(address, name, start, length);
+            const response = await request(store, name, start, length);
             const bytes = await readAll(response, name);
             if (bytes.length === length) return bytes;
             throw new Error(`${name}: requested ${length} bytes at ${start}, but received ${bytes.length}`);
@@ -223,12 +274,14 @@ function within(promise, what) {
 }
 
 /** An answer to a range request; every other answer is an error that says what to do. */
-async function request(address, name, start, length) {
+async function request({ address, cache }, name, start, length) {
     let response;
     const stop = new AbortController();
     try {
         const answer = fetch(address, {
             headers: { Range: `bytes=${start}-${start + length - 1}` },
+            // What is kept in one cache needs no room in the other.
+            cache: cache ? "no-store" : "default",
             signal: stop.signal,
         });
         response = await within(answer, name);
@@ -241,8 +294,11 @@ async function request(address, name, start, length) {
     }
     if (response.status === 206) return response;
     stop.abort();
-    const failed = problem => Object.assign(new Error(`${name}: ${problem}`), { status: response.status });
+    const failed = (problem, status = response.status) => Object.assign(new Error(`${name}: ${problem}`), { status });
     if (response.status === 200) {
+        // Servers of apps have one for every address that they do not know.
+        const isPage = response.headers.get("Content-Type")?.startsWith("text/html");
+        if (isPage) throw failed(`the server has a page at ${address}, and no such file: check the URL`, 404);
         throw failed("the server does not support HTTP range requests: download the file and drop it on the page");
     }
     if (response.status === 416) throw failed("the file is empty or was truncated");
@@ -265,11 +321,10 @@ class Store {
         Object.assign(this, { address, hooks, cache });
     }
 
-    /** The cache knows whole answers only, so that each block gets an address of its own. */
     key(key) {
         const url = new URL(this.address);
         url.hash = "";
-        url.searchParams.set("candle-block", key);
+        url.searchParams.set(BLOCK_NAME, key);
         return url.href;
     }
 

@@ -1,16 +1,20 @@
-// A module with one vector instruction: `i8x16.splat` of 0, dropped.
-const VECTORS = new Uint8Array([
-    0, 97, 115, 109, 1, 0, 0, 0, 1, 4, 1, 96, 0, 0, 3, 2, 1, 0, 10, 9, 1, 7, 0, 65, 0, 253, 15, 26, 11,
-]);
+import { fetchWasm, supportsSimd } from "./wasm.js";
 
-/** Loads the WebAssembly that this browser can run, and gives its exports. `folder` has the builds, if it is another one than this. */
-export async function load(folder) {
-    return loadBuild(WebAssembly.validate(VECTORS) ? "simd" : "plain", folder);
+export { supportsSimd };
+
+/** The builds, in the words that bundlers follow to their files. */
+const BUILDS = {
+    simd: async () => [await import("./simd/candle.js"), new URL("./simd/candle_bg.wasm", import.meta.url)],
+    plain: async () => [await import("./plain/candle.js"), new URL("./plain/candle_bg.wasm", import.meta.url)],
+};
+
+/** Loads the WebAssembly that this browser can run, and gives its exports. */
+export async function load({ build = supportsSimd() ? "simd" : "plain", wasm, onProgress } = {}) {
+    if (!Object.hasOwn(BUILDS, build)) throw new Error(`build: found ${build}, expected simd or plain`);
+    const [module, address] = await BUILDS[build]();
+    await module.default({ module_or_path: await fetchWasm(wasm ?? address, onProgress) });
+    return module;
 }
 
 /** Loads one of the builds: "simd" or "plain". */
-export async function loadBuild(build, folder = new URL("./", import.meta.url)) {
-    const module = await import(new URL(`${build}/candle.js`, folder));
-    await module.default({ module_or_path: new URL(`${build}/candle_bg.wasm`, folder) });
-    return module;
-}
+export const loadBuild = build => load({ build });

@@ -1,18 +1,21 @@
 //! Language models in a browser: [`WasmModel`], the JavaScript interface, and [`BrowserDvm`], which serves a model over Nostr.
 //!
 //! ```js
-//! import init, { WasmModel } from "candle-wasm";
-//! await init();
+//! import { load } from "candle-wasm";
+//! const { WasmModel } = await load();
 //! const model = new WasmModel(new Uint8Array(await file.arrayBuffer()));
 //! await model.init_gpu().catch(reason => console.log(`on the CPU: ${reason}`));
 //! await model.generate_stream("Once upon a time", { max_tokens: 64 }, piece => console.log(piece));
+//! const answer = await model.chat([{ role: "user", content: "What is a borrow checker?" }]);
 //! ```
 
 #![deny(missing_docs)]
 
+mod chat;
 mod dvm;
 mod model;
 mod options;
+mod report;
 
 pub use dvm::BrowserDvm;
 pub use model::WasmModel;
@@ -38,18 +41,26 @@ pub fn heap_bytes() -> f64 {
 #[wasm_bindgen(typescript_custom_section)]
 const TYPES: &str = r#"
 export interface GenerateOptions {
-    /** The most tokens to make; 128 if not given. */
+    /** The most tokens to make; 128 if not given, and 1,024 of `chat`. */
     max_tokens?: number;
-    /** 0, as when not given, takes the likeliest token each time; above, tokens are drawn. */
+    /** 0 takes the likeliest token each time; above, tokens are drawn. Not given: 0, and with `chat` what the model's files say. */
     temperature?: number;
     /** Draw only from this many of the most likely tokens. */
     top_k?: number;
     /** Draw from the likeliest tokens that together have this probability. */
     top_p?: number;
+    /** Draw from tokens that have at least this share of the likeliest one's probability. */
+    min_p?: number;
     /** Above 1, recent tokens become less likely. */
     repeat_penalty?: number;
+    /** How many tokens are recent; 64 if not given. */
+    repeat_last_n?: number;
     /** The seed of the draws, a whole number. */
     seed?: number;
+    /** The text ends before the first of these. */
+    stop?: string | string[];
+    /** How many tokens are guessed from repetitions in the text and checked at once; the text stays the same. 0, as when not given, to 64. */
+    prompt_lookup?: number;
     /** Ends the generation early, with the text so far. */
     signal?: AbortSignal;
 }
@@ -65,6 +76,36 @@ export interface Completion {
     prompt_seconds: number;
     /** Tokens a second after the first; 0 if there were none. */
     tokens_per_second: number;
+}
+
+export interface ChatMessage {
+    role: "system" | "user" | "assistant";
+    content: string;
+}
+
+export interface ChatAnswer {
+    text: string;
+    stop_reason: "end_of_text" | "stop_sequence" | "length" | "cancelled";
+    /** In tokens. `reused_tokens` of the prompt were not read: the model had seen them with the call before. */
+    usage: { prompt_tokens: number; completion_tokens: number; total_tokens: number; reused_tokens: number };
+    /** Seconds until the first token. */
+    prompt_seconds: number;
+    /** Tokens a second after the first; 0 if there were none. */
+    tokens_per_second: number;
+}
+
+export interface ModelInfo {
+    name: string;
+    /** How large the weights are. */
+    bytes: number;
+    /** The most tokens of a prompt with its answer. */
+    context_length: number;
+    /** Whether `chat` can be used. */
+    chat: boolean;
+    /** Why not. */
+    chat_problem?: string;
+    /** How the model's files have tokens chosen; what they do not say is undefined. */
+    sampling: Pick<GenerateOptions, "temperature" | "top_k" | "top_p" | "min_p" | "repeat_penalty">;
 }
 
 export interface LoadOptions {

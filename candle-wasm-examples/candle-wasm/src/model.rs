@@ -1,24 +1,21 @@
 //! A model as JavaScript uses it.
 
+use crate::chat::{self, JsMessages};
 use crate::options::{self, or_undefined, JsGenerate, JsLoad};
+use crate::report::{self, About, JsAnswer, JsCompletion, JsInfo};
 use browser::files::{JsSource, Source};
 use browser::gpu;
 use candle_core::{DType, Device};
 use candle_engine::device::describe;
-use candle_engine::{CandleBackend, Completion, ModelParts, StopReason, Wait};
-use js_sys::{Function, Object, Reflect, Uint8Array};
+use candle_engine::{CandleBackend, Chat, Completion, CompletionRequest, ModelParts, Wait};
+use js_sys::{Function, Uint8Array};
 use std::cell::RefCell;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use wasm_bindgen::prelude::*;
-use wasm_bindgen::JsCast;
 
-#[wasm_bindgen]
-extern "C" {
-    /// The interface `Completion` of the TypeScript types.
-    #[wasm_bindgen(typescript_type = "Completion")]
-    pub type JsCompletion;
-}
+/// The most tokens of an answer, unless told otherwise.
+const ANSWER_TOKENS: usize = 1024;
 
 /// A language model. Its weights go to the device when they are first needed, or with `load`; until `init_gpu` has succeeded that
 /// device is the CPU.
@@ -32,13 +29,19 @@ struct State {
     device: Device,
     why_cpu: Option<String>,
     dtype: Option<DType>,
+    /// The headers, between reading them and loading.
+    opened: Option<ModelParts>,
+    about: Option<About>,
     loaded: Option<Arc<CandleBackend>>,
+    /// The last conversation, with what the model has read of it.
+    chat: Option<Chat<'static>>,
 }
 
 #[wasm_bindgen]
 impl WasmModel {
     /// A model whose bytes are at hand: those of a GGUF file, or those of `model.safetensors` with `config.json`, `tokenizer.json` and, if
-    /// there is one, `generation_config.json`. The bytes stay where they are and must not be changed.
+    /// there is one, `generation_config.json`. The bytes stay where they are and must not be changed. The chat template of a folder is not
+    /// among them: `open` takes it.
     #[wasm_bindgen(constructor)]
     pub fn new(
         bytes: Uint8Array,
@@ -53,8 +56,9 @@ impl WasmModel {
     /// A model whose files are read in parts. Reads and checks the headers.
     pub async fn open(source: JsSource) -> Result<WasmModel, JsError> {
         let source = Source::of_js(&source)?;
-        ModelParts::open(source.parts()).await.map_err(error)?;
-        Ok(Self::over(source))
+        let model = Self::over(source);
+        model.about().await?;
+        Ok(model)
     }
 
     fn over(source: Source) -> Self {
@@ -64,7 +68,10 @@ impl WasmModel {
                 device: Device::Cpu,
                 why_cpu: Some("init_gpu was not called".to_string()),
                 dtype: None,
+                opened: None,
+                about: None,
                 loaded: None,
+                chat: None,
             }),
         }
     }
@@ -75,6 +82,7 @@ impl WasmModel {
         let opened = gpu::open().await;
         let state = &mut *self.state.borrow_mut();
         state.loaded = None;
+        state.chat = None;
         match opened {
             Ok(device) => {
                 state.device = device;
@@ -113,10 +121,58 @@ impl WasmModel {
             state.dtype = dtype;
             // Another model's memory is free before this one's is asked for.
             state.loaded = None;
+            state.chat = None;
             state.device.clone()
         };
         self.place(device, dtype, progress.as_ref()).await?;
         Ok(())
+    }
+
+    /// What the model's headers say of it: its size, its context, whether it knows conversations.
+    pub async fn info(&self) -> Result<JsInfo, JsError> {
+        Ok(self.about().await?.info())
+    }
+
+    /// Answers the last message of a conversation, in the form of the model's own chat template, and calls `callback` with each piece of
+    /// text. What the model has read of the messages with the call before is not read again. Where the options are silent, tokens are
+    /// chosen as the model's files say, and an answer has at most 1,024.
+    pub async fn chat(
+        &self,
+        messages: JsMessages,
+        options: Option<JsGenerate>,
+        callback: Option<Function>,
+    ) -> Result<JsAnswer, JsError> {
+        let options = or_undefined(options);
+        let (said, text) = chat::read(&messages)?;
+        let about = self.about().await?;
+        let Some(template) = about.template.clone() else {
+            let problem = about.no_template().one_line();
+            return Err(JsError::new(&format!(
+                "{problem}; continue a text with `generate`"
+            )));
+        };
+        let request = CompletionRequest {
+            max_tokens: ANSWER_TOKENS,
+            ..about.sampling.request()
+        };
+        let request = options::request(request, &options)?;
+        let backend = self.backend().await?;
+        let kept = self.state.borrow_mut().chat.take();
+        let mut chat = kept.unwrap_or_else(|| Chat::shared(backend.clone(), template));
+        chat.set_messages(said);
+        let mut listener = Listener::new(callback.as_ref(), &options);
+        let mut on_piece = |piece: &str| listener.hear(piece);
+        let done = chat.say_steps(&text, &request, Wait::Async, &mut on_piece);
+        let done = done.await;
+        let reused = chat.reused_tokens();
+        let state = &mut *self.state.borrow_mut();
+        // Another model may have been loaded meanwhile.
+        let same = |loaded: &Arc<CandleBackend>| Arc::ptr_eq(loaded, &backend);
+        if state.loaded.as_ref().is_some_and(same) {
+            state.chat = Some(chat);
+        }
+        let done = listener.finish(done.map_err(error)?)?;
+        Ok(report::answer(&done, reused))
     }
 
     /// Goes on from a prompt and gives the text when all of it is there.
@@ -138,7 +194,7 @@ impl WasmModel {
     ) -> Result<JsCompletion, JsError> {
         let options = or_undefined(options);
         let completion = self.run(prompt, &options, Some(&callback)).await?;
-        Ok(report(&completion))
+        Ok(report::completion(&completion))
     }
 
     async fn run(
@@ -147,24 +203,30 @@ impl WasmModel {
         options: &JsValue,
         callback: Option<&Function>,
     ) -> Result<Completion, JsError> {
-        let request = options::request(prompt, options)?;
-        let backend = self.backend().await?;
-        let mut thrown = None;
-        let mut on_piece = |piece: &str| {
-            if let Some(callback) = callback {
-                thrown = callback.call1(&JsValue::NULL, &piece.into()).err();
-            }
-            match thrown.is_some() || options::aborted(options) {
-                true => ControlFlow::Break(()),
-                false => ControlFlow::Continue(()),
-            }
+        let request = CompletionRequest {
+            prompt,
+            ..Default::default()
         };
+        let request = options::request(request, options)?;
+        let backend = self.backend().await?;
+        let mut listener = Listener::new(callback, options);
+        let mut on_piece = |piece: &str| listener.hear(piece);
         let done = backend.complete_steps(&request, Wait::Async, &mut on_piece);
         let done = done.await.map_err(error)?;
-        match thrown {
-            Some(err) => Err(JsError::new(&browser::files::message(&err))),
-            None => Ok(done),
+        listener.finish(done)
+    }
+
+    /// What the headers say, which are read if they have not been.
+    async fn about(&self) -> Result<About, JsError> {
+        if let Some(about) = &self.state.borrow().about {
+            return Ok(about.clone());
         }
+        let parts = ModelParts::open(self.source.parts()).await.map_err(error)?;
+        let about = About::new(&parts);
+        let state = &mut *self.state.borrow_mut();
+        state.about = Some(about.clone());
+        state.opened = Some(parts);
+        Ok(about)
     }
 
     /// The model on its device, brought there if it is not.
@@ -185,7 +247,11 @@ impl WasmModel {
         dtype: Option<DType>,
         progress: Option<&Function>,
     ) -> Result<Arc<CandleBackend>, JsError> {
-        let parts = ModelParts::open(self.source.parts()).await.map_err(error)?;
+        let opened = self.state.borrow_mut().opened.take();
+        let parts = match opened {
+            Some(parts) => parts,
+            None => ModelParts::open(self.source.parts()).await.map_err(error)?,
+        };
         let total = parts.total_bytes();
         let dtype = dtype.unwrap_or_else(|| parts.default_dtype(&device));
         let id = if device.is_cpu() { "cpu" } else { "webgpu" };
@@ -208,31 +274,41 @@ impl WasmModel {
     }
 }
 
-pub(crate) fn error(err: candle_engine::Error) -> JsError {
-    JsError::new(&err.one_line())
+/// What hears the pieces of a text: a function of JavaScript, and the signal that ends it.
+struct Listener<'a> {
+    callback: Option<&'a Function>,
+    options: &'a JsValue,
+    thrown: Option<JsValue>,
 }
 
-fn report(completion: &Completion) -> JsCompletion {
-    let object = Object::new();
-    let set = |name: &str, value: JsValue| {
-        // A new object takes every name.
-        let _ = Reflect::set(&object, &name.into(), &value);
-    };
-    let timings = &completion.timings;
-    let reason = match completion.stop_reason {
-        StopReason::EndOfText => "end_of_text",
-        StopReason::StopSequence => "stop_sequence",
-        StopReason::Length => "length",
-        StopReason::Cancelled => "cancelled",
-    };
-    set("text", completion.text.as_str().into());
-    set("prompt_tokens", (completion.prompt_tokens as f64).into());
-    set("tokens", (completion.token_ids.len() as f64).into());
-    set("stop_reason", reason.into());
-    set("prompt_seconds", timings.prompt_seconds.into());
-    set(
-        "tokens_per_second",
-        timings.generation_tokens_per_second.into(),
-    );
-    object.unchecked_into()
+impl<'a> Listener<'a> {
+    fn new(callback: Option<&'a Function>, options: &'a JsValue) -> Self {
+        Self {
+            callback,
+            options,
+            thrown: None,
+        }
+    }
+
+    fn hear(&mut self, piece: &str) -> ControlFlow<()> {
+        if let Some(callback) = self.callback {
+            self.thrown = callback.call1(&JsValue::NULL, &piece.into()).err();
+        }
+        match self.thrown.is_some() || options::aborted(self.options) {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        }
+    }
+
+    /// What was made, unless the function threw.
+    fn finish(self, done: Completion) -> Result<Completion, JsError> {
+        match self.thrown {
+            Some(err) => Err(JsError::new(&browser::files::message(&err))),
+            None => Ok(done),
+        }
+    }
+}
+
+pub(crate) fn error(err: candle_engine::Error) -> JsError {
+    JsError::new(&err.one_line())
 }

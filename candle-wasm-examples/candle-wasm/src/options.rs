@@ -23,18 +23,25 @@ pub fn or_undefined<T: Into<JsValue>>(options: Option<T>) -> JsValue {
 }
 
 /// The names that an object of options may have.
-const NAMES: [&str; 7] = [
+const NAMES: [&str; 11] = [
     "max_tokens",
     "temperature",
     "top_k",
     "top_p",
+    "min_p",
     "repeat_penalty",
+    "repeat_last_n",
     "seed",
+    "stop",
+    "prompt_lookup",
     "signal",
 ];
 
-/// The request of a prompt and options. A name that is not known is a mistake to be told of, not one to be passed over.
-pub fn request(prompt: String, options: &JsValue) -> Result<CompletionRequest, JsError> {
+/// The request with what the options say in the place of what it has. A name that is not known is a mistake to be told of, not one to be passed over.
+pub fn request(
+    mut request: CompletionRequest,
+    options: &JsValue,
+) -> Result<CompletionRequest, JsError> {
     if options.is_object() {
         for name in js_sys::Object::keys(options.unchecked_ref::<js_sys::Object>()).iter() {
             let name = name.as_string().unwrap_or_default();
@@ -46,23 +53,31 @@ pub fn request(prompt: String, options: &JsValue) -> Result<CompletionRequest, J
             }
         }
     }
-    let mut request = CompletionRequest {
-        prompt,
-        ..Default::default()
-    };
     if let Some(n) = whole(options, "max_tokens")? {
         request.max_tokens = n as usize;
     }
     if let Some(temperature) = number(options, "temperature")? {
         request.temperature = temperature;
     }
-    request.top_k = whole(options, "top_k")?.map(|k| k as usize);
-    request.top_p = number(options, "top_p")?;
+    if let Some(top_k) = whole(options, "top_k")? {
+        request.top_k = Some(top_k as usize);
+    }
+    request.top_p = number(options, "top_p")?.or(request.top_p);
+    request.min_p = number(options, "min_p")?.or(request.min_p);
     if let Some(penalty) = number(options, "repeat_penalty")? {
         request.repeat_penalty = penalty as f32;
     }
+    if let Some(n) = whole(options, "repeat_last_n")? {
+        request.repeat_last_n = n as usize;
+    }
     if let Some(seed) = whole(options, "seed")? {
         request.seed = seed;
+    }
+    if let Some(n) = whole(options, "prompt_lookup")? {
+        request.prompt_lookup = n as usize;
+    }
+    if let Some(stop) = field(options, "stop") {
+        request.stop = texts(&stop)?;
     }
     Ok(request)
 }
@@ -87,6 +102,19 @@ pub fn aborted(options: &JsValue) -> bool {
     field(options, "signal")
         .and_then(|signal| field(&signal, "aborted"))
         .is_some_and(|aborted| aborted.is_truthy())
+}
+
+/// One text, or a list of them.
+fn texts(value: &JsValue) -> Result<Vec<String>, JsError> {
+    let texts: Option<Vec<String>> = match value.dyn_ref::<js_sys::Array>() {
+        Some(list) => list.iter().map(|text| text.as_string()).collect(),
+        None => value.as_string().map(|text| vec![text]),
+    };
+    texts.ok_or_else(|| {
+        JsError::new(&format!(
+            "options: `stop` is {value:?}; expected a string or an array of strings"
+        ))
+    })
 }
 
 fn field(of: &JsValue, name: &str) -> Option<JsValue> {

@@ -1,6 +1,6 @@
 // What the page shows. All work is done in worker.js.
 import { LANGUAGE_MODELS, ModelForm } from "../model.js";
-import { at, Tasks } from "../shared.js";
+import { at, revealInvalid, Tasks } from "../shared.js";
 
 const KEY = "candle-dvm-key";
 const RELAYS = "candle-dvm-relays";
@@ -33,7 +33,7 @@ function busy(yes) {
 async function load() {
     loaded = false;
     busy(true);
-    loaded = await form.load(tasks);
+    loaded = await form.load(tasks) !== null;
     busy(false);
 }
 
@@ -69,7 +69,8 @@ async function start() {
     at("service-error").textContent = "";
     busy(true);
     try {
-        const relays = at("relays").value.split(/\s+/).filter(relay => relay);
+        const relays = at("relays").value.split("\n").map(relay => relay.trim()).filter(relay => relay);
+        if (relays.length === 0) throw new Error("Relays: enter at least one address, such as wss://relay.example.com");
         const number = id => {
             const value = at(id).valueAsNumber;
             if (!Number.isInteger(value)) throw new Error(`${at(id).parentElement.firstChild.textContent.trim()}: enter a whole number`);
@@ -198,6 +199,7 @@ at("service-form").onsubmit = event => {
     start();
 };
 at("stop").onclick = stop;
+revealInvalid(at("service-form"), at("service-error"));
 onbeforeunload = event => {
     if (serving) event.preventDefault();
 };

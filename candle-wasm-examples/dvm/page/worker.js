@@ -1,8 +1,8 @@
 // The machine, beside the page's thread: browsers slow the timers of hidden tabs down, and those of their workers less.
 import { load } from "../candle-wasm/index.js";
-import { answer, languageModel, originOf } from "../worker.js";
+import { answer, fetched, languageModel, originOf } from "../worker.js";
 
-const wasm = load();
+const wasm = fetched(load);
 let loaded = null;
 let dvm = null;
 
@@ -18,18 +18,19 @@ async function stop() {
 
 answer({
     async load(request) {
-        const { WasmModel } = await wasm;
+        const { WasmModel } = await wasm();
         if (dvm) throw new Error("the service is running: stop it first");
-        // The memory of the model before is free for this one.
-        loaded?.model.free();
-        loaded = null;
-        const { model, shown } = await languageModel(WasmModel, request);
+        const { model, shown } = await languageModel(WasmModel, request, () => {
+            // The memory of the model before is free for this one.
+            loaded?.model.free();
+            loaded = null;
+        });
         loaded = { model, origin: originOf(request) };
         return shown;
     },
 
     async start({ secret, relays, settings }) {
-        const { BrowserDvm } = await wasm;
+        const { BrowserDvm } = await wasm();
         if (!loaded) throw new Error("no model loaded: load one first");
         if (dvm) throw new Error("the service is already running");
         const made = new BrowserDvm(secret || undefined);

@@ -36,7 +36,7 @@ async function load() {
     loaded = false;
     busy(true);
     at("text-error").textContent = "";
-    loaded = await form.load(tasks);
+    loaded = await form.load(tasks) !== null;
     busy(false);
     if (loaded) await compare();
 }

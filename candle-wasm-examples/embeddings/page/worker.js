@@ -1,19 +1,17 @@
 // The model, beside the page's thread.
-import { load } from "../candle-wasm/index.js";
-import { answer, sourceOf } from "../worker.js";
+import { answer, checked, fetched, from, sourceOf } from "../worker.js";
 
-const module = load(new URL("wasm/", import.meta.url));
+const module = fetched(from(new URL("wasm/", import.meta.url)));
 let model = null;
 
 answer({
     async load(request) {
-        const { Embedder } = await module;
-        // The memory of the model before is free for this one.
-        model?.free();
-        model = null;
-        const source = await sourceOf(request);
+        const { Embedder } = await module();
         const start = performance.now();
-        model = await Embedder.load(source, request.device === "cpu");
+        // Models of this kind are small: there is room for this one beside the one before.
+        const loaded = await checked(async () => Embedder.load(await sourceOf(request), request.device === "cpu"));
+        model?.free();
+        model = loaded;
         return { device: model.device, reason: model.cpu_reason ?? null, seconds: (performance.now() - start) / 1000 };
     },
 

@@ -1,6 +1,6 @@
 // What the page shows. All work is done in worker.js.
 import { LANGUAGE_MODELS, ModelForm } from "../model.js";
-import { at, Tasks } from "../shared.js";
+import { at, revealInvalid, Tasks } from "../shared.js";
 
 let loaded = false;
 
@@ -25,7 +25,7 @@ async function load() {
     loaded = false;
     busy("model");
     at("text-error").textContent = "";
-    loaded = await form.load(tasks);
+    loaded = await form.load(tasks) !== null;
     busy(null);
 }
 
@@ -42,6 +42,7 @@ async function generate() {
     try {
         const done = await tasks.ask({ kind: "generate", prompt, options });
         const ends = { end_of_text: "end of text", length: "token limit reached", cancelled: "stopped" };
+        at("spoken").textContent = done.text;
         at("speed").textContent = `${done.tokens} tokens, ${done.tokens_per_second.toFixed(1)} tokens/s; ${ends[done.stop_reason]}`;
     } catch (error) {
         at("speed").textContent = "";
@@ -56,6 +57,10 @@ async function generate() {
 at("prompt-form").onsubmit = event => {
     event.preventDefault();
     generate();
+};
+revealInvalid(at("prompt-form"), at("text-error"));
+at("prompt").onkeydown = event => {
+    if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && !at("generate").disabled) at("prompt-form").requestSubmit();
 };
 at("stop").onclick = () => tasks.tell({ kind: "stop" });
 

@@ -1,18 +1,19 @@
 // The model, beside the page's thread. One request at a time; each answer carries its request's id.
 import { load } from "../candle-wasm/index.js";
-import { answer, languageModel } from "../worker.js";
+import { answer, fetched, languageModel } from "../worker.js";
 
-const wasm = load();
+const wasm = fetched(load);
 let model = null;
 let stop = new AbortController();
 
 answer({
     async load(request) {
-        const { WasmModel } = await wasm;
-        // The memory of the model before is free for this one.
-        model?.free();
-        model = null;
-        const loaded = await languageModel(WasmModel, request);
+        const { WasmModel } = await wasm();
+        const loaded = await languageModel(WasmModel, request, () => {
+            // The memory of the model before is free for this one.
+            model?.free();
+            model = null;
+        });
         model = loaded.model;
         return loaded.shown;
     },

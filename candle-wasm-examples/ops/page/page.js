@@ -11,12 +11,16 @@ let stopped = false;
 let seconds = 0;
 
 const tasks = new Tasks(new URL("worker.js", import.meta.url), {
+    progress({ done, size }) {
+        const of = size ? ` of ${(size / 1e6).toFixed(1)}` : "";
+        if (about === null) at("adapter").textContent = `Loading … ${(done / 1e6).toFixed(1)}${of} MB`;
+    },
     records(message) {
         records.push(...message.records);
         const { ops, dtypes, layouts } = about.list;
         at("progress").value = records.length / (ops.length * dtypes.length * layouts.length);
     },
-});
+}, () => "Reload the page");
 
 async function start() {
     try {
@@ -29,7 +33,7 @@ async function start() {
         at("more").hidden = false;
         at("run").disabled = false;
     } catch (error) {
-        at("adapter").textContent = "No GPU to run on";
+        at("adapter").textContent = error.lost ? "The page is not complete" : "No GPU to run on";
         at("adapter-error").textContent = error.message;
     }
 }

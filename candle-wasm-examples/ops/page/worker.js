@@ -1,8 +1,7 @@
 // Runs the list beside the page's thread.
-import { load } from "../candle-wasm/index.js";
-import { answer } from "../worker.js";
+import { answer, fetched, from } from "../worker.js";
 
-const module = load(new URL("wasm/", import.meta.url));
+const module = fetched(from(new URL("wasm/", import.meta.url)));
 let checker = null;
 
 /** What the browser tells of the adapter, for a report. */
@@ -17,7 +16,7 @@ async function adapter() {
 
 answer({
     async open() {
-        const { Checker, list } = await module;
+        const { Checker, list } = await module();
         const about = { list: JSON.parse(list()), adapter: await adapter() };
         checker = await Checker.open();
         return about;

@@ -38,7 +38,7 @@ const MODULES: [Module; 3] = [
 ];
 
 /// Folders with a `page`.
-const PAGES: [&str; 4] = ["llm", "embeddings", "ops", "dvm"];
+const PAGES: [&str; 5] = ["chat", "llm", "embeddings", "ops", "dvm"];
 
 /// A module is built for processors' vectors and without: a browser takes what it can.
 const BUILDS: [(&str, &[&str]); 2] = [("simd", &["-Ctarget-feature=+simd128"]), ("plain", &[])];

@@ -53,6 +53,10 @@ fn answer(request: Request, site: &Path) -> std::io::Result<()> {
     if !matches!(request.method(), Method::Get | Method::Head) {
         return request.respond(text(405, "only GET and HEAD"));
     }
+    if let Some(folder) = folder(site, request.url()) {
+        let moved = text(301, "a folder").with_header(header("Location", &folder));
+        return request.respond(moved);
+    }
     let Some((file, path)) = find(site, request.url()) else {
         return request.respond(text(404, "no such file"));
     };
@@ -93,16 +97,26 @@ fn answer(request: Request, site: &Path) -> std::io::Result<()> {
     )
 }
 
-/// The file of a URL's path; `index.html` of a folder. Nothing outside of the site is reached.
-fn find(site: &Path, url: &str) -> Option<(File, PathBuf)> {
+/// The place of a URL's path. Nothing outside of the site is reached.
+fn place(site: &Path, url: &str) -> Option<PathBuf> {
     let path = url.split(['?', '#']).next()?.trim_start_matches('/');
     let inside = Path::new(path)
         .components()
         .all(|part| matches!(part, Component::Normal(_)));
-    if !inside {
-        return None;
-    }
-    let mut path = site.join(path);
+    inside.then(|| site.join(path))
+}
+
+/// Where a folder is that a URL names without its slash: the links of a page in it would lead beside it.
+fn folder(site: &Path, url: &str) -> Option<String> {
+    let (path, rest) = url.split_at(url.find(['?', '#']).unwrap_or(url.len()));
+    let name = path.trim_start_matches('/');
+    let lacks = !name.is_empty() && !name.ends_with('/') && place(site, url)?.is_dir();
+    lacks.then(|| format!("/{name}/{rest}"))
+}
+
+/// The file of a URL's path; `index.html` of a folder.
+fn find(site: &Path, url: &str) -> Option<(File, PathBuf)> {
+    let mut path = place(site, url)?;
     if path.is_dir() {
         path.push("index.html");
     }
@@ -150,6 +164,25 @@ mod tests {
             "bytes=1-2,4-5",
         ] {
             assert_eq!(part(wrong, 10), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn folders_have_a_slash() {
+        let crate_folder = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let moved = |url: &str| folder(crate_folder, url);
+        assert_eq!(moved("/src").as_deref(), Some("/src/"));
+        assert_eq!(moved("//src?a=1").as_deref(), Some("/src/?a=1"));
+        for stays in [
+            "/",
+            "/src/",
+            "/src/main.rs",
+            "/nowhere",
+            "/../tool",
+            "/src?/",
+        ] {
+            let expected = stays.starts_with("/src?").then_some("/src/?/");
+            assert_eq!(moved(stays).as_deref(), expected, "{stays}");
         }
     }
 

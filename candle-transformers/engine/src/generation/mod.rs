@@ -6,11 +6,13 @@ mod writer;
 pub(crate) use writer::Writer;
 
 use crate::backend::{Completion, CompletionRequest, Guesses};
-use crate::engine::{CandleBackend, Session};
+use crate::engine::{CandleBackend, Parked, Session};
 use crate::error::Doing;
+use crate::turn::give_way;
 use crate::Result;
 use candle_core::{Device, IndexOp, Tensor, D};
 use candle_transformers::generation::GreedyToken;
+use std::ops::ControlFlow;
 
 /// How a step gets a token's id from the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,8 +35,8 @@ impl Wait {
 const FIRST_GUESSES: usize = 2;
 
 /// A session and the tokens that it has seen.
-pub(crate) struct Seen<'a> {
-    session: Session<'a>,
+pub(crate) struct Seen {
+    session: Parked,
     tokens: Vec<u32>,
 }
 
@@ -84,7 +86,7 @@ impl CandleBackend {
     /// As [`generation`](Self::generation), from the prompt's tokens. What a session has seen of them is not fed to the model again.
     pub(crate) fn go_on<'a>(
         &'a self,
-        seen: Option<Seen<'a>>,
+        seen: Option<Seen>,
         tokens: Vec<u32>,
         request: &CompletionRequest,
     ) -> Result<Generation<'a>> {
@@ -98,7 +100,7 @@ impl CandleBackend {
             backend: self,
             writer: Writer::new(self, tokens, request, self.max_positions())?,
             session: match (seen, guesses) {
-                (Some(seen), _) => seen.session,
+                (Some(seen), _) => self.unpark(seen.session),
                 (None, Some(_)) => self.session_with_guesses(request.prompt_lookup)?,
                 (None, None) => self.session(),
             },
@@ -111,7 +113,29 @@ impl CandleBackend {
     }
 }
 
-impl<'a> Generation<'a> {
+impl Generation<'_> {
+    /// Makes all tokens; the pieces of text go to `on_piece`, which can end it. If a wait yields to the executor, so does each token on the
+    /// CPU, where nothing else would wait.
+    pub(crate) async fn run(
+        &mut self,
+        wait: Wait,
+        on_piece: &mut dyn FnMut(&str) -> ControlFlow<()>,
+    ) -> Result<()> {
+        while let Some(piece) = self.step(wait).await? {
+            let goes_on = match piece.is_empty() {
+                true => ControlFlow::Continue(()),
+                false => on_piece(&piece),
+            };
+            if wait == Wait::Async && self.backend.device().is_cpu() {
+                give_way().await;
+            }
+            if goes_on.is_break() {
+                self.cancel();
+            }
+        }
+        Ok(())
+    }
+
     /// Makes the next token, and gives the text that is certain now, which may be none; `None` after the end.
     ///
     /// # Errors
@@ -141,7 +165,7 @@ impl<'a> Generation<'a> {
     }
 
     /// The completion as far as it got, and the session with the tokens that it has seen, unless it has seen one that is not known.
-    pub(crate) fn finish_with_session(mut self) -> (Completion, Option<Seen<'a>>) {
+    pub(crate) fn finish_with_session(mut self) -> (Completion, Option<Seen>) {
         if self.guessed.take().is_some() {
             // Of guesses, those that were right are known. If they cannot be dropped, the position tells.
             let _ = self.session.cut(self.writer.tokens().len());
@@ -152,7 +176,7 @@ impl<'a> Generation<'a> {
         let position = self.session.position();
         let known = position <= tokens.len();
         tokens.truncate(position);
-        let session = self.session;
+        let session = self.session.park();
         let seen = known.then_some(Seen { session, tokens });
         (finish(self.writer, self.guesses), seen)
     }

@@ -16,6 +16,7 @@ mod most_bytes;
 mod network;
 mod parts;
 mod plain_text;
+mod sampling;
 mod tokenizer;
 mod weights;
 
@@ -33,6 +34,7 @@ pub use chat_template::{ChatTemplate, Message, Role};
 #[cfg(not(target_arch = "wasm32"))]
 pub use hub::{Hub, HubModel};
 pub use parts::{load_parts, Bytes, ModelParts, PartFile, PartSource};
+pub use sampling::SamplingDefaults;
 pub use tokenizer::TextTokenizer;
 pub use weights::Weights;
 
@@ -105,6 +107,8 @@ pub struct ModelFiles {
     pub stop_tokens: Vec<u32>,
     /// How a conversation becomes a prompt, if the model comes with it.
     pub chat_template: Option<ChatTemplate>,
+    /// How its makers have tokens chosen.
+    pub sampling: SamplingDefaults,
     /// What keys and values are to be kept as.
     pub kv_type: KvType,
     network: Network,
@@ -212,10 +216,12 @@ impl ModelFiles {
         let config = config::parse(config_file, config_bytes)?;
         let mut stop_tokens = config.end_tokens;
         let mut begin_token = config.begin_token;
+        let mut sampling = SamplingDefaults::default();
         if let Some((file, bytes)) = json.generation_config {
             let generation = config::parse_generation(file, bytes)?;
             stop_tokens.extend(generation.end_tokens);
             begin_token = begin_token.or(generation.begin_token);
+            sampling = generation.sampling;
         }
         stop_tokens.sort_unstable();
         stop_tokens.dedup();
@@ -232,6 +238,7 @@ impl ModelFiles {
             tokenizer,
             stop_tokens,
             chat_template: ChatTemplate::of_folder(json.tokenizer_config, json.chat_template)?,
+            sampling,
             kv_type: KvType::default(),
             network: Network {
                 spec: config.spec,

