@@ -254,7 +254,7 @@ impl EncoderFiles {
     /// # Errors
     /// A text that is longer than the model takes, and the tokenizer's.
     pub fn encode(&self, text: &str, special: bool) -> Result<Vec<u32>> {
-        let encoding = self.tokenizer.encode_fast(text, special);
+        let encoding = self.tokenizer.encode(text, special);
         let encoding = encoding.map_err(|err| Error::Tokenizer(one_line(&err.to_string())))?;
         if !encoding.get_overflowing().is_empty() {
             return Err(Error::Text {

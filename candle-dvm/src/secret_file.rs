@@ -8,7 +8,7 @@ use zeroize::Zeroizing;
 /// Reads a secret, such as a key or a wallet's address, of at most `limit` bytes.
 ///
 /// # Errors
-/// A file that is missing, longer, or that other users can read. What is in it is no part of the message.
+/// A file that is missing, longer, or that other users can read. The message has nothing of its content.
 pub(crate) fn read(file: &Path, limit: usize) -> Result<Zeroizing<String>> {
     let wrong = |problem: String| Error::Key {
         place: file.display().to_string(),

@@ -1,6 +1,7 @@
 //! `/v1/chat/completions`.
 
 use super::fields::{Common, Fields};
+use super::grammar::Grammar;
 use super::reply::{self, Event};
 use super::{access, messages, now, ApiError, Served};
 use crate::batch::Likely;
@@ -24,6 +25,7 @@ struct Prepared {
     tokens: Vec<u32>,
     max_tokens: usize,
     logprobs: Option<usize>,
+    grammar: Option<Grammar>,
 }
 
 impl Prepared {
@@ -51,6 +53,7 @@ impl Prepared {
             let problem = format!("{top}; the maximum is {MAX_TOP}");
             return Err(fields.wrong("top_logprobs", problem));
         }
+        let grammar = served.grammars.take(&mut fields, served)?;
         fields.end()?;
         let backend = served.engine.backend();
         let length = |message: &Value| message["content"].as_str().map_or(0, str::len);
@@ -60,6 +63,7 @@ impl Prepared {
             max_tokens: max_tokens.unwrap_or(backend.max_positions()),
             common,
             logprobs,
+            grammar,
         })
     }
 }
@@ -76,11 +80,19 @@ pub(super) async fn create(
         tokens,
         max_tokens,
         logprobs,
+        grammar,
     } = served.gate.read(request, prepare).await?;
     let prompt = tokens.len();
     let receivers = (0..common.answers).map(|at| {
         let completion = common.completion(at, max_tokens);
-        reply::begin(&served, owner, tokens.clone(), completion, logprobs)
+        reply::begin(
+            &served,
+            owner,
+            tokens.clone(),
+            completion,
+            logprobs,
+            grammar.as_ref(),
+        )
     });
     let receivers = receivers.collect::<Result<Vec<_>, _>>()?;
     let head = json!({ "id": reply::id("chatcmpl"), "created": now(), "model": served.name });

@@ -28,6 +28,7 @@ mod writing;
 
 use crate::backend::{Completion, CompletionRequest};
 use crate::engine::CandleBackend;
+use crate::generation::Mask;
 use crate::{Error, Result};
 use client::Client;
 pub use places::{Place, Places};
@@ -103,6 +104,8 @@ pub struct Order {
     pub logprobs: Option<usize>,
     /// Whose it is: owners take turns.
     pub owner: Owner,
+    /// A constraint on the text.
+    pub mask: Option<Box<dyn Mask>>,
 }
 
 /// A completion that runs or waits.
@@ -111,6 +114,7 @@ struct Job {
     request: CompletionRequest,
     logprobs: Option<usize>,
     owner: Owner,
+    mask: Option<Box<dyn Mask>>,
     client: Client,
 }
 
@@ -231,6 +235,7 @@ impl BatchEngine {
             request,
             logprobs,
             owner: Owner::default(),
+            mask: None,
         };
         self.begin(order, listener)
     }
@@ -261,6 +266,7 @@ impl BatchEngine {
             request: order.request,
             logprobs: order.logprobs,
             owner: order.owner,
+            mask: order.mask,
         };
         let jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
         let refused = match jobs.as_ref() {

@@ -16,6 +16,7 @@ mod most_bytes;
 mod network;
 mod parts;
 mod plain_text;
+mod token_bytes;
 mod tokenizer;
 mod weights;
 

@@ -2,6 +2,7 @@
 
 use super::most_bytes::most_bytes;
 use super::plain_text::{Specials, MARK};
+use super::token_bytes::token_bytes;
 use crate::error::one_line;
 use crate::{Error, Result};
 use serde_json::Value;
@@ -69,7 +70,7 @@ impl TextTokenizer {
         self.known(tokens)
     }
 
-    /// Marks the special tokens in what is said, in any texts of a value: they are text where [`encode_chat`](Self::encode_chat) comes to
+    /// Marks the special tokens in messages, in any texts of a value: they are text where [`encode_chat`](Self::encode_chat) comes to
     /// them.
     pub(crate) fn mark(&self, said: &mut Value) {
         self.specials.mark(said);
@@ -119,6 +120,12 @@ impl TextTokenizer {
                 self.vocab_size
             ))),
         }
+    }
+
+    /// The bytes of each token of the model; special tokens begin with `special`, and ids without a token are empty. `None` where tokens are
+    /// not sequences of bytes.
+    pub fn token_bytes(&self, special: u8) -> Option<Vec<Vec<u8>>> {
+        token_bytes(&self.inner, self.vocab_size, special)
     }
 
     /// The text of `tokens`, special tokens left out; bytes that are no character become U+FFFD.

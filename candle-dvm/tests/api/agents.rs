@@ -218,3 +218,78 @@ fn vectors_of_texts_and_of_tokens() {
     let listed: Value = listed.into_body().read_json().unwrap();
     assert_eq!(listed["data"][1]["id"], "vectors");
 }
+
+#[test]
+fn answers_keep_to_a_schema() {
+    let folder = chat_folder();
+    let server = Server::start(&["--model", folder.path().to_str().unwrap()]);
+    let chat = json!({"model": "tiny", "messages": [{"role": "user", "content": "fn"}], "max_tokens": 200});
+    let schema = json!({
+        "type": "object", "additionalProperties": false, "required": ["count", "kind"],
+        "properties": {
+            "count": {"type": "integer", "minimum": 10, "maximum": 99},
+            "kind": {"enum": ["left", "right"]}
+        }
+    });
+    let format = |schema: &Value| json!({"response_format": {"type": "json_schema", "json_schema": {"name": "it", "strict": true, "schema": schema}}});
+    for seed in 0..6 {
+        let drawn = json!({"seed": seed, "temperature": if seed == 0 { 0.0 } else { 1.5 }});
+        let asked = with(with(chat.clone(), format(&schema)), drawn);
+        let answer = server.json(CHAT, asked);
+        let choice = &answer["choices"][0];
+        assert_eq!(choice["finish_reason"], "stop", "{answer}");
+        let content = choice["message"]["content"].as_str().unwrap();
+        let found: Value = serde_json::from_str(content).unwrap();
+        let object = found.as_object().unwrap();
+        assert_eq!(object.len(), 2, "{found}");
+        assert!(
+            (10..=99).contains(&found["count"].as_i64().unwrap()),
+            "{found}"
+        );
+        assert!(
+            found["kind"] == "left" || found["kind"] == "right",
+            "{found}"
+        );
+    }
+    // Any object; one that is cut off is the beginning of one.
+    let any = json!({"response_format": {"type": "json_object"}, "max_tokens": 40, "temperature": 1.0, "seed": 3});
+    let answer = server.json(CHAT, with(chat.clone(), any));
+    let content = answer["choices"][0]["message"]["content"].as_str().unwrap();
+    assert!(content.trim_start().starts_with('{'), "{content}");
+    let whole = serde_json::from_str::<Value>(content);
+    assert!(
+        whole.is_ok() || answer["choices"][0]["finish_reason"] == "length",
+        "{content}"
+    );
+
+    for (fields, part) in [
+        (
+            format(&json!({"type": "nonsense"})),
+            "response_format.json_schema.schema",
+        ),
+        (format(&json!(5)), "expected an object"),
+        (
+            format(&json!({"type": "string", "pattern": "("})),
+            "response_format.json_schema.schema",
+        ),
+        (
+            json!({"response_format": {"type": "json_schema"}}),
+            "json_schema: is missing",
+        ),
+        (
+            json!({"response_format": {"type": "grammar"}}),
+            "unsupported type \"grammar\"",
+        ),
+        (json!({"response_format": "json"}), "expected an object"),
+    ] {
+        let problem = server.problem(CHAT, with(chat.clone(), fields), 400);
+        assert!(problem.contains(part), "{part}: {problem}");
+    }
+    server.json(
+        CHAT,
+        with(
+            chat,
+            json!({"max_tokens": 1, "response_format": {"type": "text"}}),
+        ),
+    );
+}

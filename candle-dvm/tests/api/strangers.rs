@@ -59,7 +59,7 @@ impl Server {
     }
 }
 
-/// What no model of 1,024 tokens takes is refused before it is tokenised, and nobody waits behind it.
+/// A prompt that no model of 1,024 tokens takes is refused before it is tokenised, and nobody waits behind it.
 #[test]
 fn megabytes_hold_nobody_up() {
     let server = Server::start(&[]);
@@ -121,7 +121,7 @@ fn signals_end_it() {
         let mut server = Server::start(&["--drain", "600"]);
         let socket = half(&server);
         server.signal(signal);
-        // It has been heard once nobody is let in any more.
+        // It has been heard once connections are refused.
         while TcpStream::connect(server.address.trim_start_matches("http://")).is_ok() {
             std::thread::sleep(Duration::from_millis(10));
         }

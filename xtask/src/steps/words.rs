@@ -58,19 +58,19 @@ const PHRASES: &[Phrase] = &[
     (
         "is told",
         "the active voice: log, report, return, notify",
-        47,
+        46,
     ),
     (
         "are told",
         "the active voice: log, report, return, notify",
-        24,
+        23,
     ),
     (
         "was told",
         "the active voice: log, report, return, notify",
         4,
     ),
-    ("is asked", "the active voice: request, query, poll", 116),
+    ("is asked", "the active voice: request, query, poll", 115),
     ("are asked", "the active voice: request, query, poll", 31),
     (
         "was asked",
