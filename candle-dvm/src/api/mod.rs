@@ -17,6 +17,7 @@ mod metrics;
 mod reply;
 mod server;
 mod tokens;
+mod tools;
 mod vectors;
 
 use crate::batch::BatchEngine;

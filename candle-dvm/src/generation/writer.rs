@@ -79,6 +79,7 @@ impl<'a> Writer<'a> {
     }
 
     /// With a constraint on what may follow.
+    #[cfg(not(target_arch = "wasm32"))]
     pub(crate) fn with_mask(self, mask: Option<Box<dyn Mask>>) -> Self {
         Self { mask, ..self }
     }

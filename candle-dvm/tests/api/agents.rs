@@ -293,3 +293,111 @@ fn answers_keep_to_a_schema() {
         ),
     );
 }
+
+/// A model that is held to the form of a call calls.
+#[test]
+fn functions_are_called() {
+    let folder = ModelFolder::new();
+    let template = "{% if tools %}{{ tools | tojson }}{% endif %}{% for m in messages %}{{ m.role }}: {{ m.content }}\
+        {% for call in m.tool_calls %}{{ call.function.arguments.city }}{% endfor %}\n{% endfor %}";
+    folder.write("chat_template.jinja", template);
+    let server = Server::start(&["--model", folder.path().to_str().unwrap()]);
+    let user = json!({"role": "user", "content": "fn"});
+    let tools = json!([{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}]);
+    let of = |name: &str, schema: Value| {
+        json!({
+            "type": "object", "additionalProperties": false, "required": ["name", "parameters"],
+            "properties": {"name": {"const": name}, "parameters": schema}
+        })
+    };
+    let city = json!({
+        "type": "object", "additionalProperties": false, "required": ["city"],
+        "properties": {"city": {"const": "Rome"}}
+    });
+    let asked = |name: &str, more: Value| {
+        let format = json!({"type": "json_schema", "json_schema": {"name": "call", "schema": of(name, city.clone())}});
+        let chat = json!({
+            "model": "tiny", "messages": [user], "max_tokens": 200, "temperature": 0, "tools": tools,
+            "response_format": format
+        });
+        with(chat, more)
+    };
+    let answer = server.json(CHAT, asked("weather", json!({})));
+    let choice = &answer["choices"][0];
+    assert_eq!(choice["finish_reason"], "tool_calls", "{answer}");
+    assert_eq!(choice["message"]["content"], Value::Null);
+    let call = &choice["message"]["tool_calls"][0];
+    assert_eq!(
+        (&call["type"], &call["function"]["name"]),
+        (&json!("function"), &json!("weather"))
+    );
+    let arguments: Value =
+        serde_json::from_str(call["function"]["arguments"].as_str().unwrap()).unwrap();
+    assert_eq!(arguments, json!({"city": "Rome"}));
+
+    let events = server.events(CHAT, asked("weather", json!({"stream": true})));
+    let deltas: Vec<&Value> = events
+        .iter()
+        .map(|event| &event["choices"][0]["delta"])
+        .collect();
+    assert!(deltas
+        .iter()
+        .all(|delta| delta["content"].as_str().unwrap_or_default().is_empty()));
+    let calls: Vec<&Value> = deltas
+        .iter()
+        .filter_map(|delta| delta.get("tool_calls"))
+        .collect();
+    assert_eq!(calls.len(), 1, "{events:?}");
+    assert_eq!(calls[0][0]["function"], call["function"]);
+    assert_eq!(
+        events.last().unwrap()["choices"][0]["finish_reason"],
+        "tool_calls"
+    );
+
+    // A function that is not there is text, and so is a call where none is wanted.
+    for more in [
+        asked("other", json!({})),
+        asked("weather", json!({"tool_choice": "none"})),
+    ] {
+        let answer = server.json(CHAT, more.clone());
+        let choice = &answer["choices"][0];
+        let content = choice["message"]["content"].as_str().unwrap();
+        assert_eq!(choice["finish_reason"], "stop", "{answer}");
+        let events = server.events(CHAT, with(more, json!({"stream": true})));
+        let pieces = events
+            .iter()
+            .filter_map(|event| event["choices"][0]["delta"]["content"].as_str());
+        assert_eq!(pieces.collect::<String>(), content);
+    }
+
+    // The conversation goes on with what was called and what came back.
+    let said = json!([
+        user,
+        {"role": "assistant", "content": null, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": call["id"], "content": "sunny"}
+    ]);
+    let prompt = |messages: Value| {
+        let chat =
+            json!({"model": "tiny", "messages": messages, "max_tokens": 1, "temperature": 0});
+        server.json(CHAT, chat)["usage"]["prompt_tokens"]
+            .as_u64()
+            .unwrap()
+    };
+    let plain = json!([user, {"role": "assistant", "content": "Rome"}, {"role": "tool", "content": "sunny"}]);
+    assert_eq!(prompt(said), prompt(plain));
+    for (fields, part) in [
+        (json!({"tool_choice": "required"}), "tool_choice"),
+        (json!({"tools": [{"type": "web_search"}]}), "tools[0]"),
+        (
+            json!({"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]}]}),
+            "not JSON",
+        ),
+        (
+            json!({"messages": [{"role": "user", "content": "x", "mood": "good"}]}),
+            "messages[0].mood",
+        ),
+    ] {
+        let problem = server.problem(CHAT, asked("weather", fields), 400);
+        assert!(problem.contains(part), "{part}: {problem}");
+    }
+}
