@@ -211,7 +211,8 @@ fn a_client_that_leaves_frees_its_place() {
     let server = Server::start(&["--slots", "1", "--waiting", "0"]);
     let body = with(
         plain("fn main() {", 4000),
-        json!({"stream": true, "temperature": 1.5}),
+        // It does not end by itself.
+        json!({"stream": true, "temperature": 1.5, "logit_bias": {"1": -100}}),
     );
     let address = server.address.trim_start_matches("http://").to_string();
     let text = body.to_string();

@@ -278,7 +278,7 @@ fn ctrl_c_stops_the_answer_and_not_the_program() {
 
 /// A template has its own special tokens; what somebody says has none.
 #[test]
-fn special_tokens_in_what_is_said_are_text() {
+fn special_tokens_in_messages_are_text() {
     let folder = ModelFolder::new();
     let tokenizer = std::fs::read_to_string(folder.file("tokenizer.json")).unwrap();
     let tokenizer = tokenizer.replace("<|end_of_text|>", "<|im_end|>");

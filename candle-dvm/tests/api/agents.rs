@@ -218,3 +218,186 @@ fn vectors_of_texts_and_of_tokens() {
     let listed: Value = listed.into_body().read_json().unwrap();
     assert_eq!(listed["data"][1]["id"], "vectors");
 }
+
+#[test]
+fn answers_keep_to_a_schema() {
+    let folder = chat_folder();
+    let server = Server::start(&["--model", folder.path().to_str().unwrap()]);
+    let chat = json!({"model": "tiny", "messages": [{"role": "user", "content": "fn"}], "max_tokens": 200});
+    let schema = json!({
+        "type": "object", "additionalProperties": false, "required": ["count", "kind"],
+        "properties": {
+            "count": {"type": "integer", "minimum": 10, "maximum": 99},
+            "kind": {"enum": ["left", "right"]}
+        }
+    });
+    let format = |schema: &Value| json!({"response_format": {"type": "json_schema", "json_schema": {"name": "it", "strict": true, "schema": schema}}});
+    for seed in 0..6 {
+        let drawn = json!({"seed": seed, "temperature": if seed == 0 { 0.0 } else { 1.5 }});
+        let asked = with(with(chat.clone(), format(&schema)), drawn);
+        let answer = server.json(CHAT, asked);
+        let choice = &answer["choices"][0];
+        assert_eq!(choice["finish_reason"], "stop", "{answer}");
+        let content = choice["message"]["content"].as_str().unwrap();
+        let found: Value = serde_json::from_str(content).unwrap();
+        let object = found.as_object().unwrap();
+        assert_eq!(object.len(), 2, "{found}");
+        assert!(
+            (10..=99).contains(&found["count"].as_i64().unwrap()),
+            "{found}"
+        );
+        assert!(
+            found["kind"] == "left" || found["kind"] == "right",
+            "{found}"
+        );
+    }
+    // Any object; one that is cut off is the beginning of one.
+    let any = json!({"response_format": {"type": "json_object"}, "max_tokens": 40, "temperature": 1.0, "seed": 3});
+    let answer = server.json(CHAT, with(chat.clone(), any));
+    let content = answer["choices"][0]["message"]["content"].as_str().unwrap();
+    assert!(content.trim_start().starts_with('{'), "{content}");
+    let whole = serde_json::from_str::<Value>(content);
+    assert!(
+        whole.is_ok() || answer["choices"][0]["finish_reason"] == "length",
+        "{content}"
+    );
+
+    for (fields, part) in [
+        (
+            format(&json!({"type": "nonsense"})),
+            "response_format.json_schema.schema",
+        ),
+        (format(&json!(5)), "expected an object"),
+        (
+            format(&json!({"type": "string", "pattern": "("})),
+            "response_format.json_schema.schema",
+        ),
+        (
+            json!({"response_format": {"type": "json_schema"}}),
+            "json_schema: is missing",
+        ),
+        (
+            json!({"response_format": {"type": "grammar"}}),
+            "unsupported type \"grammar\"",
+        ),
+        (json!({"response_format": "json"}), "expected an object"),
+    ] {
+        let problem = server.problem(CHAT, with(chat.clone(), fields), 400);
+        assert!(problem.contains(part), "{part}: {problem}");
+    }
+    server.json(
+        CHAT,
+        with(
+            chat,
+            json!({"max_tokens": 1, "response_format": {"type": "text"}}),
+        ),
+    );
+}
+
+/// A model that is held to the form of a call calls.
+#[test]
+fn functions_are_called() {
+    let folder = ModelFolder::new();
+    let template = "{% if tools %}{{ tools | tojson }}{% endif %}{% for m in messages %}{{ m.role }}: {{ m.content }}\
+        {% for call in m.tool_calls %}{{ call.function.arguments.city }}{% endfor %}\n{% endfor %}";
+    folder.write("chat_template.jinja", template);
+    let server = Server::start(&["--model", folder.path().to_str().unwrap()]);
+    let user = json!({"role": "user", "content": "fn"});
+    let tools = json!([{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}]);
+    let of = |name: &str, schema: Value| {
+        json!({
+            "type": "object", "additionalProperties": false, "required": ["name", "parameters"],
+            "properties": {"name": {"const": name}, "parameters": schema}
+        })
+    };
+    let city = json!({
+        "type": "object", "additionalProperties": false, "required": ["city"],
+        "properties": {"city": {"const": "Rome"}}
+    });
+    let asked = |name: &str, more: Value| {
+        let format = json!({"type": "json_schema", "json_schema": {"name": "call", "schema": of(name, city.clone())}});
+        let chat = json!({
+            "model": "tiny", "messages": [user], "max_tokens": 200, "temperature": 0, "tools": tools,
+            "response_format": format
+        });
+        with(chat, more)
+    };
+    let answer = server.json(CHAT, asked("weather", json!({})));
+    let choice = &answer["choices"][0];
+    assert_eq!(choice["finish_reason"], "tool_calls", "{answer}");
+    assert_eq!(choice["message"]["content"], Value::Null);
+    let call = &choice["message"]["tool_calls"][0];
+    assert_eq!(
+        (&call["type"], &call["function"]["name"]),
+        (&json!("function"), &json!("weather"))
+    );
+    let arguments: Value =
+        serde_json::from_str(call["function"]["arguments"].as_str().unwrap()).unwrap();
+    assert_eq!(arguments, json!({"city": "Rome"}));
+
+    let events = server.events(CHAT, asked("weather", json!({"stream": true})));
+    let deltas: Vec<&Value> = events
+        .iter()
+        .map(|event| &event["choices"][0]["delta"])
+        .collect();
+    assert!(deltas
+        .iter()
+        .all(|delta| delta["content"].as_str().unwrap_or_default().is_empty()));
+    let calls: Vec<&Value> = deltas
+        .iter()
+        .filter_map(|delta| delta.get("tool_calls"))
+        .collect();
+    assert_eq!(calls.len(), 1, "{events:?}");
+    assert_eq!(calls[0][0]["function"], call["function"]);
+    assert_eq!(
+        events.last().unwrap()["choices"][0]["finish_reason"],
+        "tool_calls"
+    );
+
+    // A function that is not there is text, and so is a call where none is wanted.
+    for more in [
+        asked("other", json!({})),
+        asked("weather", json!({"tool_choice": "none"})),
+    ] {
+        let answer = server.json(CHAT, more.clone());
+        let choice = &answer["choices"][0];
+        let content = choice["message"]["content"].as_str().unwrap();
+        assert_eq!(choice["finish_reason"], "stop", "{answer}");
+        let events = server.events(CHAT, with(more, json!({"stream": true})));
+        let pieces = events
+            .iter()
+            .filter_map(|event| event["choices"][0]["delta"]["content"].as_str());
+        assert_eq!(pieces.collect::<String>(), content);
+    }
+
+    // The conversation goes on with what was called and what came back.
+    let said = json!([
+        user,
+        {"role": "assistant", "content": null, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": call["id"], "content": "sunny"}
+    ]);
+    let prompt = |messages: Value| {
+        let chat =
+            json!({"model": "tiny", "messages": messages, "max_tokens": 1, "temperature": 0});
+        server.json(CHAT, chat)["usage"]["prompt_tokens"]
+            .as_u64()
+            .unwrap()
+    };
+    let plain = json!([user, {"role": "assistant", "content": "Rome"}, {"role": "tool", "content": "sunny"}]);
+    assert_eq!(prompt(said), prompt(plain));
+    for (fields, part) in [
+        (json!({"tool_choice": "required"}), "tool_choice"),
+        (json!({"tools": [{"type": "web_search"}]}), "tools[0]"),
+        (
+            json!({"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]}]}),
+            "not JSON",
+        ),
+        (
+            json!({"messages": [{"role": "user", "content": "x", "mood": "good"}]}),
+            "messages[0].mood",
+        ),
+    ] {
+        let problem = server.problem(CHAT, asked("weather", fields), 400);
+        assert!(problem.contains(part), "{part}: {problem}");
+    }
+}

@@ -59,7 +59,7 @@ impl Server {
     }
 }
 
-/// What no model of 1,024 tokens takes is refused before it is tokenised, and nobody waits behind it.
+/// A prompt that no model of 1,024 tokens takes is refused before it is tokenised, and nobody waits behind it.
 #[test]
 fn megabytes_hold_nobody_up() {
     let server = Server::start(&[]);
@@ -95,6 +95,30 @@ fn megabytes_hold_nobody_up() {
     }
 }
 
+/// Texts that are tokenised all the same wait for each other, and nobody else waits.
+#[test]
+fn long_texts_wait_for_each_other_alone() {
+    let server = Server::start(&[]);
+    let long = json!({"content": "ab ".repeat(700_000)});
+    let ended = std::sync::atomic::AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let tokens = server.json("/tokenize", long.clone());
+                assert!(tokens["count"].as_u64().unwrap() >= 700_000);
+                ended.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+            });
+        }
+        // They have come by then.
+        std::thread::sleep(Duration::from_millis(300));
+        server.json(COMPLETIONS, plain("a", 1));
+        let health = ureq::get(format!("{}/health", server.address)).call();
+        assert_eq!(health.unwrap().status(), 200);
+        let ended = ended.load(std::sync::atomic::Ordering::SeqCst);
+        assert!(ended <= 2, "it was behind {ended} long texts");
+    });
+}
+
 /// Whatever clients hold open.
 #[test]
 #[cfg(unix)]
@@ -121,7 +145,7 @@ fn signals_end_it() {
         let mut server = Server::start(&["--drain", "600"]);
         let socket = half(&server);
         server.signal(signal);
-        // It has been heard once nobody is let in any more.
+        // It has been heard once connections are refused.
         while TcpStream::connect(server.address.trim_start_matches("http://")).is_ok() {
             std::thread::sleep(Duration::from_millis(10));
         }

@@ -254,14 +254,22 @@ impl EncoderFiles {
     /// # Errors
     /// A text that is longer than the model takes, and the tokenizer's.
     pub fn encode(&self, text: &str, special: bool) -> Result<Vec<u32>> {
-        let encoding = self.tokenizer.encode_fast(text, special);
-        let encoding = encoding.map_err(|err| Error::Tokenizer(one_line(&err.to_string())))?;
-        if !encoding.get_overflowing().is_empty() {
+        let encode = |special| {
+            let encoding = self.tokenizer.encode(text, special);
+            encoding.map_err(|err| Error::Tokenizer(one_line(&err.to_string())))
+        };
+        let whole = encode(true)?;
+        // Without the special tokens the tokenizer does not say that it has cut the text.
+        if !whole.get_overflowing().is_empty() {
             return Err(Error::Text {
                 origin: "the text".to_string(),
                 problem: format!("has more than the model's {} tokens", self.max_tokens()),
             });
         }
+        let encoding = match special {
+            true => whole,
+            false => encode(false)?,
+        };
         Ok(encoding.get_ids().to_vec())
     }
 

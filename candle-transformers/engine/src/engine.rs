@@ -173,6 +173,11 @@ impl CandleBackend {
         positions.min(self.max_positions)
     }
 
+    /// The tokens that end a text.
+    pub fn stop_tokens(&self) -> &[u32] {
+        &self.stop_tokens
+    }
+
     /// Whether the model ends a text with this token.
     pub(crate) fn is_stop_token(&self, token: u32) -> bool {
         self.stop_tokens.contains(&token)
@@ -205,7 +210,7 @@ impl CandleBackend {
         self.tokenizer.check_bytes(bytes, self.max_positions)
     }
 
-    /// The tokens of a conversation's prompt. Special tokens are those of the template: in what is said they are text.
+    /// The tokens of a conversation's prompt. Special tokens are those of the template: in messages they are text.
     ///
     /// # Errors
     /// A template that cannot be rendered; a prompt without tokens, or longer than the model's positions.

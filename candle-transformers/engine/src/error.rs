@@ -112,6 +112,9 @@ pub enum Error {
     /// Completions that ran together and failed together.
     #[error("the model failed: {0}")]
     Batch(String),
+    /// A constraint on a text that cannot be kept.
+    #[error("the constraint on the text: {0}")]
+    Constraint(String),
     /// Text that the tokenizer cannot encode, or ids that it cannot decode.
     #[error("tokenizer: {0}")]
     Tokenizer(String),

@@ -93,7 +93,7 @@ pub use device::{DeviceChoice, DeviceKind, FloatType};
 pub use engine::CandleBackend;
 pub use error::{Error, Result};
 pub use format::{KvType, WeightFormat};
-pub use generation::{Generation, Wait};
+pub use generation::{Generation, Mask, Wait};
 pub use model::{
     ChatTemplate, Message, ModelFiles, ModelParts, ModelSource, PartFile, PartSource, Role,
     SamplingDefaults,

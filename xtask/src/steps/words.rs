@@ -70,7 +70,7 @@ const PHRASES: &[Phrase] = &[
         "the active voice: log, report, return, notify",
         3,
     ),
-    ("is asked", "the active voice: request, query, poll", 116),
+    ("is asked", "the active voice: request, query, poll", 115),
     ("are asked", "the active voice: request, query, poll", 31),
     (
         "was asked",

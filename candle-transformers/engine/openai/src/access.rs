@@ -204,7 +204,7 @@ pub(super) async fn check(
     response
 }
 
-/// What a browser asks before a page's request.
+/// The answer to a browser that asks before a page's request.
 fn preflight(request: &Request) -> Response {
     let mut response = StatusCode::NO_CONTENT.into_response();
     let headers = response.headers_mut();

@@ -1,7 +1,9 @@
 //! `/v1/chat/completions`.
 
 use super::fields::{Common, Fields};
+use super::grammar::Grammar;
 use super::reply::{self, Event};
+use super::tools::{self, Tools};
 use super::{access, messages, now, ApiError, Served};
 use axum::extract::{self, State};
 use axum::response::{IntoResponse, Response};
@@ -17,6 +19,8 @@ use std::sync::Arc;
 
 /// As at OpenAI.
 const MAX_TOP: usize = 20;
+/// The end of a text that calls functions.
+const CALLS: &str = "tool_calls";
 
 /// A request whose prompt is tokens.
 struct Prepared {
@@ -24,6 +28,8 @@ struct Prepared {
     tokens: Vec<u32>,
     max_tokens: usize,
     logprobs: Option<usize>,
+    grammar: Option<Grammar>,
+    tools: Tools,
 }
 
 impl Prepared {
@@ -51,15 +57,19 @@ impl Prepared {
             let problem = format!("{top}; the maximum is {MAX_TOP}");
             return Err(fields.wrong("top_logprobs", problem));
         }
+        let tools = Tools::take(&mut fields)?;
+        let grammar = served.grammars.take(&mut fields, served)?;
         fields.end()?;
         let backend = served.engine.backend();
         let length = |message: &Value| message["content"].as_str().map_or(0, str::len);
         backend.check_bytes(said.iter().map(length).sum())?;
         Ok(Self {
-            tokens: backend.chat_tokens(template, &said, &[])?,
+            tokens: backend.chat_tokens(template, &said, &tools.all)?,
             max_tokens: max_tokens.unwrap_or(backend.max_positions()),
             common,
             logprobs,
+            grammar,
+            tools,
         })
     }
 }
@@ -76,11 +86,20 @@ pub(super) async fn create(
         tokens,
         max_tokens,
         logprobs,
+        grammar,
+        tools,
     } = served.gate.read(request, prepare).await?;
     let prompt = tokens.len();
     let receivers = (0..common.answers).map(|at| {
         let completion = common.completion(at, max_tokens);
-        reply::begin(&served, owner, tokens.clone(), completion, logprobs)
+        reply::begin(
+            &served,
+            owner,
+            tokens.clone(),
+            completion,
+            logprobs,
+            grammar.as_ref(),
+        )
     });
     let receivers = receivers.collect::<Result<Vec<_>, _>>()?;
     let head = json!({ "id": reply::id("chatcmpl"), "created": now(), "model": served.name });
@@ -91,6 +110,7 @@ pub(super) async fn create(
             head,
             prompt,
             common.with_usage,
+            tools,
         ));
     }
     let whole = try_join_all(receivers.into_iter().map(reply::whole)).await?;
@@ -101,11 +121,21 @@ pub(super) async fn create(
         .enumerate()
         .map(|(index, (completion, likely))| {
             let content: Vec<Value> = likely.iter().map(|it| described(tokenizer, it)).collect();
+            let read = tools.read(&completion.text);
+            let mut message = json!({ "role": "assistant", "content": read.text, "refusal": null });
+            let mut reason = reply::finish_reason(completion);
+            if !read.calls.is_empty() {
+                reason = CALLS;
+                message["tool_calls"] = tools::json(&read.calls, false);
+                if read.text.is_empty() {
+                    message["content"] = Value::Null;
+                }
+            }
             json!({
                 "index": index,
-                "message": { "role": "assistant", "content": completion.text, "refusal": null },
+                "message": message,
                 "logprobs": logprobs.map(|_| json!({ "content": content, "refusal": null })),
-                "finish_reason": reply::finish_reason(completion),
+                "finish_reason": reason,
             })
         });
     let mut answer = head;
@@ -122,6 +152,7 @@ fn streamed(
     mut head: Value,
     prompt: usize,
     with_usage: bool,
+    tools: Tools,
 ) -> Response {
     head["object"] = "chat.completion.chunk".into();
     let chunk = move |choices: Value, usage: Value| {
@@ -135,6 +166,9 @@ fn streamed(
     let made = Arc::new(AtomicUsize::new(0));
     let each = receivers.into_iter().enumerate().map(|(index, receiver)| {
         let (chunk, served, made) = (chunk.clone(), served.clone(), made.clone());
+        let tools = tools.clone();
+        // The text so far, and how much of it is out: what may be a call is held back.
+        let (mut whole, mut out_to) = (String::new(), 0);
         let mut begun = false;
         // The logprobs of tokens whose text is not out yet.
         let mut held: Vec<Value> = Vec::new();
@@ -160,12 +194,27 @@ fn streamed(
                     held.push(described(served.engine.backend().tokenizer(), &likely));
                 }
                 Event::Piece(piece) => {
-                    out.push(delta(json!({ "content": piece }), &mut held, Value::Null));
+                    whole.push_str(&piece);
+                    let certain = tools.certain(&whole);
+                    if certain > out_to {
+                        let piece = &whole[out_to..certain];
+                        out.push(delta(json!({ "content": piece }), &mut held, Value::Null));
+                        out_to = certain;
+                    }
                 }
                 Event::Done(Ok(completion)) => {
                     made.fetch_add(completion.token_ids.len(), Ordering::Relaxed);
-                    let reason = reply::finish_reason(&completion).into();
-                    out.push(delta(json!({}), &mut held, reason));
+                    let read = tools.read(&whole);
+                    let mut reason = reply::finish_reason(&completion);
+                    if !read.calls.is_empty() {
+                        reason = CALLS;
+                        let calls = json!({ "tool_calls": tools::json(&read.calls, true) });
+                        out.push(delta(calls, &mut held, Value::Null));
+                    } else if out_to < whole.len() {
+                        let rest = json!({ "content": &whole[out_to..] });
+                        out.push(delta(rest, &mut held, Value::Null));
+                    }
+                    out.push(delta(json!({}), &mut held, reason.into()));
                 }
                 Event::Done(Err(error)) => out.push(reply::failure(error)),
             }

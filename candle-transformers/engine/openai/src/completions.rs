@@ -100,7 +100,7 @@ pub(super) async fn create(
     });
     let receivers = each.map(|(tokens, at)| {
         let completion = common.completion(at, max_tokens);
-        reply::begin(&served, owner, tokens.clone(), completion, logprobs)
+        reply::begin(&served, owner, tokens.clone(), completion, logprobs, None)
     });
     let receivers = receivers.collect::<Result<Vec<_>, _>>()?;
     let (id, created, model) = (reply::id("cmpl"), now(), served.name.clone());

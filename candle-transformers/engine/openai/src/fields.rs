@@ -28,7 +28,7 @@ const NOTES: &[&str] = &[
 
 /// The fields of an object that have not been taken yet. `null` is as good as absent.
 pub(super) struct Fields {
-    /// What is before the names in messages, such as `messages[2].`.
+    /// The place of the object in messages, such as `messages[2].`.
     prefix: String,
     map: Map<String, Value>,
 }

@@ -14,12 +14,14 @@ mod embeddings;
 mod error;
 mod fields;
 mod gate;
+mod grammar;
 mod idle;
 mod messages;
 mod metrics;
 mod reply;
 mod server;
 mod tokens;
+mod tools;
 mod vectors;
 
 use axum::extract::rejection::PathRejection;
@@ -34,6 +36,7 @@ use candle_engine::model::ChatTemplate;
 use candle_engine::Error as EngineError;
 use candle_transformers::embed::TextEncoder;
 use gate::Gate;
+use grammar::Grammars;
 use metrics::Metrics;
 use serde_json::{json, Value};
 use std::sync::Arc;
@@ -78,6 +81,7 @@ pub struct Served {
     access: Access,
     gate: Gate,
     metrics: Arc<Metrics>,
+    grammars: Grammars,
 }
 
 /// A model of vectors.
@@ -101,6 +105,7 @@ impl Served {
             access: Access::default(),
             gate: Gate::new(Limits::default().idle),
             metrics: Arc::default(),
+            grammars: Grammars::default(),
         }
     }
 
@@ -217,7 +222,7 @@ async fn model(
     State(served): State<Arc<Served>>,
     name: std::result::Result<Path<String>, PathRejection>,
 ) -> std::result::Result<Json<Value>, ApiError> {
-    // One that is no UTF-8 is nobody's.
+    // No model has a name that is not UTF-8.
     let name = name.map_or_else(|_| "\u{FFFD}".to_string(), |Path(name)| name);
     match served.names().any(|known| known == name) {
         true => Ok(Json(about(&name))),

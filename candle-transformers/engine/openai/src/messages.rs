@@ -2,7 +2,7 @@
 
 use super::error::short;
 use super::fields::Fields;
-use super::ApiError;
+use super::{tools, ApiError};
 use serde::Deserialize;
 use serde_json::{json, Map, Value};
 
@@ -36,20 +36,17 @@ fn one(at: usize, message: Map<String, Value>) -> Result<Value, ApiError> {
         "system" | "developer" => "system",
         "user" => "user",
         "assistant" => "assistant",
+        "tool" => "tool",
         other => {
             let problem = format!(
-                "unsupported role {:?}; expected system, user or assistant",
+                "unsupported role {:?}; expected system, user, assistant or tool",
                 short(other)
             );
             return Err(fields.wrong("role", problem));
         }
     };
-    if fields
-        .take::<Value>("tool_calls", "a list")?
-        .is_some_and(|calls| calls != json!([]))
-    {
-        return Err(fields.wrong("tool_calls", "tools are not supported"));
-    }
+    let calls: Option<Vec<Value>> = fields.take("tool_calls", "a list of calls")?;
+    let calls = tools::said(&fields, calls.unwrap_or_default())?;
     let content = fields.take::<Content>("content", "a text or a list of parts")?;
     let content = match content {
         None if role == "assistant" => String::new(),
@@ -57,12 +54,24 @@ fn one(at: usize, message: Map<String, Value>) -> Result<Value, ApiError> {
         Some(Content::Text(text)) => text,
         Some(Content::Parts(parts)) => joined(&fields, parts)?,
     };
+    let mut said = json!({ "role": role, "content": content });
+    if role == "tool" {
+        for name in ["name", "tool_call_id"] {
+            if let Some(value) = fields.take::<String>(name, "a text")? {
+                said[name] = value.into();
+            }
+        }
+    }
     // Of an answer that is sent back; and who speaks, which no template shows.
     for name in ["name", "refusal", "annotations"] {
         fields.take::<Value>(name, "any value")?;
     }
     fields.end()?;
-    Ok(json!({ "role": role, "content": content }))
+    // Templates ask whether there are any.
+    if !calls.is_empty() {
+        said["tool_calls"] = calls.into();
+    }
+    Ok(said)
 }
 
 /// The text of parts.

@@ -26,7 +26,7 @@ pub(super) struct Metrics {
 }
 
 impl Metrics {
-    /// A completion has ended, this long after it was asked for, or has failed.
+    /// A completion has ended, this long after its request, or has failed.
     pub(super) fn completion(&self, prompt: usize, made: Option<&Completion>, took: Duration) {
         let Some(made) = made else {
             self.failed.fetch_add(1, Relaxed);

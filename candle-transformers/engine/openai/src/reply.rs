@@ -1,5 +1,6 @@
 //! From the engine's thread to a client's socket.
 
+use super::grammar::Grammar;
 use super::{ApiError, Served};
 use axum::response::sse::{Event as Sent, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
@@ -30,6 +31,7 @@ pub(super) fn begin(
     tokens: Vec<u32>,
     request: CompletionRequest,
     logprobs: Option<usize>,
+    grammar: Option<&Grammar>,
 ) -> Result<Receiver, ApiError> {
     let (sender, receiver) = unbounded_channel();
     let (metrics, prompt, begun) = (served.metrics.clone(), tokens.len(), Instant::now());
@@ -54,6 +56,7 @@ pub(super) fn begin(
         request,
         logprobs,
         owner,
+        mask: grammar.map(|grammar| grammar.mask()),
     };
     served.engine.begin(order, Box::new(listener))?;
     Ok(receiver)

@@ -30,7 +30,7 @@ pub struct Limits {
     pub connections: usize,
     /// How long the head of a request may take, the next bytes of its body, and a connection be open without a request.
     pub idle: Duration,
-    /// How long answers may take after the server was told to stop.
+    /// How long answers may take after the signal to stop.
     pub drain: Duration,
 }
 

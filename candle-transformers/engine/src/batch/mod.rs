@@ -30,6 +30,7 @@ mod writing;
 
 use crate::backend::{Completion, CompletionRequest};
 use crate::engine::CandleBackend;
+use crate::generation::Mask;
 use crate::{Error, Result};
 use client::Client;
 pub use places::{Place, Places};
@@ -105,6 +106,8 @@ pub struct Order {
     pub logprobs: Option<usize>,
     /// Whose it is: owners take turns.
     pub owner: Owner,
+    /// A constraint on the text.
+    pub mask: Option<Box<dyn Mask>>,
 }
 
 /// A completion that runs or waits.
@@ -113,6 +116,7 @@ struct Job {
     request: CompletionRequest,
     logprobs: Option<usize>,
     owner: Owner,
+    mask: Option<Box<dyn Mask>>,
     client: Client,
 }
 
@@ -233,6 +237,7 @@ impl BatchEngine {
             request,
             logprobs,
             owner: Owner::default(),
+            mask: None,
         };
         self.begin(order, listener)
     }
@@ -263,6 +268,7 @@ impl BatchEngine {
             request: order.request,
             logprobs: order.logprobs,
             owner: order.owner,
+            mask: order.mask,
         };
         let jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
         let refused = match jobs.as_ref() {

@@ -180,7 +180,8 @@ impl<'a> Scheduler<'a> {
                 }
             };
             let held = job.tokens[..kept].to_vec();
-            match self.writer(job.tokens, &job.request) {
+            let writer = self.writer(job.tokens, &job.request);
+            match writer.map(|writer| writer.with_mask(job.mask)) {
                 Ok(writer) => {
                     self.numbers += 1;
                     self.turns += 1;

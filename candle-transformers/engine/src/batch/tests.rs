@@ -1,16 +1,18 @@
 //! What becomes of the engine where a step or a listener breaks.
 
+mod owners;
+
 use super::client::Client;
 use super::places::Places;
 use super::scheduler::Scheduler;
 use super::supervisor::MOST_FAILURES;
 use super::testing::{small_model, ONE_SLOT};
-use super::{BatchEngine, BatchSettings, Heard, Job, Listener, Order, Owner};
+use super::{BatchEngine, BatchSettings, Heard, Job, Listener, Owner};
 use crate::backend::{Completion, CompletionRequest, InferenceBackend, StopReason};
 use crate::{Error, Result};
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
-use std::sync::mpsc::{channel, Receiver, Sender};
+use std::sync::mpsc::{channel, Receiver};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -298,6 +300,7 @@ fn those_that_wait_are_asked_now_and_then_and_when_it_is_their_turn() {
             request,
             logprobs: None,
             owner: Owner(0),
+            mask: None,
             client: Client::new(places.take(Owner(0)).unwrap(), listener),
         });
         end
@@ -365,73 +368,4 @@ fn those_that_went_away_while_they_waited_do_not_keep_others_out() {
     assert!(running.end.try_recv().is_err(), "it still runs");
     assert!(ends.iter().all(|end| end.recv_timeout(WAIT).is_ok()));
     let _next = Text::begin(&engine, 4);
-}
-
-/// Begins a text that sends `owner` at its end.
-fn begin_for(
-    engine: &BatchEngine,
-    owner: u64,
-    prompt: usize,
-    max_tokens: usize,
-    ends: &Sender<u64>,
-) {
-    let ends = ends.clone();
-    let listener = move |heard: Heard<'_>| {
-        if let Heard::Done(result) = heard {
-            result.unwrap();
-            let _ = ends.send(owner);
-        }
-        ControlFlow::Continue(())
-    };
-    // Each begins otherwise, so that nothing is shared.
-    let mut tokens = vec![owner as u32 + 10; prompt];
-    tokens[0] = max_tokens as u32;
-    let order = Order {
-        tokens,
-        request: request(max_tokens),
-        logprobs: None,
-        owner: Owner(owner),
-    };
-    engine.begin(order, Box::new(listener)).unwrap();
-}
-
-/// How many texts of owner 1 end before that of owner 2.
-fn ended_before(ends: &Receiver<u64>) -> usize {
-    let mut all = std::iter::from_fn(|| Some(ends.recv_timeout(WAIT).expect("all end")));
-    all.position(|owner| owner == 2).unwrap()
-}
-
-fn four_slots(piece: usize) -> BatchEngine {
-    let settings = BatchSettings {
-        slots: 4,
-        piece,
-        waiting: 64,
-        ..ONE_SLOT
-    };
-    BatchEngine::new(small_model(), settings).unwrap()
-}
-
-#[test]
-fn many_texts_of_one_owner_do_not_hold_up_another() {
-    let engine = four_slots(128);
-    let (sender, ends) = channel();
-    let begin = |owner, max_tokens| begin_for(&engine, owner, 4, max_tokens, &sender);
-    (0..24).for_each(|i| begin(1, 60 + i));
-    begin(2, 2);
-    // At most those that ran when it came, and those that end with them.
-    let before = ended_before(&ends);
-    assert!(before <= 4, "{before} texts came first");
-    // From then on a slot is kept for others.
-    begin(2, 2);
-    let before = ended_before(&ends);
-    assert!(before <= 1, "{before} texts came first");
-}
-
-#[test]
-fn a_short_prompt_is_read_beside_long_ones() {
-    let engine = four_slots(16);
-    let (sender, ends) = channel();
-    (0..3).for_each(|i| begin_for(&engine, 1, 600, 1 + i, &sender));
-    begin_for(&engine, 2, 20, 1, &sender);
-    assert_eq!(ended_before(&ends), 0);
 }

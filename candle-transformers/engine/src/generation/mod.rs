@@ -1,8 +1,10 @@
 //! The generation loop, one token per step, so that a browser can do other work in between.
 
 mod lookup;
+mod mask;
 mod writer;
 
+pub use mask::Mask;
 pub(crate) use writer::Writer;
 
 use crate::backend::{Completion, CompletionRequest, Guesses};

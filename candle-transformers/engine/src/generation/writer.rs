@@ -1,5 +1,6 @@
 //! What becomes of a completion's tokens: how the next one is chosen, the text so far, and when it ends.
 
+use super::Mask;
 use crate::backend::{Completion, CompletionRequest, StopReason, Timings};
 use crate::engine::CandleBackend;
 use crate::error::Doing;
@@ -19,6 +20,7 @@ pub(crate) struct Writer<'a> {
     sampler: LogitsProcessor,
     stream: TokenStream<'a>,
     stops: StopSequences,
+    mask: Option<Box<dyn Mask>>,
     /// The prompt's tokens and those made so far.
     tokens: Vec<u32>,
     prompt_tokens: usize,
@@ -55,6 +57,7 @@ impl<'a> Writer<'a> {
             sampler: LogitsProcessor::from_sampling(request.seed, request.sampling()),
             stream: TokenStream::new(backend.tokenizer()),
             stops: StopSequences::new(&request.stop),
+            mask: None,
             // The last token made is never fed back, so it needs no position.
             budget: request
                 .max_tokens
@@ -75,6 +78,12 @@ impl<'a> Writer<'a> {
         })
     }
 
+    /// With a constraint on what may follow.
+    #[cfg(not(target_arch = "wasm32"))]
+    pub(crate) fn with_mask(self, mask: Option<Box<dyn Mask>>) -> Self {
+        Self { mask, ..self }
+    }
+
     /// The prompt's tokens and those made so far.
     pub(crate) fn tokens(&self) -> &[u32] {
         &self.tokens
@@ -93,7 +102,7 @@ impl<'a> Writer<'a> {
 
     /// Whether the next token is the one with the highest logit, whatever came before.
     pub(crate) fn is_plain_argmax(&self) -> bool {
-        self.request.is_plain_argmax()
+        self.request.is_plain_argmax() && self.mask.is_none()
     }
 
     /// Whether a step may follow; after as many as were asked for, none does.
@@ -135,6 +144,9 @@ impl<'a> Writer<'a> {
                 .and_then(|logits| logits.to_vec1());
             logits = penalised.doing(doing)?;
         }
+        if let Some(mask) = &mut self.mask {
+            mask.apply(&mut logits)?;
+        }
         let min_p = self.request.min_p.unwrap_or(0.0) as f32;
         let next = self.sampler.sample_vec(logits, |probabilities| {
             if min_p > 0.0 {
@@ -163,6 +175,9 @@ impl<'a> Writer<'a> {
             self.stop_token = Some(token);
             self.end(StopReason::EndOfText);
             return self.rest();
+        }
+        if let Some(mask) = &mut self.mask {
+            mask.push(token)?;
         }
         self.tokens.push(token);
         if self.request.counts_tokens() {

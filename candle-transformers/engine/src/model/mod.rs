@@ -17,6 +17,7 @@ mod network;
 mod parts;
 mod plain_text;
 mod sampling;
+mod token_bytes;
 mod tokenizer;
 mod weights;
 

@@ -2,6 +2,7 @@
 
 use super::most_bytes::most_bytes;
 use super::plain_text::{Specials, MARK};
+use super::token_bytes::token_bytes;
 use crate::error::one_line;
 use crate::{Error, Result};
 use serde_json::Value;
@@ -125,6 +126,12 @@ impl TextTokenizer {
                 self.vocab_size
             ))),
         }
+    }
+
+    /// The bytes of each token of the model; special tokens begin with `special`, and ids without a token are empty. `None` where tokens are
+    /// not sequences of bytes.
+    pub fn token_bytes(&self, special: u8) -> Option<Vec<Vec<u8>>> {
+        token_bytes(&self.inner, self.vocab_size, special)
     }
 
     /// The text of `tokens`, special tokens left out; bytes that are no character become U+FFFD.

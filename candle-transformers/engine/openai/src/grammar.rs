@@ -1,0 +1,172 @@
+//! `response_format`: which tokens keep an answer within JSON or a schema.
+
+use super::error::short;
+use super::fields::Fields;
+use super::{ApiError, Served};
+use candle_engine::generation::Mask;
+use candle_engine::{CandleBackend, Error, Result};
+use llguidance::api::TopLevelGrammar;
+use llguidance::toktrie::{ApproximateTokEnv, TokEnv, TokRxInfo, TokTrie};
+use llguidance::{Matcher, ParserFactory};
+use serde_json::{json, Map, Value};
+use std::sync::{Arc, OnceLock};
+
+/// White space between the parts of JSON. Without a limit, a small model writes nothing else.
+const SPACE: &str = r"[ \t\n]{0,12}";
+/// The most bytes of a schema.
+const SCHEMA_BYTES: usize = 256 << 10;
+
+/// The vocabulary as grammars need it, made when the first one comes.
+#[derive(Default)]
+pub(super) struct Grammars(OnceLock<std::result::Result<Parsers, String>>);
+
+struct Parsers {
+    factory: ParserFactory,
+    stops: Arc<[u32]>,
+}
+
+/// The form of answers.
+pub(super) struct Grammar {
+    matcher: Matcher,
+    stops: Arc<[u32]>,
+}
+
+impl Grammars {
+    /// Takes `response_format`; none where any text will do.
+    ///
+    /// # Errors
+    /// Another type, a schema that is none or that is not supported.
+    pub(super) fn take(
+        &self,
+        fields: &mut Fields,
+        served: &Served,
+    ) -> std::result::Result<Option<Grammar>, ApiError> {
+        let name = "response_format";
+        let Some(format) = fields.take::<Map<String, Value>>(name, "an object")? else {
+            return Ok(None);
+        };
+        let mut format = Fields::of(format!("{name}."), format);
+        let kind: String = format.need("type", "a text")?;
+        let schema = match kind.as_str() {
+            "text" => {
+                format.end()?;
+                return Ok(None);
+            }
+            "json_object" => json!({ "type": "object" }),
+            "json_schema" => {
+                let wrapped = format.need("json_schema", "an object")?;
+                let mut wrapped = Fields::of(format!("{name}.json_schema."), wrapped);
+                let schema: Value = wrapped.need("schema", "a JSON schema")?;
+                // A name for logs; and a schema is always kept to.
+                for note in ["name", "description", "strict"] {
+                    wrapped.take::<Value>(note, "any value")?;
+                }
+                wrapped.end()?;
+                schema
+            }
+            other => {
+                let problem = format!(
+                    "unsupported type {:?}; expected text, json_object or json_schema",
+                    short(other)
+                );
+                return Err(format.wrong("type", problem));
+            }
+        };
+        format.end()?;
+        let place = "response_format.json_schema.schema";
+        self.of_schema(schema, served)
+            .map(Some)
+            .map_err(|problem| ApiError::field(place, problem))
+    }
+
+    fn of_schema(&self, schema: Value, served: &Served) -> std::result::Result<Grammar, String> {
+        let mut schema = match schema {
+            Value::Object(map) => map,
+            Value::Bool(true) => Map::new(),
+            _ => return Err("expected an object".to_string()),
+        };
+        let bytes = serde_json::to_string(&schema).map_or(0, |text| text.len());
+        if bytes > SCHEMA_BYTES {
+            return Err(format!("has {bytes} bytes; the maximum is {SCHEMA_BYTES}"));
+        }
+        schema.insert(
+            "x-guidance".to_string(),
+            json!({ "whitespace_pattern": SPACE }),
+        );
+        let parsers = self.0.get_or_init(|| Parsers::new(served.engine.backend()));
+        let parsers = parsers.as_ref().map_err(Clone::clone)?;
+        let grammar = TopLevelGrammar::from_json_schema(Value::Object(schema));
+        let parser = parsers.factory.create_parser(grammar);
+        let parser =
+            parser.map_err(|error| candle_engine::error::one_line(&format!("{error:#}")))?;
+        Ok(Grammar {
+            matcher: Matcher::new(Ok(parser)),
+            stops: parsers.stops.clone(),
+        })
+    }
+}
+
+impl Parsers {
+    fn new(backend: &CandleBackend) -> std::result::Result<Self, String> {
+        let stops: Arc<[u32]> = backend.stop_tokens().into();
+        let Some(end) = stops.first() else {
+            return Err("the model has no end token".to_string());
+        };
+        let words = backend
+            .tokenizer()
+            .token_bytes(TokTrie::SPECIAL_TOKEN_MARKER);
+        let words =
+            words.ok_or("the model's tokens have no bytes: its tokenizer is not BPE over bytes")?;
+        let trie = TokTrie::from(&TokRxInfo::new(words.len() as u32, *end), &words);
+        let env: TokEnv = Arc::new(ApproximateTokEnv::new(trie));
+        let mut factory = ParserFactory::new_simple(&env).map_err(|error| format!("{error:#}"))?;
+        factory.quiet();
+        // Messages would quote the text so far.
+        factory.limits_mut().verbose_errors = false;
+        Ok(Self { factory, stops })
+    }
+}
+
+impl Grammar {
+    /// The constraint of one answer.
+    pub(super) fn mask(&self) -> Box<dyn Mask> {
+        Box::new(Guide {
+            matcher: self.matcher.deep_clone(),
+            stops: self.stops.clone(),
+        })
+    }
+}
+
+/// The constraint of an answer that is being written.
+struct Guide {
+    matcher: Matcher,
+    stops: Arc<[u32]>,
+}
+
+fn failed(error: impl std::fmt::Display) -> Error {
+    Error::Constraint(candle_engine::error::one_line(&format!("{error:#}")))
+}
+
+impl Mask for Guide {
+    fn apply(&mut self, logits: &mut [f32]) -> Result<()> {
+        let allowed = self.matcher.compute_mask_or_eos().map_err(failed)?;
+        let ends = self
+            .stops
+            .first()
+            .is_some_and(|end| allowed.is_allowed(*end));
+        for (id, logit) in logits.iter_mut().enumerate() {
+            let is_allowed = match ends && self.stops.contains(&(id as u32)) {
+                true => true,
+                false => id < allowed.len() && allowed.is_allowed(id as u32),
+            };
+            if !is_allowed {
+                *logit = f32::NEG_INFINITY;
+            }
+        }
+        Ok(())
+    }
+
+    fn push(&mut self, token: u32) -> Result<()> {
+        self.matcher.consume_token(token).map_err(failed)
+    }
+}
