@@ -123,9 +123,10 @@ pub use engine::CandleBackend;
 pub use error::{Error, Result};
 pub use format::{KvType, WeightFormat};
 pub use generation::{Generation, Wait};
-pub use model::{
-    ChatTemplate, Message, ModelFiles, ModelParts, ModelSource, PartFile, PartSource, Role,
-};
 #[cfg(not(target_arch = "wasm32"))]
 pub use model::{Hub, HubModel};
+pub use model::{
+    ChatTemplate, Message, ModelFiles, ModelParts, ModelSource, PartFile, PartSource, Recommended,
+    Role,
+};
 pub use registry::BackendRegistry;

@@ -1,6 +1,7 @@
 //! `config.json` and `generation_config.json`, checked so that an error names the file and the field.
 
 use super::kind;
+use super::recommended::Recommended;
 use crate::error::brief;
 use crate::{Error, Result};
 use candle_transformers::auto;
@@ -25,6 +26,7 @@ pub(super) struct Config {
 pub(super) struct Generation {
     pub(super) begin_token: Option<u32>,
     pub(super) end_tokens: Vec<u32>,
+    pub(super) sampling: Recommended,
 }
 
 /// Reads the configuration of a language model.
@@ -71,12 +73,13 @@ pub(super) fn parse(file: &Path, bytes: &[u8]) -> Result<Config> {
     })
 }
 
-/// Reads the token ids of `generation_config.json`.
+/// Reads the token ids and the sampling settings of `generation_config.json`.
 pub(super) fn parse_generation(file: &Path, bytes: &[u8]) -> Result<Generation> {
     let fields = Fields::parse(file, bytes)?;
     Ok(Generation {
         begin_token: fields.tokens("bos_token_id")?.first().copied(),
         end_tokens: fields.tokens("eos_token_id")?,
+        sampling: Recommended::of_json(file, &fields.map),
     })
 }
 

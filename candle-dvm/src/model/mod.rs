@@ -14,6 +14,7 @@ mod hub;
 pub(crate) mod kind;
 mod network;
 mod parts;
+mod recommended;
 mod tokenizer;
 mod weights;
 
@@ -31,6 +32,7 @@ pub use chat_template::{ChatTemplate, Message, Role};
 #[cfg(not(target_arch = "wasm32"))]
 pub use hub::{Hub, HubModel};
 pub use parts::{load_parts, Bytes, ModelParts, PartFile, PartSource};
+pub use recommended::Recommended;
 pub use tokenizer::TextTokenizer;
 pub use weights::Weights;
 
@@ -103,6 +105,8 @@ pub struct ModelFiles {
     pub stop_tokens: Vec<u32>,
     /// How a conversation becomes a prompt, if the model comes with it.
     pub chat_template: Option<ChatTemplate>,
+    /// Sampling settings that come with the model.
+    pub sampling: Recommended,
     /// What keys and values are to be kept as.
     pub kv_type: KvType,
     network: Network,
@@ -210,10 +214,12 @@ impl ModelFiles {
         let config = config::parse(config_file, config_bytes)?;
         let mut stop_tokens = config.end_tokens;
         let mut begin_token = config.begin_token;
+        let mut sampling = Recommended::default();
         if let Some((file, bytes)) = json.generation_config {
             let generation = config::parse_generation(file, bytes)?;
             stop_tokens.extend(generation.end_tokens);
             begin_token = begin_token.or(generation.begin_token);
+            sampling = generation.sampling;
         }
         stop_tokens.sort_unstable();
         stop_tokens.dedup();
@@ -230,6 +236,7 @@ impl ModelFiles {
             tokenizer,
             stop_tokens,
             chat_template: ChatTemplate::of_folder(json.tokenizer_config, json.chat_template)?,
+            sampling,
             kv_type: KvType::default(),
             network: Network {
                 spec: config.spec,
