@@ -124,7 +124,7 @@ pub use error::{Error, Result};
 pub use format::{KvType, WeightFormat};
 pub use generation::{Generation, Wait};
 #[cfg(not(target_arch = "wasm32"))]
-pub use model::{Hub, HubModel};
+pub use model::{CachedModel, CachedRepo, Hub, HubModel, Removal};
 pub use model::{
     ChatTemplate, Message, ModelFiles, ModelParts, ModelSource, PartFile, PartSource, Recommended,
     Role,

@@ -17,6 +17,7 @@ mod hub;
 mod hub_server;
 mod loader;
 mod lookup;
+mod models;
 #[cfg(feature = "serve")]
 mod nostr;
 mod parts;
