@@ -8,15 +8,16 @@
 //! earlier commit usable.
 
 mod cached;
+mod download;
 mod name;
 
 pub use cached::{CachedModel, CachedRepo, Removal};
 pub use name::HubModel;
 
 use super::{folder, ModelSource};
-use crate::progress::FetchBar;
 use crate::{Error, Result};
 use candle_core::quantized::gguf_file::names_of_parts;
+use download::{Download, Problem};
 use hf_hub::api::sync::{Api, ApiBuilder, ApiError, ApiRepo};
 use hf_hub::api::RepoInfo;
 use hf_hub::{Cache, CacheRepo};
@@ -423,21 +424,32 @@ impl Snapshot<'_> {
         let size = metadata.size() as u64;
         let blob = self.cache.blob_path(etag);
         let length = |path: &Path| std::fs::metadata(path).ok().map(|metadata| metadata.len());
-        if length(&blob) == Some(size) {
-            // Another commit has the same file.
-            let link = self.cache.pointer_path(&self.commit).join(file);
-            link_to(&blob, &link, file).map_err(|err| Failure::Other(err.to_string()))?;
-            return Ok(link);
+        let download = Download {
+            url: &self.repo.url(file),
+            token: self.hub.token.as_deref(),
+            name: file,
+            size,
+            etag,
+        };
+        let link = self.cache.pointer_path(&self.commit).join(file);
+        download
+            .to(&blob)
+            .and_then(|()| link_to(&blob, &link, file).map_err(Problem::Disk))
+            .map(|()| link)
+            .map_err(|problem| self.problem(problem, length(&download::part_of(&blob))))
+    }
+
+    /// The failure of a download, when `arrived` bytes of the file were there.
+    fn problem(&self, problem: Problem, arrived: Option<u64>) -> Failure {
+        match problem {
+            Problem::Request(err) => self.failure(ApiError::RequestError(err), arrived),
+            Problem::Interrupted(problem) => Failure::Interrupted { problem, arrived },
+            Problem::Disk(err) => Failure::Other(err.to_string()),
+            Problem::Locked(lock) => {
+                Failure::Other(self.hub.explain(ApiError::LockAcquisition(lock)))
+            }
+            Problem::Wrong(problem) => Failure::Other(problem),
         }
-        let part = blob.with_extension("part");
-        // Nothing is missing of such a part, and yet it never became the file.
-        if length(&part).is_some_and(|length| length >= size) {
-            let _ = std::fs::remove_file(&part);
-        }
-        let bar = FetchBar::new();
-        let done = self.repo.download_with_progress(file, bar.clone());
-        bar.clear();
-        done.map_err(|err| self.failure(err, length(&part)))
     }
 
     /// What has failed, when `arrived` bytes of the file were there.
