@@ -2,10 +2,12 @@
 
 use crate::cli::{assert_one_line, program, stdout};
 use crate::support::{embedded, load, model_dir, on_each_device, ModelFolder};
+#[cfg(unix)]
+use crate::terminal::Terminal;
 use candle_core::{DType, Device};
 use candle_engine::{
-    CandleBackend, Chat, ChatTemplate, CompletionRequest, DeviceKind, Message, ModelFiles,
-    ModelSource, Role, Wait,
+    CandleBackend, Chat, ChatTemplate, CompletionRequest, DeviceKind, Error, Message, ModelFiles,
+    ModelSource, Role, StopReason, Wait,
 };
 use serde_json::json;
 use std::io::Write;
@@ -127,8 +129,112 @@ fn an_error_says_nothing() {
     say(&mut chat, SECOND, &request);
 }
 
+/// The model reads what a fresh conversation of the messages that are left has.
+#[test]
+fn a_full_context_drops_the_oldest_turns() {
+    let backend = embedded(DeviceKind::Cpu);
+    let template = ChatTemplate::new("test", TEMPLATE.to_string());
+    let request = request(16);
+    let system = Some("Rust".to_string());
+    let chat = Chat::new(backend, &template, system);
+    let mut chat = chat.with_context(160).unwrap();
+    let mut drops = Vec::new();
+    for turn in 0..14 {
+        let text = format!("fn f{turn}() {{");
+        let answer = say(&mut chat, &text, &request);
+        let messages = chat.messages();
+        assert_eq!(messages.len(), 2 * turn + 3);
+        let left = &messages[1 + chat.dropped()..2 * turn + 1];
+        assert!(left.first().is_none_or(|first| first.role == Role::User));
+        let mut fresh = Chat::resume(backend, &template, [&messages[..1], left].concat());
+        assert_eq!(say(&mut fresh, &text, &request), answer, "turn {turn}");
+        drops.push(chat.dropped());
+    }
+    assert_eq!(drops[..2], [0, 0], "{drops:?}");
+    drops.dedup();
+    // Room for several turns at once, so that the cache is of use in between.
+    assert!(drops.len() > 1 && drops.len() < 8, "{drops:?}");
+    chat.clear();
+    assert_eq!((chat.dropped(), chat.messages().len()), (0, 1));
+}
+
+#[test]
+fn a_context_limits_prompt_and_answer() {
+    let backend = embedded(DeviceKind::Cpu);
+    let template = ChatTemplate::new("test", TEMPLATE.to_string());
+    let request = request(500);
+    let limit = backend.max_positions();
+    for wrong in [0, limit + 1] {
+        let chat = Chat::new(backend, &template, None).with_context(wrong);
+        let error = chat.err().unwrap().to_string();
+        assert!(error.contains(&limit.to_string()), "{error}");
+    }
+    let chat = Chat::new(backend, &template, None);
+    let mut chat = chat.with_context(40).unwrap();
+    let answer = chat.say(FIRST, &request, &mut |_| ControlFlow::Continue(()));
+    let answer = answer.unwrap();
+    assert_eq!(answer.stop_reason, StopReason::Length);
+    assert_eq!(answer.prompt_tokens + answer.token_ids.len(), 41);
+    let before = chat.messages().to_vec();
+    let long = chat.say(&"the ".repeat(50), &request, &mut |_| {
+        ControlFlow::Continue(())
+    });
+    assert!(
+        matches!(long, Err(Error::PromptTooLong { limit: 40, .. })),
+        "{long:?}"
+    );
+    assert_eq!((chat.messages(), chat.dropped()), (&before[..], 0));
+    // The first turn makes room.
+    chat.say(SECOND, &request, &mut |_| ControlFlow::Continue(()))
+        .unwrap();
+    assert_eq!(chat.dropped(), 2);
+}
+
+#[test]
+fn an_answer_is_given_again_and_the_system_prompt_changes() {
+    let backend = embedded(DeviceKind::Cpu);
+    let template = ChatTemplate::new("test", TEMPLATE.to_string());
+    let mut request = request(16);
+    let mut chat = Chat::new(backend, &template, None);
+    let again = |chat: &mut Chat, request: &CompletionRequest| {
+        let answer = chat.regenerate(request, &mut |_| ControlFlow::Continue(()));
+        answer.unwrap().map(|answer| answer.text)
+    };
+    assert_eq!(again(&mut chat, &request), None);
+    let first = say(&mut chat, FIRST, &request);
+    assert_eq!(again(&mut chat, &request), Some(first.clone()));
+    request.temperature = 1.;
+    let other = again(&mut chat, &request).unwrap();
+    assert_ne!(other, first);
+    let said = [
+        Message::new(Role::User, FIRST),
+        Message::new(Role::Assistant, other),
+    ];
+    assert_eq!(chat.messages(), said);
+
+    request.temperature = 0.;
+    chat.set_system(Some("mod tests {".to_string())).unwrap();
+    let system = Message::new(Role::System, "mod tests {");
+    assert_eq!(chat.messages(), [&[system][..], &said].concat());
+    let mut fresh = Chat::resume(backend, &template, chat.messages().to_vec());
+    assert_eq!(
+        say(&mut chat, SECOND, &request),
+        say(&mut fresh, SECOND, &request)
+    );
+    chat.set_system(None).unwrap();
+    assert_eq!(chat.messages()[..2], said);
+    assert_eq!(chat.messages().len(), 4);
+    let refusing =
+        "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}x";
+    let refusing = ChatTemplate::new("refusing", refusing.to_string());
+    let mut chat = Chat::new(backend, &refusing, None);
+    let error = chat.set_system(Some("a".to_string())).unwrap_err();
+    assert!(error.to_string().contains("no system"), "{error}");
+    assert_eq!(chat.messages(), []);
+}
+
 fn start(args: &[&str]) -> Child {
-    program(&[&["chat", "--device", "cpu"], args].concat())
+    program(&[&["chat", "--device", "cpu", "--temperature", "0"], args].concat())
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -190,7 +296,7 @@ fn a_message_that_is_too_long_can_be_followed_by_another() {
     assert_eq!(stdout(&output), alone);
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert!(
-        stderr.contains("/clear starts a new conversation"),
+        stderr.contains("the message is too long: with it the prompt has"),
         "{stderr}"
     );
 }
@@ -221,6 +327,37 @@ fn models_that_cannot_chat() {
         &["chat", "--model", path],
         &["tokenizer_config.json", "syntax error"],
     );
+    // Parts that only a conversation reaches, and a refusal of --system.
+    for (source, args, part) in [
+        ("{{ messages | unknown }}", &[][..], "unknown"),
+        (
+            "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}x",
+            &["--system", "a"],
+            "no system",
+        ),
+        (
+            "{% if messages | length > 1 %}{{ nothing() }}{% endif %}x",
+            &[],
+            "nothing",
+        ),
+    ] {
+        folder.write(
+            "tokenizer_config.json",
+            json!({ "chat_template": source }).to_string(),
+        );
+        let args = [&["chat", "--model", path], args].concat();
+        assert_one_line(&args, &["tokenizer_config.json", part]);
+    }
+    folder.write(
+        "tokenizer_config.json",
+        json!({ "chat_template": TEMPLATE }).to_string(),
+    );
+    for context in ["0", "99999"] {
+        assert_one_line(
+            &["chat", "--model", path, "--context", context],
+            &["context", context, "from 1 to the model's limit, "],
+        );
+    }
     let missing = folder.file("none");
     assert_one_line(
         &[
@@ -231,6 +368,165 @@ fn models_that_cannot_chat() {
             missing.to_str().unwrap(),
         ],
         &["none", "No such file"],
+    );
+}
+
+fn chat_folder() -> ModelFolder {
+    let folder = ModelFolder::new();
+    folder.write("chat_template.jinja", TEMPLATE);
+    folder
+}
+
+#[test]
+fn commands_in_a_pipe() {
+    let folder = chat_folder();
+    let path = folder.path().to_str().unwrap();
+    let saved = folder.file("saved talk.json");
+    let saved = saved.to_str().unwrap();
+    let template = ChatTemplate::new("test", TEMPLATE.to_string());
+    let (few, more) = (request(8), request(12));
+    let mut expected = Chat::new(embedded(DeviceKind::Cpu), &template, None);
+    let mut answers = vec![say(&mut expected, FIRST, &few)];
+    answers.push(answers[0].clone());
+    expected.set_system(Some("mod a;".to_string())).unwrap();
+    answers.push(say(&mut expected, SECOND, &more));
+    let kept = expected.messages().to_vec();
+    answers.push(say(&mut expected, FIRST, &more));
+    let mut resumed = Chat::resume(embedded(DeviceKind::Cpu), &template, kept.clone());
+    answers.push(say(&mut resumed, SECOND, &more));
+    let input = format!(
+        "/regenerate\n{FIRST}\n/regenerate\n/system mod a;\n/set max-tokens 12\n/set top-p 7\n/set\n{SECOND}\n/save {saved}\n\
+         /save {path}/config.json\n{FIRST}\n/load {saved}\n/load {path}/none.json\n/help\n{SECOND}\n"
+    );
+    let output = chat(&["--model", path, "--max-tokens", "8"], &input);
+    assert_eq!(stdout(&output), answers.join("\n") + "\n");
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    for part in [
+        "there is no answer to give again",
+        "the system prompt is set",
+        "/set top-p 7: expected a number above 0 and at most 1",
+        "temperature 0, max-tokens 12",
+        "5 messages saved",
+        "config.json: it exists and is not a conversation",
+        "5 messages loaded",
+        "none.json: No such file",
+        "/save FILE, /load FILE",
+    ] {
+        assert!(stderr.contains(part), "no {part:?} in {stderr}");
+    }
+    let text = std::fs::read_to_string(saved).unwrap();
+    let value: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(value, json!({ "messages": kept }));
+}
+
+/// A small context: the oldest messages go, which is said once.
+#[test]
+fn a_conversation_may_be_longer_than_the_context() {
+    let folder = chat_folder();
+    let path = folder.path().to_str().unwrap();
+    let args = ["--model", path, "--max-tokens", "16", "--context", "64"];
+    let output = chat(&args, &format!("{FIRST}\n").repeat(12));
+    assert_eq!(output.status.code(), Some(0));
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    let said = "the model no longer reads the oldest messages";
+    assert_eq!(stderr.matches(said).count(), 1, "{stderr}");
+    let args = ["--model", path, "--max-tokens", "500", "--context", "40"];
+    let output = chat(&args, FIRST);
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    let full = "the context of 40 tokens is full";
+    assert!(
+        stderr.contains(full) && !stderr.contains("raise"),
+        "{stderr}"
+    );
+}
+
+#[test]
+fn draws_are_those_that_the_model_recommends() {
+    let folder = chat_folder();
+    let path = folder.path().to_str().unwrap();
+    let first_line = |args: &[&str]| {
+        let args = [&["chat", "--device", "cpu", "--model", path], args].concat();
+        let output = program(&args).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let seed = ["--seed", "5"];
+    let line = first_line(&seed);
+    assert!(
+        line.contains("temperature 0.7, top-p 0.95, seed 5,"),
+        "{line}"
+    );
+    folder.edit("generation_config.json", |config| {
+        config["do_sample"] = json!(true);
+        config["temperature"] = json!(0.6);
+        config["top_k"] = json!(20);
+    });
+    let line = first_line(&seed);
+    assert!(
+        line.contains("temperature 0.6, top-k 20, seed 5,"),
+        "{line}"
+    );
+    let line = first_line(&["--temperature", "0"]);
+    assert!(line.contains("temperature 0, max-tokens"), "{line}");
+    folder.edit("generation_config.json", |config| {
+        config["top_p"] = json!(2)
+    });
+    let line = first_line(&seed);
+    assert!(
+        line.contains("top_p is 2, which no sampler can use"),
+        "{line}"
+    );
+}
+
+/// A person who pastes, takes a line back and changes it, and repeats one.
+#[cfg(unix)]
+#[test]
+fn lines_are_edited_on_a_terminal() {
+    let folder = chat_folder();
+    let path = folder.path().to_str().unwrap();
+    let saved = folder.file("saved.json");
+    let args = [
+        "chat",
+        "--device",
+        "cpu",
+        "--temperature",
+        "0",
+        "--model",
+        path,
+    ];
+    let args = [&args[..], &["--max-tokens", "4"]].concat();
+    let mut terminal = Terminal::start(program(&args).env("TERM", "xterm"));
+    // The editor asks for marks around pasted text each time it begins a line.
+    let ready = "\u{1b}[?2004h";
+    let typed = [
+        (1, "let b\u{1b}[Da = 1;\u{5}!\r".to_string()),
+        (
+            2,
+            "\u{1b}[200~fn main() {\r    one();\r}\u{1b}[201~\r".to_string(),
+        ),
+        (3, "\u{1b}[A\r".to_string()),
+        (4, "\"\"\"one\rtwo\"\"\"\r".to_string()),
+        // The second line is typed ahead.
+        (5, format!("last\r/save {}\r", saved.display())),
+        (7, "half a line\u{3}".to_string()),
+        (8, "/exit\r".to_string()),
+    ];
+    for (lines, keys) in typed {
+        terminal.wait_for(ready, lines);
+        terminal.types(&keys);
+    }
+    let (status, shown) = terminal.end();
+    assert!(status.success(), "{shown:?}");
+    let text = std::fs::read_to_string(&saved).unwrap();
+    let value: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let messages = value["messages"].as_array().unwrap();
+    let asked = messages.iter().step_by(2);
+    let asked: Vec<_> = asked.map(|message| &message["content"]).collect();
+    let pasted = "fn main() {\n    one();\n}";
+    assert_eq!(asked, ["let a = 1;b!", pasted, pasted, "one\ntwo", "last"]);
+    assert!(
+        shown.contains("press Ctrl-C again or Ctrl-D to quit"),
+        "{shown:?}"
     );
 }
 

@@ -2,7 +2,7 @@
 
 use crate::cli::{assert_one_line, program, stdout};
 use crate::gguf_model::in_format;
-use crate::hub_server::{Served, Server};
+use crate::hub_server::{sha256, Served, Server};
 use crate::support::{golden, ModelFolder};
 use candle_core::quantized::GgmlDType;
 use candle_engine::{Hub, HubModel, ModelFiles, ModelSource};
@@ -434,4 +434,69 @@ fn a_download_that_failed_goes_on_in_the_next_run() {
     place.server.forget_requests();
     assert_demo(&folder(place.hub().fetch(&model("us/demo")).unwrap()));
     assert_eq!(place.server.starts("model.safetensors"), [size / 2]);
+}
+
+/// The blobs of the cache, without locks.
+fn blobs(place: &Place) -> Vec<String> {
+    let folder = place.cache.path().join("models--us--demo/blobs");
+    let files = std::fs::read_dir(folder).unwrap();
+    let names = files.map(|file| file.unwrap().file_name().into_string().unwrap());
+    names.filter(|name| !name.ends_with(".lock")).collect()
+}
+
+#[test]
+fn bytes_with_another_hash_are_refused() {
+    let place = Place::new();
+    let bytes = ModelFolder::new().read("model.safetensors");
+    let (hash, size) = (sha256(&bytes), bytes.len());
+    let mut changed = bytes;
+    *changed.last_mut().unwrap() ^= 1;
+    place.server.tamper("model.safetensors", true);
+    let parts = ["model.safetensors", &hash, &sha256(&changed), "deleted"];
+    place.refuses(&place.hub(), "us/demo", &parts);
+    place.refuses(&place.offline(), "us/demo", &["incomplete"]);
+    let kept = blobs(&place);
+    assert!(kept.iter().all(|name| !name.contains(&hash)), "{kept:?}");
+    // Nothing is left to resume.
+    place.server.tamper("model.safetensors", false);
+    place.server.forget_requests();
+    assert_demo(&folder(place.hub().fetch(&model("us/demo")).unwrap()));
+    assert_eq!(place.server.starts("model.safetensors"), [0]);
+    assert!(blobs(&place).contains(&hash));
+
+    // The bytes of an earlier run count too.
+    let place = Place::new();
+    place.server.cut("model.safetensors", &[size / 2, 0, 0, 0]);
+    place.refuses(&place.hub(), "us/demo", &["kept"]);
+    let part = place
+        .cache
+        .path()
+        .join(format!("models--us--demo/blobs/{hash}.part"));
+    let mut half = std::fs::read(&part).unwrap();
+    half[0] ^= 1;
+    std::fs::write(&part, half).unwrap();
+    place.refuses(&place.hub(), "us/demo", &[&hash, "try again"]);
+    assert!(!part.exists());
+    assert_demo(&folder(place.hub().fetch(&model("us/demo")).unwrap()));
+}
+
+/// A run that ended between the last byte and the file's name.
+#[test]
+fn a_complete_part_is_checked_and_used() {
+    for changed in [false, true] {
+        let place = Place::new();
+        let mut bytes = ModelFolder::new().read("model.safetensors");
+        let folder_of_blobs = place.cache.path().join("models--us--demo/blobs");
+        std::fs::create_dir_all(&folder_of_blobs).unwrap();
+        let part = folder_of_blobs.join(format!("{}.part", sha256(&bytes)));
+        bytes[7] ^= u8::from(changed);
+        std::fs::write(&part, &bytes).unwrap();
+        match changed {
+            true => place.refuses(&place.hub(), "us/demo", &["SHA-256", "deleted"]),
+            false => assert_demo(&folder(place.hub().fetch(&model("us/demo")).unwrap())),
+        }
+        assert!(!part.exists());
+        let starts = place.server.starts("model.safetensors");
+        assert_eq!(starts, Vec::<usize>::new());
+    }
 }

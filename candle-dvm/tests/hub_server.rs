@@ -40,6 +40,8 @@ struct State {
     requests: Vec<String>,
     /// The file and the first byte of each answer with more than one byte.
     bodies: Vec<(String, usize)>,
+    /// Files whose last byte is changed on the way.
+    tampered: Vec<String>,
     /// After how many bytes the next answers with a file break off.
     cuts: BTreeMap<String, Vec<usize>>,
 }
@@ -83,6 +85,13 @@ impl Server {
     pub fn cut(&self, file: &str, after: &[usize]) {
         let mut state = self.state.lock().unwrap();
         state.cuts.insert(file.to_string(), after.to_vec());
+    }
+
+    /// Changes the last byte of a file that it sends, or no longer.
+    pub fn tamper(&self, file: &str, on: bool) {
+        let mut state = self.state.lock().unwrap();
+        state.tampered.retain(|other| other != file);
+        state.tampered.extend(on.then(|| file.to_string()));
     }
 
     /// The paths that were asked for.
@@ -164,6 +173,13 @@ fn refuse(stream: &TcpStream, status: &str, code: &str) {
     send(stream, status, &headers, 0, b"");
 }
 
+/// The name of a large file on the Hub.
+pub fn sha256(bytes: &[u8]) -> String {
+    let hash = ring::digest::digest(&ring::digest::SHA256, bytes);
+    let digits = hash.as_ref().iter().map(|byte| format!("{byte:02x}"));
+    digits.collect()
+}
+
 fn answer(stream: TcpStream, state: &Mutex<State>, own: &str) {
     let Some(request) = read(&stream) else {
         return;
@@ -197,7 +213,7 @@ fn answer(stream: TcpStream, state: &Mutex<State>, own: &str) {
         return refuse(&stream, "404 Not Found", "RevisionNotFound");
     };
     let (commit, token) = (model.commit.clone(), model.token.clone());
-    let Some(bytes) = model.files.get(file).cloned() else {
+    let Some(mut bytes) = model.files.get(file).cloned() else {
         return refuse(&stream, "404 Not Found", "EntryNotFound");
     };
     if elsewhere.is_none() && token.is_some() && token != request.token {
@@ -206,10 +222,21 @@ fn answer(stream: TcpStream, state: &Mutex<State>, own: &str) {
             Some(_) => refuse(&stream, "403 Forbidden", "GatedRepo"),
         };
     }
-    let mut hash = DefaultHasher::new();
-    bytes.hash(&mut hash);
-    let etag = format!("\"{:016x}\"", hash.finish());
-    if elsewhere.is_none() && file.ends_with(".safetensors") {
+    let large = [".safetensors", ".gguf"]
+        .iter()
+        .any(|end| file.ends_with(end));
+    let etag = match large {
+        true => format!("\"{}\"", sha256(&bytes)),
+        false => {
+            let mut hash = DefaultHasher::new();
+            bytes.hash(&mut hash);
+            format!("\"{:016x}\"", hash.finish())
+        }
+    };
+    if state.tampered.iter().any(|other| other == file) {
+        *bytes.last_mut().unwrap() ^= 1;
+    }
+    if elsewhere.is_none() && large {
         let headers = [
             ("X-Repo-Commit", commit),
             ("X-Linked-Etag", etag),

@@ -11,6 +11,7 @@ mod gguf_model;
 mod gpus;
 mod hub;
 mod hub_server;
+mod models;
 #[cfg(feature = "serve")]
 mod nostr;
 #[path = "../../candle-transformers/engine/tests/support.rs"]

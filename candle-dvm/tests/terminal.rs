@@ -6,13 +6,20 @@ use serde_json::json;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::process::{Child, Command, ExitStatus};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Longer than any of these programs needs.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A program whose standard streams are one terminal.
 pub struct Terminal {
     child: Child,
     keyboard: File,
     /// The bytes that the terminal received, read by a thread so that the program never waits for a reader.
-    screen: std::thread::JoinHandle<Vec<u8>>,
+    screen: Arc<Mutex<Vec<u8>>>,
+    reader: JoinHandle<()>,
 }
 
 impl Terminal {
@@ -25,21 +32,41 @@ impl Terminal {
             .stderr(theirs)
             .spawn()
             .unwrap();
-        // The command keeps copies of the terminal, which would keep it open.
+        // The command has copies of the terminal, which would stay open with it.
         *command = Command::new("true");
         let keyboard = ours.try_clone().unwrap();
-        let screen = std::thread::spawn(move || {
-            let (mut ours, mut bytes, mut some) = (ours, Vec::new(), [0; 4096]);
+        let screen = Arc::new(Mutex::new(Vec::new()));
+        let bytes = screen.clone();
+        let reader = std::thread::spawn(move || {
+            let (mut ours, mut some) = (ours, [0; 4096]);
             // Linux reports the end as an error.
             while let Ok(count @ 1..) = ours.read(&mut some) {
-                bytes.extend(&some[..count]);
+                bytes.lock().unwrap().extend(&some[..count]);
             }
-            bytes
         });
         Self {
             child,
             keyboard,
             screen,
+            reader,
+        }
+    }
+
+    fn shown(&self) -> String {
+        String::from_utf8_lossy(&self.screen.lock().unwrap()).into_owned()
+    }
+
+    /// Waits until the screen has received `part` that often.
+    #[track_caller]
+    pub fn wait_for(&self, part: &str, count: usize) {
+        let start = Instant::now();
+        while self.shown().matches(part).count() < count {
+            let shown = self.shown();
+            assert!(
+                start.elapsed() < PATIENCE,
+                "not {count} times {part:?} in {shown:?}"
+            );
+            std::thread::sleep(Duration::from_millis(10));
         }
     }
 
@@ -50,8 +77,19 @@ impl Terminal {
 
     /// Waits for the end, and returns the screen's text with `\n` for the terminal's `\r\n`.
     pub fn end(mut self) -> (ExitStatus, String) {
-        let status = self.child.wait().unwrap();
-        let bytes = self.screen.join().unwrap();
+        let start = Instant::now();
+        let status = loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                break status;
+            }
+            if start.elapsed() > PATIENCE {
+                let _ = self.child.kill();
+                panic!("it does not end: {:?}", self.shown());
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        };
+        self.reader.join().unwrap();
+        let bytes = std::mem::take(&mut *self.screen.lock().unwrap());
         let text = String::from_utf8(bytes).unwrap();
         (status, text.replace("\r\n", "\n"))
     }

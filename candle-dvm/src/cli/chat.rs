@@ -1,19 +1,25 @@
-//! `candle-dvm chat`.
+//! `candle-dvm chat`: the model's part of it. The commands that can be typed, the line editor and the files are in the folder.
+
+mod command;
+mod input;
+mod saved;
+mod settings;
 
 use super::print;
 use super::sampling::Sampling;
 use crate::{Error, Result};
 use candle_engine::backend::CompletionRequest;
-use candle_engine::chat::Chat;
+use candle_engine::chat::{check_context, Chat};
 use candle_engine::device::{describe, DeviceChoice, DeviceParser, FloatType};
 use candle_engine::format::KvType;
-use candle_engine::model::{ChatTemplate, ModelFiles, ModelSource};
+use candle_engine::model::{ChatTemplate, ModelFiles, ModelSource, Role};
 use candle_engine::progress::{note, LoadBar};
 use candle_engine::registry::BackendRegistry;
-use candle_engine::{Error as EngineError, StopReason};
-use std::io::{BufRead, IsTerminal, Write};
+use candle_engine::{CandleBackend, Completion, Error as EngineError, StopReason};
+use command::{Line, HELP};
+use input::Input;
 use std::ops::ControlFlow;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
@@ -42,6 +48,10 @@ pub(super) struct Args {
     /// Maximum number of tokens in an answer
     #[arg(long, value_name = "N", default_value_t = 1024)]
     max_tokens: usize,
+    /// Maximum number of tokens of the conversation that the model reads and writes; when it is full, the oldest turns are dropped
+    /// [default: the model's limit]
+    #[arg(long, value_name = "N")]
+    context: Option<usize>,
     /// Prompt lookup: guess up to N tokens (say 7) from repetitions in the text and verify them in one step. The output is the same; text
     /// that quotes itself is faster. Steps with guesses wait for the host, so a GPU gains only on long quotations
     #[arg(long, value_name = "N", default_value_t = 0)]
@@ -50,18 +60,19 @@ pub(super) struct Args {
     sampling: Sampling,
 }
 
-/// What can be typed beside messages.
-const HELP: &str =
-    "/clear starts a new conversation, /exit or Ctrl-D quits, Ctrl-C stops an answer";
-
 pub(super) fn run(args: Args) -> Result<()> {
-    let request = CompletionRequest {
-        prompt_lookup: args.prompt_lookup,
-        ..args.sampling.request(String::new(), args.max_tokens)
-    };
-    request.validate()?;
+    // A setting that cannot work is reported before a file is read.
+    let sampling = args.sampling.clone();
+    sampling
+        .request(String::new(), args.max_tokens)
+        .validate()?;
     let mut files = ModelFiles::open(&ModelSource::at(args.model))?;
     files.kv_type = args.kv_dtype;
+    let request = CompletionRequest {
+        prompt_lookup: args.prompt_lookup,
+        ..args.sampling.chat_request(&files.sampling, args.max_tokens)
+    };
+    request.validate()?;
     let template = match args.template {
         Some(file) => {
             let text = std::fs::read_to_string(&file).map_err(|err| Error::file(&file, err))?;
@@ -71,17 +82,19 @@ pub(super) fn run(args: Args) -> Result<()> {
                 None => template,
             }
         }
-        None => {
-            files
-                .chat_template
-                .clone()
-                .ok_or_else(|| candle_engine::Error::NoChatTemplate {
-                    model: files.name.clone(),
-                })?
-        }
+        None => files
+            .chat_template
+            .clone()
+            .ok_or_else(|| EngineError::NoChatTemplate {
+                model: files.name.clone(),
+            })?,
     };
     // One that cannot work is reported before a GPU is woken and gigabytes are read.
     template.check()?;
+    template.try_conversation(args.system.as_deref())?;
+    if let Some(context) = args.context {
+        check_context(context, files.max_positions())?;
+    }
     let name = files.name.clone();
     let entry = BackendRegistry::detect();
     let entry = entry.select(args.device)?;
@@ -91,66 +104,162 @@ pub(super) fn run(args: Args) -> Result<()> {
         bar.advance(bytes)
     })?;
     let device = describe(backend.device());
-    bar.finish(&format!("{name} on {device}. {HELP}"));
-
-    let stopped = stop_on_ctrl_c()?;
     let mut chat = Chat::new(&backend, &template, args.system);
-    let mut lines = std::io::stdin().lock().lines();
-    loop {
-        ask()?;
-        let Some(line) = lines.next().transpose().map_err(Error::Stdin)? else {
-            return Ok(());
-        };
-        match line.trim() {
-            "" => continue,
-            "/exit" | "/quit" => return Ok(()),
-            "/clear" => chat.clear(),
-            "/help" => note(HELP),
-            command if command.starts_with('/') && !command.contains(' ') => {
-                note(&format!("{command} is not a command. {HELP}"));
-            }
-            text => {
-                stopped.store(false, Ordering::Relaxed);
-                let mut written = Ok(());
-                let answer = chat.say(text, &request, &mut |piece| {
-                    written = print(piece);
-                    match written.is_err() || stopped.load(Ordering::Relaxed) {
-                        true => ControlFlow::Break(()),
-                        false => ControlFlow::Continue(()),
-                    }
-                });
-                written?;
-                match answer {
-                    Ok(answer) => {
-                        print("\n")?;
-                        if answer.stop_reason == StopReason::Length {
-                            note(&format!(
-                                "the answer was cut off at {} tokens; raise --max-tokens for more",
-                                answer.token_ids.len()
-                            ));
-                        }
-                    }
-                    // The conversation can go on: with another message, or after /clear.
-                    Err(
-                        err @ (EngineError::PromptTooLong { .. }
-                        | EngineError::PromptTooLarge { .. }),
-                    ) => note(&format!("{err}; /clear starts a new conversation")),
-                    Err(err) => return Err(err.into()),
-                }
-            }
+    if let Some(context) = args.context {
+        chat = chat.with_context(context)?;
+    }
+    let sampling = settings::list(&request);
+    bar.finish(&format!("{name} on {device}. {sampling}. {HELP}"));
+    let mut talk = Talk {
+        backend: &backend,
+        template: &template,
+        chat,
+        request,
+        stopped: stop_on_ctrl_c()?,
+        said_dropped: false,
+    };
+    let mut input = Input::open()?;
+    while let Some(text) = input.next()? {
+        let text = text.trim();
+        if text.is_empty() {
+            continue;
+        }
+        match Line::parse(text) {
+            Line::Exit => break,
+            line => talk.does(line)?,
         }
     }
+    Ok(())
 }
 
-/// The mark in front of what is typed, where somebody types.
-fn ask() -> Result<()> {
-    if !std::io::stdin().is_terminal() {
-        return Ok(());
+/// A conversation at the terminal.
+struct Talk<'a> {
+    backend: &'a CandleBackend,
+    template: &'a ChatTemplate,
+    chat: Chat<'a>,
+    request: CompletionRequest,
+    /// Set by Ctrl-C.
+    stopped: Arc<AtomicBool>,
+    /// Whether a note has said that messages were dropped.
+    said_dropped: bool,
+}
+
+impl Talk<'_> {
+    /// Does what a line says. What goes wrong with a command is a note, and the conversation continues.
+    ///
+    /// # Errors
+    /// Failures of the device and of standard output.
+    fn does(&mut self, line: Line) -> Result<()> {
+        let done = match line {
+            Line::Message(text) => return self.answer(Some(text)),
+            Line::Regenerate => return self.answer(None),
+            Line::Exit => return Ok(()),
+            Line::Help => Ok(HELP.to_string()),
+            Line::Mistake(problem) => Ok(problem),
+            Line::Clear => {
+                self.chat.clear();
+                self.said_dropped = false;
+                return Ok(());
+            }
+            Line::System(text) => {
+                let set = self.chat.set_system(text.map(str::to_string));
+                let said = match text {
+                    Some(_) => "the system prompt is set",
+                    None => "there is no system prompt now",
+                };
+                set.map(|()| said.to_string()).map_err(Error::from)
+            }
+            Line::Save(file) => saved::save(Path::new(file), self.chat.messages())
+                .map(|()| format!("{} messages saved", self.chat.messages().len())),
+            Line::Load(file) => self.load(Path::new(file)),
+            Line::Set(None) => Ok(settings::list(&self.request)),
+            Line::Set(Some((name, value))) => match settings::set(&mut self.request, name, value) {
+                Ok(()) => Ok(settings::list(&self.request)),
+                Err(problem) => Ok(problem),
+            },
+        };
+        note(&done.unwrap_or_else(|err| err.one_line()));
+        Ok(())
     }
-    let mut stderr = std::io::stderr().lock();
-    // Not part of the conversation's text, so that standard output can go to a file.
-    let _ = stderr.write_all(b"> ").and_then(|()| stderr.flush());
-    Ok(())
+
+    fn load(&mut self, file: &Path) -> Result<String> {
+        let messages = saved::load(file)?;
+        // A template may refuse a system message.
+        let system = messages.first().filter(|first| first.role == Role::System);
+        self.template
+            .try_conversation(system.map(|system| system.content.as_str()))?;
+        let context = self.chat.context();
+        let count = messages.len();
+        self.chat = Chat::resume(self.backend, self.template, messages).with_context(context)?;
+        self.said_dropped = false;
+        Ok(format!("{count} messages loaded"))
+    }
+
+    /// Prints the answer to a message, or another answer to the last one.
+    fn answer(&mut self, text: Option<&str>) -> Result<()> {
+        self.stopped.store(false, Ordering::Relaxed);
+        let mut written = Ok(());
+        let stopped = &self.stopped;
+        let mut on_piece = |piece: &str| {
+            written = print(piece);
+            match written.is_err() || stopped.load(Ordering::Relaxed) {
+                true => ControlFlow::Break(()),
+                false => ControlFlow::Continue(()),
+            }
+        };
+        let answer = match text {
+            Some(text) => self.chat.say(text, &self.request, &mut on_piece).map(Some),
+            None => {
+                // The same draws would give the same answer.
+                self.request.seed = self.request.seed.wrapping_add(1);
+                self.chat.regenerate(&self.request, &mut on_piece)
+            }
+        };
+        written?;
+        match answer {
+            Ok(Some(answer)) => {
+                print("\n")?;
+                self.notes_on(&answer);
+                Ok(())
+            }
+            Ok(None) => {
+                note("there is no answer to give again");
+                Ok(())
+            }
+            // Another message may fit.
+            Err(EngineError::PromptTooLong { tokens, limit }) => {
+                note(&format!(
+                    "the message is too long: with it the prompt has {tokens} tokens, the context {limit}; shorten it"
+                ));
+                Ok(())
+            }
+            Err(err) => Err(err.into()),
+        }
+    }
+
+    /// Says why an answer ended early, and what the model no longer reads.
+    fn notes_on(&mut self, answer: &Completion) {
+        let made = answer.token_ids.len();
+        if answer.stop_reason == StopReason::Length {
+            note(&match made >= self.request.max_tokens {
+                true => format!(
+                    "the answer was cut off at {made} tokens; raise --max-tokens or `/set max-tokens N` for more"
+                ),
+                false => format!(
+                    "the answer was cut off at {made} tokens: the context of {} tokens is full",
+                    self.chat.context()
+                ),
+            });
+        }
+        let dropped = self.chat.dropped();
+        if dropped > 0 && !self.said_dropped {
+            self.said_dropped = true;
+            note(&format!(
+                "the context of {} tokens is full: the model no longer reads the oldest messages ({dropped} so far)",
+                self.chat.context()
+            ));
+        }
+    }
 }
 
 /// True after Ctrl-C. The second one without an answer in between ends the program.

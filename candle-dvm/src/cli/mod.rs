@@ -16,6 +16,7 @@ mod embed;
 mod generate;
 #[cfg(feature = "serve")]
 mod key;
+mod models;
 #[cfg(feature = "serve")]
 mod request;
 mod sampling;
@@ -52,6 +53,8 @@ enum Command {
     Generate(generate::Args),
     /// Chat with a model
     Chat(chat::Args),
+    /// List, download and remove models of the Hugging Face Hub
+    Models(models::Args),
     /// Transcribe a recording with a Whisper model
     #[cfg(feature = "audio")]
     Transcribe(transcribe::Args),
@@ -88,6 +91,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let done = match cli.command {
         Command::Generate(args) => generate::run(args),
         Command::Chat(args) => chat::run(args),
+        Command::Models(args) => models::run(args),
         #[cfg(feature = "audio")]
         Command::Transcribe(args) => transcribe::run(args),
         Command::Embed(args) => embed::run(args),

@@ -220,6 +220,26 @@ impl CandleBackend {
         messages: &[Value],
         tools: &[Value],
     ) -> Result<Vec<u32>> {
+        let prompt = self.marked_prompt(template, messages, tools)?;
+        self.rendered_tokens(&prompt)
+    }
+
+    /// As [`chat_tokens`](Self::chat_tokens), of any length.
+    pub(crate) fn all_chat_tokens(
+        &self,
+        template: &ChatTemplate,
+        messages: &[Value],
+    ) -> Result<Vec<u32>> {
+        let prompt = self.marked_prompt(template, messages, &[])?;
+        self.tokenizer.encode_chat(&prompt)
+    }
+
+    fn marked_prompt(
+        &self,
+        template: &ChatTemplate,
+        messages: &[Value],
+        tools: &[Value],
+    ) -> Result<String> {
         let marked = |said: &Value| {
             let mut said = said.clone();
             self.tokenizer.mark(&mut said);
@@ -227,7 +247,7 @@ impl CandleBackend {
         };
         let messages: Vec<Value> = messages.iter().map(marked).collect();
         let tools: Vec<Value> = tools.iter().map(marked).collect();
-        self.rendered_tokens(&template.render_json(&messages, &tools)?)
+        template.render_json(&messages, &tools)
     }
 
     /// The tokens of what a template has rendered, in which it has put all special tokens.

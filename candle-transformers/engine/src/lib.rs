@@ -94,10 +94,10 @@ pub use engine::CandleBackend;
 pub use error::{Error, Result};
 pub use format::{KvType, WeightFormat};
 pub use generation::{Generation, Mask, Wait};
+#[cfg(not(target_arch = "wasm32"))]
+pub use model::{CachedModel, CachedRepo, Hub, HubModel, Removal};
 pub use model::{
     ChatTemplate, Message, ModelFiles, ModelParts, ModelSource, PartFile, PartSource, Role,
     SamplingDefaults,
 };
-#[cfg(not(target_arch = "wasm32"))]
-pub use model::{Hub, HubModel};
 pub use registry::BackendRegistry;

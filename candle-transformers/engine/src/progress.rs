@@ -68,20 +68,18 @@ impl Default for FetchBar {
     }
 }
 
-impl hf_hub::api::Progress for FetchBar {
-    fn init(&mut self, size: usize, filename: &str) {
-        self.bar.set_length(size as u64);
+impl FetchBar {
+    /// Says how many bytes the file has, and its name.
+    pub fn begin(&self, size: u64, filename: &str) {
+        self.bar.set_length(size);
         self.bar.set_position(0);
         // The bar is on a terminal, and the name is the Hub's.
         self.bar.set_message(shown(filename, true).into_owned());
     }
 
-    fn update(&mut self, size: usize) {
-        self.bar.inc(size as u64);
-    }
-
-    fn finish(&mut self) {
-        self.clear();
+    /// Says that `bytes` more have arrived.
+    pub fn advance(&self, bytes: u64) {
+        self.bar.inc(bytes);
     }
 }
 

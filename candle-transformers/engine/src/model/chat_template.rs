@@ -158,6 +158,26 @@ impl ChatTemplate {
         parsed.map_err(|err| self.error(&err))
     }
 
+    /// Checks that the template takes a conversation of two turns, after a system message if `system` is one.
+    ///
+    /// # Errors
+    /// As [`render`](Self::render).
+    pub fn try_conversation(&self, system: Option<&str>) -> Result<()> {
+        let mut messages = Vec::new();
+        messages.extend(system.map(|text| Message::new(Role::System, text)));
+        for (role, asks) in [
+            (Role::User, true),
+            (Role::Assistant, false),
+            (Role::User, true),
+        ] {
+            messages.push(Message::new(role, "Hello"));
+            if asks {
+                self.render(&messages)?;
+            }
+        }
+        Ok(())
+    }
+
     fn error(&self, err: &minijinja::Error) -> Error {
         Error::ChatTemplate {
             origin: self.origin.clone(),

@@ -72,13 +72,13 @@ pub(super) fn parse(file: &Path, bytes: &[u8]) -> Result<Config> {
     })
 }
 
-/// Reads `generation_config.json`.
+/// Reads the token ids and the sampling settings of `generation_config.json`.
 pub(super) fn parse_generation(file: &Path, bytes: &[u8]) -> Result<Generation> {
     let fields = Fields::parse(file, bytes)?;
     Ok(Generation {
         begin_token: fields.tokens("bos_token_id")?.first().copied(),
         end_tokens: fields.tokens("eos_token_id")?,
-        sampling: SamplingDefaults::of_fields(&fields)?,
+        sampling: SamplingDefaults::of_json(file, &fields.map),
     })
 }
 

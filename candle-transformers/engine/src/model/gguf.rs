@@ -138,7 +138,7 @@ pub(super) fn describe(file: &Path, content: GgufContent) -> Result<ModelFiles> 
         tokenizer,
         stop_tokens,
         chat_template: ChatTemplate::of_gguf(file, &content),
-        sampling: SamplingDefaults::of_gguf(file, &content)?,
+        sampling: SamplingDefaults::of_gguf(file, &content),
         kv_type: KvType::default(),
         embedded: false,
         network: Network {

@@ -7,14 +7,21 @@
 //! from two commits. The cache learns what a branch stands for after all files are there: a download that was interrupted leaves the
 //! earlier commit usable.
 
+mod cached;
+mod download;
+mod name;
+
+pub use cached::{CachedModel, CachedRepo, Removal};
+pub use name::HubModel;
+
 use super::{folder, ModelSource};
-use crate::progress::FetchBar;
 use crate::{Error, Result};
 use candle_core::quantized::gguf_file::names_of_parts;
+use download::{Download, Problem};
 use hf_hub::api::sync::{Api, ApiBuilder, ApiError, ApiRepo};
 use hf_hub::api::RepoInfo;
-use hf_hub::{Cache, CacheRepo, Repo, RepoType};
-use std::fmt;
+use hf_hub::{Cache, CacheRepo};
+use name::{gguf_file, parts_of};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -31,152 +38,6 @@ const TRIES: u32 = 3;
 
 /// How long the Hub may take to say which files a model has.
 const LOOK_UP: Duration = Duration::from_secs(30);
-
-/// Prefixes of names that are copied from a browser or another program.
-const HOSTS: [&str; 2] = ["hf.co/", "huggingface.co/"];
-
-/// A model on the Hub, as `owner/name[@revision][:file.gguf]` names it. Instead of a file there can be a format, such as `Q4_K_M`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HubModel {
-    repo: String,
-    revision: Option<String>,
-    file: Option<String>,
-}
-
-impl HubModel {
-    /// The model that `text` names, if it has the form.
-    pub fn parse(text: &str) -> Option<Self> {
-        let text = text.strip_prefix("https://").unwrap_or(text);
-        let host = HOSTS.iter().find_map(|host| text.strip_prefix(host));
-        let (rest, file) = split(host.unwrap_or(text), ':');
-        let (repo, revision) = split(rest, '@');
-        let (owner, name) = repo.split_once('/')?;
-        let word = |word: &str| {
-            let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-            !word.is_empty() && word.chars().all(plain) && !word.starts_with(['.', '-'])
-        };
-        // Such names are mistyped paths.
-        let local = [".gguf", ".safetensors"];
-        let named = word(owner) && word(name) && !local.iter().any(|end| name.ends_with(end));
-        // Both become parts of a path in the cache.
-        let inside = |path: &str| path.split('/').all(word);
-        let fits = named
-            && revision.is_none_or(inside)
-            && file.is_none_or(|file| {
-                inside(file) && (file.ends_with(".gguf") || !file.contains(['/', '.']))
-            });
-        fits.then(|| Self {
-            repo: repo.to_string(),
-            revision: revision.map(str::to_string),
-            file: file.map(str::to_string),
-        })
-    }
-
-    /// What to call the model where its owner and revision do not matter: the file's stem, or the name.
-    pub fn short_name(&self) -> &str {
-        let file = self.file.as_deref().filter(|file| file.ends_with(".gguf"));
-        let path = file.unwrap_or(&self.repo);
-        let last = path.rsplit('/').next().unwrap_or(path);
-        last.strip_suffix(".gguf").unwrap_or(last)
-    }
-
-    fn at(&self, revision: &str) -> Repo {
-        Repo::with_revision(self.repo.clone(), RepoType::Model, revision.to_string())
-    }
-
-    fn revision(&self) -> &str {
-        self.revision.as_deref().unwrap_or("main")
-    }
-
-    fn error(&self, problem: impl fmt::Display) -> Error {
-        Error::Hub {
-            model: self.to_string(),
-            problem: problem.to_string(),
-        }
-    }
-}
-
-impl fmt::Display for HubModel {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.repo)?;
-        if let Some(revision) = &self.revision {
-            write!(f, "@{revision}")?;
-        }
-        match &self.file {
-            Some(file) => write!(f, ":{file}"),
-            None => Ok(()),
-        }
-    }
-}
-
-/// The GGUF file among `files` that `wanted` names: a file, or a format such as `Q4_K_M` that one file has in its name. Of a model in
-/// several files it is the first.
-fn gguf_file<'a>(files: &'a [String], wanted: &str) -> std::result::Result<&'a str, String> {
-    if wanted.ends_with(".gguf") {
-        let found = files.iter().find(|file| *file == wanted);
-        return found
-            .map(String::as_str)
-            .ok_or_else(|| format!("the model has no {wanted}"));
-    }
-    let is_model = |file: &&String| {
-        let name = file.rsplit('/').next().unwrap_or(file);
-        let later = names_of_parts(name)
-            .is_some_and(|parts| parts.first().is_none_or(|first| first != name));
-        name.ends_with(".gguf") && !name.starts_with("mmproj") && !later
-    };
-    let models: Vec<&String> = files.iter().filter(is_model).collect();
-    let tag = wanted.to_ascii_lowercase();
-    // `IQ4_XS` is not in `MIQ4_XS`, and `Q4_K` is not in `Q4_K_M`.
-    let has = |file: &&&String| {
-        let name = file.rsplit('/').next().unwrap_or(file).to_ascii_lowercase();
-        let word = |c: Option<char>| c.is_none_or(|c| !c.is_ascii_alphanumeric() && c != '_');
-        name.match_indices(&tag).any(|(at, _)| {
-            let (before, behind) = (&name[..at], &name[at + tag.len()..]);
-            word(before.chars().next_back()) && word(behind.chars().next())
-        })
-    };
-    let found: Vec<&&String> = models.iter().filter(has).collect();
-    let list = |files: &[&String]| {
-        let files: Vec<&str> = files.iter().map(|file| file.as_str()).collect();
-        files.join(", ")
-    };
-    match found.as_slice() {
-        [one] => Ok(one.as_str()),
-        [] if models.is_empty() => Err("the model has no GGUF files".to_string()),
-        [] => Err(format!(
-            "no GGUF file of the model has {wanted:?} in its name; it has {}",
-            list(&models)
-        )),
-        several => {
-            let several: Vec<&String> = several.iter().map(|file| **file).collect();
-            Err(format!(
-                "several GGUF files have {wanted:?} in their names; name one: {}",
-                list(&several)
-            ))
-        }
-    }
-}
-
-/// The other files of a model of which `file` is one.
-fn parts_of(file: &str) -> Vec<String> {
-    let (folder, name) = file
-        .rsplit_once('/')
-        .map_or(("", file), |(folder, name)| (folder, name));
-    let inside = |part: String| match folder {
-        "" => part,
-        folder => format!("{folder}/{part}"),
-    };
-    let parts = names_of_parts(name).unwrap_or_default().into_iter();
-    parts.map(inside).filter(|part| part != file).collect()
-}
-
-/// What is before the first `mark` and, if there is one, what is behind it.
-fn split(text: &str, mark: char) -> (&str, Option<&str>) {
-    match text.split_once(mark) {
-        Some((before, behind)) => (before, Some(behind)),
-        None => (text, None),
-    }
-}
 
 /// Where models come from and are kept.
 #[derive(Clone)]
@@ -563,21 +424,32 @@ impl Snapshot<'_> {
         let size = metadata.size() as u64;
         let blob = self.cache.blob_path(etag);
         let length = |path: &Path| std::fs::metadata(path).ok().map(|metadata| metadata.len());
-        if length(&blob) == Some(size) {
-            // Another commit has the same file.
-            let link = self.cache.pointer_path(&self.commit).join(file);
-            link_to(&blob, &link, file).map_err(|err| Failure::Other(err.to_string()))?;
-            return Ok(link);
+        let download = Download {
+            url: &self.repo.url(file),
+            token: self.hub.token.as_deref(),
+            name: file,
+            size,
+            etag,
+        };
+        let link = self.cache.pointer_path(&self.commit).join(file);
+        download
+            .to(&blob)
+            .and_then(|()| link_to(&blob, &link, file).map_err(Problem::Disk))
+            .map(|()| link)
+            .map_err(|problem| self.problem(problem, length(&download::part_of(&blob))))
+    }
+
+    /// The failure of a download, when `arrived` bytes of the file were there.
+    fn problem(&self, problem: Problem, arrived: Option<u64>) -> Failure {
+        match problem {
+            Problem::Request(err) => self.failure(ApiError::RequestError(err), arrived),
+            Problem::Interrupted(problem) => Failure::Interrupted { problem, arrived },
+            Problem::Disk(err) => Failure::Other(err.to_string()),
+            Problem::Locked(lock) => {
+                Failure::Other(self.hub.explain(ApiError::LockAcquisition(lock)))
+            }
+            Problem::Wrong(problem) => Failure::Other(problem),
         }
-        let part = blob.with_extension("part");
-        // Nothing is missing of such a part, and yet it never became the file.
-        if length(&part).is_some_and(|length| length >= size) {
-            let _ = std::fs::remove_file(&part);
-        }
-        let bar = FetchBar::new();
-        let done = self.repo.download_with_progress(file, bar.clone());
-        bar.clear();
-        done.map_err(|err| self.failure(err, length(&part)))
     }
 
     /// What has failed, when `arrived` bytes of the file were there.
@@ -639,6 +511,10 @@ fn link_to(blob: &Path, link: &Path, file: &str) -> std::io::Result<()> {
     if let Some(folder) = link.parent() {
         std::fs::create_dir_all(folder)?;
     }
+    if !link.exists() && link.is_symlink() {
+        // Its blob was deleted.
+        std::fs::remove_file(link)?;
+    }
     #[cfg(unix)]
     {
         // Up from the file's folder through the snapshot and `snapshots`.
@@ -652,68 +528,5 @@ fn link_to(blob: &Path, link: &Path, file: &str) -> std::io::Result<()> {
     {
         let _ = file;
         std::fs::hard_link(blob, link)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::HubModel;
-
-    #[test]
-    fn names() {
-        for (text, repo, revision, file, short) in [
-            ("a/b", "a/b", None, None, "b"),
-            (
-                "Org-1/Model-3.2_x",
-                "Org-1/Model-3.2_x",
-                None,
-                None,
-                "Model-3.2_x",
-            ),
-            ("a/b@v1.0", "a/b", Some("v1.0"), None, "b"),
-            ("a/b@refs/pr/3", "a/b", Some("refs/pr/3"), None, "b"),
-            ("a/b:q4.gguf", "a/b", None, Some("q4.gguf"), "q4"),
-            (
-                "a/b@main:sub/q4.gguf",
-                "a/b",
-                Some("main"),
-                Some("sub/q4.gguf"),
-                "q4",
-            ),
-        ] {
-            let model = HubModel::parse(text).unwrap_or_else(|| panic!("{text}"));
-            assert_eq!(model.repo, repo);
-            assert_eq!(model.revision.as_deref(), revision, "{text}");
-            assert_eq!(model.file.as_deref(), file, "{text}");
-            assert_eq!(
-                (model.to_string().as_str(), model.short_name()),
-                (text, short)
-            );
-        }
-        for text in [
-            "",
-            "a",
-            "a/",
-            "/b",
-            "./b",
-            "../b",
-            "a/b/c",
-            "/a/b",
-            "a/b@",
-            "a/b:",
-            "a/b@../x",
-            "a/b:../x.gguf",
-            "a/b:/x.gguf",
-            "a/b:x.bin",
-            "a/b.gguf",
-            "a/b c",
-            "C:\\a/b",
-            "C:/a",
-            "~/b",
-            "a/b@x y",
-            "a/b@-x",
-        ] {
-            assert_eq!(HubModel::parse(text), None, "{text}");
-        }
     }
 }

@@ -33,7 +33,7 @@ pub(crate) use gguf::map as map_gguf;
 
 pub use chat_template::{ChatTemplate, Message, Role};
 #[cfg(not(target_arch = "wasm32"))]
-pub use hub::{Hub, HubModel};
+pub use hub::{CachedModel, CachedRepo, Hub, HubModel, Removal};
 pub use parts::{load_parts, Bytes, ModelParts, PartFile, PartSource};
 pub use sampling::SamplingDefaults;
 pub use tokenizer::TextTokenizer;
@@ -48,7 +48,7 @@ use network::{Files, Network};
 use std::path::{Path, PathBuf};
 
 /// The form of a model's name on the Hugging Face Hub, for messages.
-const FORM: &str = "owner/name[@revision][:file.gguf]";
+pub const FORM: &str = "owner/name[@revision][:file.gguf]";
 
 /// Where a model comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,166 +1,205 @@
-//! How a model's makers have its tokens chosen.
+//! Sampling settings that come with a model: in `generation_config.json`, or under `general.sampling` in a GGUF file.
 
-use super::config::Fields;
 use crate::backend::CompletionRequest;
-use crate::error::brief;
-use crate::{Error, Result};
-use candle_core::quantized::gguf_file::{Content, Value as GgufValue};
-use serde_json::Value;
+use candle_core::quantized::gguf_file::{Content, Value as Metadata};
+use serde_json::{Map, Value};
 use std::path::Path;
 
-/// What a model's files say of how its tokens are chosen; what they do not say is `None`.
+/// Sampling settings that a model's authors recommend; `None` for those that they do not mention.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct SamplingDefaults {
-    /// As [`CompletionRequest::temperature`].
+    /// Whether tokens are drawn; otherwise the most likely one is taken.
+    pub draws: Option<bool>,
+    /// Divisor of the logits, from 0.
     pub temperature: Option<f64>,
-    /// As [`CompletionRequest::top_k`].
+    /// Number of the most likely tokens to draw from, from 1.
     pub top_k: Option<usize>,
-    /// As [`CompletionRequest::top_p`].
+    /// Total probability of the tokens to draw from, above 0 and at most 1.
     pub top_p: Option<f64>,
-    /// As [`CompletionRequest::min_p`].
+    /// Smallest share of the most likely token's probability, from 0 to 1.
     pub min_p: Option<f64>,
-    /// As [`CompletionRequest::repeat_penalty`].
-    pub repeat_penalty: Option<f32>,
+    /// Penalty on recent tokens, above 0.
+    pub repeat_penalty: Option<f64>,
 }
 
 impl SamplingDefaults {
-    /// A request that draws so, and is the default else.
+    /// A request that draws so. As in Transformers, tokens are drawn at 1 where a filter alone is mentioned, and not at all where `draws` is
+    /// false; what is not mentioned is as by default.
     pub fn request(&self) -> CompletionRequest {
         let default = CompletionRequest::default();
-        CompletionRequest {
-            temperature: self.temperature.unwrap_or(default.temperature),
-            top_k: self.top_k,
-            top_p: self.top_p,
-            min_p: self.min_p,
-            repeat_penalty: self.repeat_penalty.unwrap_or(default.repeat_penalty),
+        let repeat_penalty = self.repeat_penalty.map(|penalty| penalty as f32);
+        let penalised = CompletionRequest {
+            repeat_penalty: repeat_penalty.unwrap_or(default.repeat_penalty),
             ..default
-        }
-    }
-
-    /// Of `generation_config.json`. As in Transformers, nothing is drawn without `do_sample`, whatever the temperature.
-    pub(super) fn of_fields(fields: &Fields) -> Result<Self> {
-        let number = |name: &str| fields.checked(name, "a number", Value::as_f64);
-        let repeat_penalty = number("repetition_penalty")?.map(|penalty| penalty as f32);
-        let draws = fields.checked("do_sample", "true or false", Value::as_bool)?;
-        if draws != Some(true) {
-            return Ok(Self {
-                repeat_penalty,
-                ..Self::default()
-            });
-        }
-        let top_k = fields.checked("top_k", "a whole number", Value::as_u64)?;
-        Ok(Self {
-            temperature: Some(number("temperature")?.unwrap_or(1.0)),
-            // 0 draws from all.
-            top_k: top_k.filter(|k| *k > 0).map(|k| k as usize),
-            top_p: number("top_p")?,
-            min_p: number("min_p")?,
-            repeat_penalty,
-        })
-    }
-
-    /// Of a GGUF file, where newer converters write them.
-    pub(super) fn of_gguf(file: &Path, content: &Content) -> Result<Self> {
-        let value = |name: &str| {
-            let key = format!("general.sampling.{name}");
-            let value = content.metadata.get(&key)?;
-            let number = match value {
-                GgufValue::I32(number) => Ok(f64::from(*number)),
-                GgufValue::U32(number) => Ok(f64::from(*number)),
-                _ => value.to_f32().map(f64::from),
-            };
-            Some(number.map_err(|err| Error::Field {
-                file: file.display().to_string(),
-                field: key,
-                problem: brief(&err),
-            }))
         };
-        let number = |name: &str| value(name).transpose();
-        // -1 and 0 draw from all.
-        let top_k = number("top_k")?.filter(|k| *k >= 1.0);
-        Ok(Self {
-            temperature: number("temp")?,
-            top_k: top_k.map(|k| k as usize),
-            top_p: number("top_p")?,
-            min_p: number("min_p")?,
-            repeat_penalty: number("penalty_repeat")?.map(|penalty| penalty as f32),
-        })
+        let mentioned = self.temperature.is_some() || self.top_k.is_some() || self.top_p.is_some();
+        match self.draws.unwrap_or(mentioned) {
+            false => penalised,
+            true => CompletionRequest {
+                temperature: self.temperature.unwrap_or(1.),
+                top_k: self.top_k,
+                top_p: self.top_p,
+                min_p: self.min_p,
+                ..penalised
+            },
+        }
+    }
+
+    /// These, or for a conversation with a model whose authors mention none, some variety.
+    pub fn for_chat(self) -> Self {
+        let silent = Self {
+            repeat_penalty: None,
+            ..self
+        };
+        match silent == Self::default() {
+            true => Self {
+                draws: Some(true),
+                temperature: Some(0.7),
+                top_p: Some(0.95),
+                ..self
+            },
+            false => self,
+        }
+    }
+
+    pub(super) fn of_json(file: &Path, fields: &Map<String, Value>) -> Self {
+        let number = |name: &str| match fields.get(name)? {
+            Value::Null => None,
+            // No setting allows it, so it is reported like a number out of range.
+            value => Some(value.as_f64().unwrap_or(f64::NAN)),
+        };
+        let names = [
+            "temperature",
+            "top_k",
+            "top_p",
+            "min_p",
+            "repetition_penalty",
+        ];
+        Self {
+            draws: fields.get("do_sample").and_then(Value::as_bool),
+            ..Self::read(file, names, number)
+        }
+    }
+
+    pub(super) fn of_gguf(file: &Path, content: &Content) -> Self {
+        let number = |name: &str| {
+            let value = content.metadata.get(&format!("general.sampling.{name}"))?;
+            Some(match value {
+                // The shortest decimal of the f32: 0.95, not 0.949999988079071.
+                Metadata::F32(value) => value.to_string().parse().unwrap_or(f64::NAN),
+                Metadata::F64(value) => *value,
+                Metadata::I32(value) => f64::from(*value),
+                value => value.to_u32().map_or(f64::NAN, f64::from),
+            })
+        };
+        let names = ["temp", "top_k", "top_p", "min_p", "penalty_repeat"];
+        Self::read(file, names, number)
+    }
+
+    /// The settings of these names, in the order of the fields. A value that no sampler can use is left out, with a warning.
+    fn read(file: &Path, names: [&str; 5], number: impl Fn(&str) -> Option<f64>) -> Self {
+        let take = |index: usize, fits: fn(f64) -> bool| {
+            let value = number(names[index])?;
+            if !fits(value) {
+                let (file, name) = (file.display(), names[index]);
+                tracing::warn!(
+                    "{file}: {name} is {value}, which no sampler can use; it is ignored"
+                );
+            }
+            Some(value).filter(|value| fits(*value))
+        };
+        let whole = |k: f64| k.fract() == 0. && k.abs() < 1e9;
+        Self {
+            draws: None,
+            temperature: take(0, |t| t.is_finite() && t >= 0.),
+            // 0 and -1 stand for all tokens.
+            top_k: take(1, whole).filter(|k| *k >= 1.).map(|k| k as usize),
+            top_p: take(2, |p| p > 0. && p <= 1.),
+            min_p: take(3, |p| (0. ..=1.).contains(&p)),
+            repeat_penalty: take(4, |r| r.is_finite() && r > 0.),
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::config::parse_generation;
     use std::collections::HashMap;
 
-    fn json(text: &str) -> Result<SamplingDefaults> {
-        let file = Path::new("generation_config.json");
-        Ok(parse_generation(file, text.as_bytes())?.sampling)
+    fn json(text: &str) -> SamplingDefaults {
+        SamplingDefaults::of_json(Path::new("f"), &serde_json::from_str(text).unwrap())
     }
 
     #[test]
-    fn generation_configs_draw_as_transformers_does() {
-        let llama = r#"{"do_sample": true, "temperature": 0.6, "top_p": 0.9, "top_k": 0, "eos_token_id": [1, 2]}"#;
+    fn settings_of_generation_config() {
+        let found = json(
+            r#"{"do_sample": true, "temperature": 0.6, "top_k": 20, "top_p": 0.95, "min_p": 0, "repetition_penalty": 1.1}"#,
+        );
         let expected = SamplingDefaults {
+            draws: Some(true),
             temperature: Some(0.6),
-            top_p: Some(0.9),
-            ..Default::default()
-        };
-        assert_eq!(json(llama).unwrap(), expected);
-        let request = expected.request();
-        assert_eq!((request.temperature, request.top_p), (0.6, Some(0.9)));
-        let all = r#"{"do_sample": true, "top_k": 64, "min_p": 0.1, "repetition_penalty": 1.1}"#;
-        let expected = SamplingDefaults {
-            temperature: Some(1.0),
-            top_k: Some(64),
-            top_p: None,
-            min_p: Some(0.1),
+            top_k: Some(20),
+            top_p: Some(0.95),
+            min_p: Some(0.),
             repeat_penalty: Some(1.1),
         };
-        assert_eq!(json(all).unwrap(), expected);
-        for greedy in ["{}", r#"{"do_sample": false, "temperature": 0.6}"#] {
-            assert_eq!(json(greedy).unwrap(), SamplingDefaults::default());
-        }
-        let error = json(r#"{"do_sample": true, "temperature": "hot"}"#).unwrap_err();
-        let error = error.to_string();
-        assert!(
-            error.contains("temperature") && error.contains("a number"),
-            "{error}"
+        assert_eq!(found, expected);
+        let none = json(
+            r#"{"temperature": "hot", "top_k": 0, "top_p": 1.5, "min_p": null, "repetition_penalty": -1, "eos_token_id": 2}"#,
+        );
+        assert_eq!(none, SamplingDefaults::default());
+        assert_eq!(
+            json(r#"{"top_k": 1.5, "top_p": 0, "temperature": -1}"#),
+            none
         );
     }
 
     #[test]
-    fn gguf_files_name_them() {
-        let of = |pairs: &[(&str, GgufValue)]| {
-            let metadata: HashMap<String, GgufValue> = pairs
+    fn requests_draw_as_the_settings_say() {
+        let settings = |defaults: SamplingDefaults| {
+            let request = defaults.request();
+            (
+                request.temperature,
+                request.top_k,
+                request.top_p,
+                request.repeat_penalty,
+            )
+        };
+        let none = SamplingDefaults::default();
+        assert_eq!(settings(none), (0., None, None, 1.));
+        assert_eq!(settings(none.for_chat()), (0.7, None, Some(0.95), 1.));
+        let filtered = json(r#"{"do_sample": true, "top_k": 20, "repetition_penalty": 1.5}"#);
+        assert_eq!(settings(filtered), (1., Some(20), None, 1.5));
+        assert_eq!(settings(filtered.for_chat()), settings(filtered));
+        let greedy = json(r#"{"do_sample": false, "temperature": 0.6}"#);
+        assert_eq!(settings(greedy.for_chat()), (0., None, None, 1.));
+    }
+
+    #[test]
+    fn settings_of_gguf_files() {
+        let content = |metadata: &[(&str, Metadata)]| Content {
+            magic: candle_core::quantized::gguf_file::VersionedMagic::GgufV3,
+            metadata: metadata
                 .iter()
-                .map(|(key, value)| (format!("general.sampling.{key}"), value.clone()))
-                .collect();
-            let content = Content {
-                magic: candle_core::quantized::gguf_file::VersionedMagic::GgufV3,
-                metadata,
-                tensor_infos: HashMap::new(),
-                tensor_data_offset: 0,
-            };
-            SamplingDefaults::of_gguf(Path::new("a.gguf"), &content)
+                .map(|(name, value)| (format!("general.sampling.{name}"), value.clone()))
+                .collect::<HashMap<_, _>>(),
+            tensor_infos: HashMap::new(),
+            tensor_data_offset: 0,
         };
-        assert_eq!(of(&[]).unwrap(), SamplingDefaults::default());
-        let found = of(&[
-            ("temp", GgufValue::F32(0.5)),
-            ("top_k", GgufValue::I32(20)),
-            ("top_p", GgufValue::F32(0.75)),
-        ]);
+        let found = SamplingDefaults::of_gguf(
+            Path::new("f"),
+            &content(&[
+                ("temp", Metadata::F32(0.7)),
+                ("top_p", Metadata::F32(0.95)),
+                ("top_k", Metadata::I32(-1)),
+                ("penalty_repeat", Metadata::String("x".to_string())),
+            ]),
+        );
         let expected = SamplingDefaults {
-            temperature: Some(0.5),
-            top_k: Some(20),
-            top_p: Some(0.75),
-            ..Default::default()
+            temperature: Some(0.7),
+            top_p: Some(0.95),
+            ..SamplingDefaults::default()
         };
-        assert_eq!(found.unwrap(), expected);
-        assert_eq!(of(&[("top_k", GgufValue::I32(-1))]).unwrap().top_k, None);
-        let wrong = of(&[("temp", GgufValue::String("hot".to_string()))]);
-        let error = wrong.unwrap_err().to_string();
-        assert!(error.contains("general.sampling.temp"), "{error}");
+        assert_eq!(found, expected);
     }
 }

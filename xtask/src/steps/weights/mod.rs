@@ -148,7 +148,7 @@ fn chat() -> Result<(), String> {
     cmd("cargo build --release -p candle-dvm").run()?;
     for device in ["cpu", "webgpu"] {
         let mut chat = Command::new("target/release/candle-dvm");
-        chat.args(["chat", "--device", device, "--model"])
+        chat.args(["chat", "--temperature", "0", "--device", device, "--model"])
             .arg(&model)
             // Otherwise the CPU multiplies by activations of 8 bits, as llama.cpp does, and a near tie goes the other way.
             .env("CANDLE_DEQUANTIZE_ALL", "1");
