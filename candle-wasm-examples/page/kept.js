@@ -34,7 +34,8 @@ export class KeptModels {
         const item = document.createElement("li");
         const part = bytes < size ? `${megabytes(bytes)} of ${megabytes(size)}` : megabytes(size);
         const text = Object.assign(document.createElement("span"), { textContent: `${name} · ${part}`, title: url });
-        const remove = Object.assign(document.createElement("button"), { type: "button", textContent: "Delete", ariaLabel: `Delete ${name}` });
+        const remove = document.createElement("button");
+        Object.assign(remove, { type: "button", textContent: "Delete", ariaLabel: `Delete ${name}` });
         remove.onclick = async () => {
             remove.disabled = true;
             await deleteKept(url).catch(error => { this.state.textContent = `${name} was not deleted: ${error.message}`; });

@@ -9,7 +9,7 @@ const form = ({ models, own, url, files }) => `
 <form id="model-form">
     <fieldset class="row">
         <legend class="hint">Where it comes from</legend>
-        ${models ? choice("list", "Chosen for a tab") : ""}
+        ${models ? choice("list", "Suggested") : ""}
         ${own ? choice("default", "Included small model") : ""}
         ${choice("url", "Web")}
         ${choice("files", "Disk")}
@@ -47,7 +47,7 @@ const form = ({ models, own, url, files }) => `
 <p class="notice" id="notice" role="status"></p>
 <p class="error" id="model-error" role="alert"></p>
 <details id="kept">
-    <summary>Models that this browser keeps</summary>
+    <summary>Stored models</summary>
     <ul id="kept-list"></ul>
     <p class="hint" id="kept-state" role="status"></p>
 </details>
@@ -58,7 +58,7 @@ export const LANGUAGE_MODELS = {
     own: "A 12 MB model with 5.8 million parameters, trained on Rust code.",
     url: {
         label: "URL of a GGUF file or a folder, or a Hugging Face name: owner/model, or owner/model:file.gguf",
-        hint: "Llama, Qwen, Gemma, Phi, Mistral, Granite and other families. The browser keeps what it loads, so your next visit needs no download.",
+        hint: "Llama, Qwen, Gemma, Phi, Mistral, Granite and other families. The browser stores them, so your next visit needs no download.",
     },
     files: "A .gguf file, or config.json, tokenizer.json and .safetensors files together",
 };
@@ -94,7 +94,7 @@ export class ModelForm {
         const known = this.models[at("known").value];
         at("list-box").hidden = this.source !== "list";
         at("known-hint").textContent = known
-            ? `${known.about}. Licence: ${known.licence}. From Hugging Face: ${known.address.split(":")[0]}; the browser keeps it.`
+            ? `${known.about}. Licence: ${known.licence}. Downloaded from Hugging Face (${known.address.split(":")[0]}) and stored in this browser.`
             : "";
         at("default-hint").hidden = this.source !== "default";
         at("url-box").hidden = this.source !== "url";
@@ -144,7 +144,7 @@ export class ModelForm {
             if (source === "url") keepModels();
         } catch (error) {
             if (!error.kept || !this.ready) this.lost();
-            else this.show(this.ready, "Still ready: the model before");
+            else this.show(this.ready, "The previous model is still loaded");
             at("model-error").textContent = error.message;
         }
         at("progress").replaceChildren();

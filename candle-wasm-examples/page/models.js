@@ -12,7 +12,8 @@ export const CHAT_MODELS = [
     },
     {
         name: "Qwen3 0.6B", address: "Qwen/Qwen3-0.6B-GGUF:Qwen3-0.6B-Q8_0.gguf", bytes: 639e6,
-        licence: "Apache 2.0", about: "600 million parameters; thinks before it answers", sampling: { temperature: 0.6, top_p: 0.95, top_k: 20 },
+        licence: "Apache 2.0", about: "600 million parameters; thinks before it answers",
+        sampling: { temperature: 0.6, top_p: 0.95, top_k: 20 },
     },
     {
         name: "Llama 3.2 1B Instruct", address: "bartowski/Llama-3.2-1B-Instruct-GGUF:Llama-3.2-1B-Instruct-Q4_K_M.gguf", bytes: 808e6,

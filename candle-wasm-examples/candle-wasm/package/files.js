@@ -298,7 +298,7 @@ async function request({ address, cache }, name, start, length) {
     if (response.status === 200) {
         // Servers of apps have one for every address that they do not know.
         const isPage = response.headers.get("Content-Type")?.startsWith("text/html");
-        if (isPage) throw failed(`the server has a page at ${address}, and no such file: check the URL`, 404);
+        if (isPage) throw failed(`the server returned an HTML page for ${address}, so the file does not exist: check the URL`, 404);
         throw failed("the server does not support HTTP range requests: download the file and drop it on the page");
     }
     if (response.status === 416) throw failed("the file is empty or was truncated");

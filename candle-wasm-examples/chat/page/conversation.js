@@ -29,7 +29,7 @@ export class Conversation {
     }
 
     failed(error) {
-        this.onProblem?.(`This browser does not keep the conversation: ${error.message}`);
+        this.onProblem?.(`This browser cannot save the conversation: ${error.message}`);
         this.onProblem = null;
     }
 

@@ -7,7 +7,7 @@ import { button, Message, parts } from "./view.js";
 
 const IDEAS = ["What is the capital of France?", "Write a haiku about the sea.", "Explain recursion to a child."];
 /** Where neither a model's files nor its makers say how tokens are chosen. */
-const SAMPLING = { temperature: 0.7, top_p: 0.9, top_k: 0 };
+const SAMPLING = { temperature: 0.7, top_p: 0.95, top_k: 0 };
 
 const conversation = new Conversation(message => { at("text-error").textContent = message; });
 /** The boxes of the conversation's messages. */
@@ -105,11 +105,11 @@ async function send() {
     at("text-error").textContent = "";
     if (!at("settings-form").reportValidity()) return;
     if (loaded === null && !await load()) {
-        at("text-error").textContent = "No model to answer: see above why it was not loaded.";
+        at("text-error").textContent = "The model was not loaded; see the error above.";
         return;
     }
     if (!loaded.info.chat) {
-        at("text-error").textContent = "This model has no conversations: see above.";
+        at("text-error").textContent = "This model cannot chat; see above.";
         return;
     }
     if (editing) cut(conversation.lastOfUser);
@@ -189,7 +189,7 @@ function failed(message) {
     const tooLong = /tokens; the model's limit|the model's limit is/.test(message);
     at("text-error").textContent = message
         + (gone ? ". Load the model again to continue." : "")
-        + (tooLong ? ". Clear the conversation to begin a new one, or edit your message." : "");
+        + (tooLong ? ". Clear the conversation or shorten your message." : "");
 }
 
 function heard(piece) {

@@ -33,7 +33,7 @@ async function start() {
         at("more").hidden = false;
         at("run").disabled = false;
     } catch (error) {
-        at("adapter").textContent = error.lost ? "The page is not complete" : "No GPU to run on";
+        at("adapter").textContent = error.lost ? "The WebAssembly module could not be loaded" : "No GPU to run on";
         at("adapter-error").textContent = error.message;
     }
 }
