@@ -253,13 +253,13 @@ fn a_refused_stranger_hears_it_in_spite_of_a_crowd() {
     // While the crowd comes, who asks again has a turn: nobody is the newest for long.
     let stranger = Customer::new();
     let mut jobs: Vec<Event> = Vec::new();
-    let is_told = |job: &Event| {
+    let has_error = |job: &Event| {
         let mut told = feedback(&relay, &stranger, job).into_iter();
         told.any(|told| told.status == Status::Error)
     };
     let asked = Instant::now();
     let mut n = 150;
-    while !jobs.iter().any(is_told) {
+    while !jobs.iter().any(has_error) {
         assert!(asked.elapsed() < Duration::from_secs(15), "not told");
         if asked.elapsed() >= Duration::from_millis(1500 * jobs.len() as u64) {
             let job = stranger.request(&format!("again {}", jobs.len()));
