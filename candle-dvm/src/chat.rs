@@ -18,7 +18,7 @@ pub struct Chat<'a> {
     reused: usize,
 }
 
-/// What a conversation needs, of somebody else or its own.
+/// A borrowed or shared value.
 enum Held<'a, T> {
     Borrowed(&'a T),
     Shared(Arc<T>),
@@ -36,7 +36,7 @@ impl<T> Deref for Held<'_, T> {
 }
 
 impl Chat<'static> {
-    /// A conversation in which nothing has been said, which keeps its model alive: for one that is stored beside it.
+    /// An empty conversation that shares ownership of its model, so that both can be stored in one value.
     pub fn shared(backend: Arc<CandleBackend>, template: Arc<ChatTemplate>) -> Self {
         Self {
             backend: Held::Shared(backend),
@@ -79,7 +79,7 @@ impl<'a> Chat<'a> {
         &self.messages
     }
 
-    /// Puts `messages` in the place of what has been said. What the model has read is not read again if the next prompt begins with it.
+    /// Replaces all messages. The cached tokens are reused if the next prompt begins with them.
     pub fn set_messages(&mut self, messages: Vec<Message>) {
         self.messages = messages;
     }

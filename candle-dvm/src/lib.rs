@@ -121,8 +121,8 @@ pub use error::{Error, Result};
 pub use format::{KvType, WeightFormat};
 pub use generation::{Generation, Wait};
 pub use model::{
-    ChatTemplate, Message, ModelFiles, ModelParts, ModelSource, PartFile, PartSource, Role,
-    SamplingDefaults,
+    ChatTemplate, Message, ModelFiles, ModelParts, ModelSource, PartFile, PartSource, Recommended,
+    Role,
 };
 #[cfg(not(target_arch = "wasm32"))]
 pub use model::{Hub, HubModel};

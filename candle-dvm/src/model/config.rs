@@ -1,6 +1,7 @@
 //! `config.json` and `generation_config.json`, checked so that an error names the file and the field.
 
-use super::{kind, SamplingDefaults};
+use super::kind;
+use super::recommended::Recommended;
 use crate::error::brief;
 use crate::{Error, Result};
 use candle_transformers::auto;
@@ -25,7 +26,7 @@ pub(super) struct Config {
 pub(super) struct Generation {
     pub(super) begin_token: Option<u32>,
     pub(super) end_tokens: Vec<u32>,
-    pub(super) sampling: SamplingDefaults,
+    pub(super) sampling: Recommended,
 }
 
 /// Reads the configuration of a language model.
@@ -72,18 +73,18 @@ pub(super) fn parse(file: &Path, bytes: &[u8]) -> Result<Config> {
     })
 }
 
-/// Reads `generation_config.json`.
+/// Reads the token ids and the sampling settings of `generation_config.json`.
 pub(super) fn parse_generation(file: &Path, bytes: &[u8]) -> Result<Generation> {
     let fields = Fields::parse(file, bytes)?;
     Ok(Generation {
         begin_token: fields.tokens("bos_token_id")?.first().copied(),
         end_tokens: fields.tokens("eos_token_id")?,
-        sampling: SamplingDefaults::of_fields(&fields)?,
+        sampling: Recommended::of_json(file, &fields.map),
     })
 }
 
 /// A JSON object with the file it comes from. `null` counts as absent, as it does in Python.
-pub(super) struct Fields<'a> {
+struct Fields<'a> {
     file: &'a Path,
     map: Map<String, Value>,
 }
@@ -107,7 +108,7 @@ impl<'a> Fields<'a> {
     }
 
     /// The field as `convert` takes it, `None` if it is absent.
-    pub(super) fn checked<'f, T>(
+    fn checked<'f, T>(
         &'f self,
         name: &str,
         expected: &str,

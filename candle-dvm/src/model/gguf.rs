@@ -1,7 +1,7 @@
 //! Models from a GGUF file, which holds configuration, tokenizer and weights.
 
 use super::network::{Files, Network};
-use super::{kind, ChatTemplate, ModelFiles, SamplingDefaults, TextTokenizer};
+use super::{kind, ChatTemplate, ModelFiles, Recommended, TextTokenizer};
 use crate::error::{brief, unlocated};
 use crate::format::KvType;
 use crate::{Error, Result};
@@ -138,7 +138,7 @@ pub(super) fn describe(file: &Path, content: GgufContent) -> Result<ModelFiles> 
         tokenizer,
         stop_tokens,
         chat_template: ChatTemplate::of_gguf(file, &content),
-        sampling: SamplingDefaults::of_gguf(file, &content)?,
+        sampling: Recommended::of_gguf(file, &content),
         kv_type: KvType::default(),
         embedded: false,
         network: Network {

@@ -14,7 +14,7 @@ mod hub;
 pub(crate) mod kind;
 mod network;
 mod parts;
-mod sampling;
+mod recommended;
 mod tokenizer;
 mod weights;
 
@@ -32,7 +32,7 @@ pub use chat_template::{ChatTemplate, Message, Role};
 #[cfg(not(target_arch = "wasm32"))]
 pub use hub::{Hub, HubModel};
 pub use parts::{load_parts, Bytes, ModelParts, PartFile, PartSource};
-pub use sampling::SamplingDefaults;
+pub use recommended::Recommended;
 pub use tokenizer::TextTokenizer;
 pub use weights::Weights;
 
@@ -105,8 +105,8 @@ pub struct ModelFiles {
     pub stop_tokens: Vec<u32>,
     /// How a conversation becomes a prompt, if the model comes with it.
     pub chat_template: Option<ChatTemplate>,
-    /// How its makers have tokens chosen.
-    pub sampling: SamplingDefaults,
+    /// Sampling settings that come with the model.
+    pub sampling: Recommended,
     /// What keys and values are to be kept as.
     pub kv_type: KvType,
     network: Network,
@@ -214,7 +214,7 @@ impl ModelFiles {
         let config = config::parse(config_file, config_bytes)?;
         let mut stop_tokens = config.end_tokens;
         let mut begin_token = config.begin_token;
-        let mut sampling = SamplingDefaults::default();
+        let mut sampling = Recommended::default();
         if let Some((file, bytes)) = json.generation_config {
             let generation = config::parse_generation(file, bytes)?;
             stop_tokens.extend(generation.end_tokens);

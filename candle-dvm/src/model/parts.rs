@@ -5,7 +5,7 @@
 use super::gguf::GgufContent;
 use super::network::Files;
 use super::weights::{Headers, Place};
-use super::{gguf, ChatTemplate, JsonFiles, ModelFiles, SamplingDefaults, Weights};
+use super::{gguf, ChatTemplate, JsonFiles, ModelFiles, Recommended, Weights};
 use crate::error::{brief, unlocated, Doing};
 use crate::format::WeightFormat;
 use crate::{Error, Result};
@@ -138,7 +138,7 @@ impl ModelParts {
     }
 
     /// As [`ModelFiles::sampling`].
-    pub fn sampling(&self) -> SamplingDefaults {
+    pub fn sampling(&self) -> Recommended {
         self.files.sampling
     }
 

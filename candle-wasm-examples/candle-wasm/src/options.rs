@@ -1,7 +1,7 @@
 //! Options as JavaScript gives them.
 
 use candle_core::DType;
-use candle_dvm::CompletionRequest;
+use candle_dvm::{CompletionRequest, Recommended};
 use js_sys::Reflect;
 use wasm_bindgen::prelude::*;
 use wasm_bindgen::JsCast;
@@ -37,7 +37,40 @@ const NAMES: [&str; 11] = [
     "signal",
 ];
 
-/// The request with what the options say in the place of what it has. A name that is not known is a mistake to be told of, not one to be passed over.
+/// Recommended settings, with a temperature wherever the model's files enable sampling.
+pub fn drawn(model: &Recommended) -> Recommended {
+    let filters = model.top_k.is_some() || model.top_p.is_some() || model.min_p.is_some();
+    match model.draws {
+        Some(false) => Recommended {
+            draws: model.draws,
+            temperature: Some(0.0),
+            repeat_penalty: model.repeat_penalty,
+            ..Recommended::default()
+        },
+        // Transformers draws at 1 where only a filter is given.
+        draws if draws.is_some() || filters => Recommended {
+            temperature: model.temperature.or(Some(1.0)),
+            ..*model
+        },
+        _ => *model,
+    }
+}
+
+/// A request with the recommended settings; greedy without any.
+pub fn recommended(model: &Recommended) -> CompletionRequest {
+    let (said, default) = (drawn(model), CompletionRequest::default());
+    let penalty = said.repeat_penalty.map(|penalty| penalty as f32);
+    CompletionRequest {
+        temperature: said.temperature.unwrap_or(default.temperature),
+        top_k: said.top_k,
+        top_p: said.top_p,
+        min_p: said.min_p,
+        repeat_penalty: penalty.unwrap_or(default.repeat_penalty),
+        ..default
+    }
+}
+
+/// `request` with the given options. A name that is not known is a mistake to be told of, not one to be passed over.
 pub fn request(
     mut request: CompletionRequest,
     options: &JsValue,
@@ -104,7 +137,7 @@ pub fn aborted(options: &JsValue) -> bool {
         .is_some_and(|aborted| aborted.is_truthy())
 }
 
-/// One text, or a list of them.
+/// A string or an array of strings.
 fn texts(value: &JsValue) -> Result<Vec<String>, JsError> {
     let texts: Option<Vec<String>> = match value.dyn_ref::<js_sys::Array>() {
         Some(list) => list.iter().map(|text| text.as_string()).collect(),
