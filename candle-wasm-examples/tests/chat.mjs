@@ -105,7 +105,7 @@ async function packageChat(page, address, prompt) {
     // All of the first prompt, and of its answer but the last token.
     equal(second.usage.reused_tokens >= first.usage.prompt_tokens + 6, true, `tokens that were not read again: ${JSON.stringify(second.usage)}`);
     equal([found.again.stop_reason, found.again.text], ["stop_sequence", first.text.slice(0, 2)], "a stop sequence");
-    const words = [["empty"], ["the user"], ["messages[0]", "role", "tool"], ["messages[0]", "content"], ["max_tokens"], ["stop"],
+    const words = [["empty"], ["role", "user"], ["messages[0]", "role", "tool"], ["messages[0]", "content"], ["max_tokens"], ["stop"],
         ["limit"], ["not wanted"]];
     words.forEach((parts, i) => contains(found.problems[i], ...parts));
     equal([found.after.text, found.after.usage.reused_tokens], [first.text, 0], "after errors");

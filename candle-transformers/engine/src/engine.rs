@@ -288,7 +288,7 @@ impl CandleBackend {
         }
     }
 
-    /// The session that was parked; it has to be one of this model.
+    /// Restores a session of this model.
     pub(crate) fn unpark(&self, parked: Parked) -> Session<'_> {
         Session {
             backend: self,
@@ -321,7 +321,7 @@ impl CandleBackend {
     }
 }
 
-/// A session without its model, for whoever keeps both.
+/// A session without the reference to its model.
 pub(crate) struct Parked {
     state: State,
     position: usize,
@@ -349,7 +349,7 @@ enum State {
 }
 
 impl Session<'_> {
-    /// What of it can be kept beside the model.
+    /// Detaches the session from its model.
     pub(crate) fn park(self) -> Parked {
         Parked {
             state: self.state,

@@ -180,7 +180,7 @@ fn both_ways_to_wait_give_the_same_text() {
     }
 }
 
-/// The template and the makers' sampling come with the small files of a folder.
+/// The template and the settings of sampling come with the small files of a folder.
 #[test]
 fn a_folder_has_a_template_and_sampling() {
     let open = |config: Option<&str>, jinja: Option<&str>| {

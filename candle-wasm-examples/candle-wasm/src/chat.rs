@@ -1,4 +1,4 @@
-//! Conversations as JavaScript gives them: all messages each time.
+//! Messages from JavaScript. Each call passes the whole conversation.
 
 use candle_engine::{Message, Role};
 use js_sys::{Array, Reflect};
@@ -12,7 +12,7 @@ extern "C" {
     pub type JsMessages;
 }
 
-/// What was said before, and what the user says now.
+/// The earlier messages, and the text of the last one, which must be the user's.
 pub fn read(messages: &JsMessages) -> Result<(Vec<Message>, String), JsError> {
     let messages: &JsValue = messages;
     let Some(list) = messages.dyn_ref::<Array>() else {
@@ -25,7 +25,7 @@ pub fn read(messages: &JsMessages) -> Result<(Vec<Message>, String), JsError> {
     match said.pop() {
         Some(last) if last.role == Role::User => Ok((said, last.content)),
         Some(_) => Err(JsError::new(
-            "messages: the last one is not the user's; expected `role: \"user\"`, which the model answers",
+            "messages: the last one does not have `role: \"user\"`; expected a message to answer",
         )),
         None => Err(JsError::new(
             "messages: the list is empty; expected at least one message of the user",
@@ -48,10 +48,7 @@ fn message(index: usize, value: &JsValue) -> Result<Message, JsError> {
             )))
         }
     };
-    let content = text("content").ok_or_else(|| {
-        JsError::new(&format!(
-            "messages[{index}]: `content` is no text; expected a string"
-        ))
-    })?;
+    let content = text("content")
+        .ok_or_else(|| JsError::new(&format!("messages[{index}]: `content` is not a string")))?;
     Ok(Message::new(role, content))
 }

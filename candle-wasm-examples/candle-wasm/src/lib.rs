@@ -43,7 +43,7 @@ const TYPES: &str = r#"
 export interface GenerateOptions {
     /** The most tokens to make; 128 if not given, and 1,024 of `chat`. */
     max_tokens?: number;
-    /** 0 takes the likeliest token each time; above, tokens are drawn. Not given: 0, and with `chat` what the model's files say. */
+    /** 0 takes the likeliest token each time; above, tokens are drawn. If not given: 0, or with `chat` the recommended value. */
     temperature?: number;
     /** Draw only from this many of the most likely tokens. */
     top_k?: number;
@@ -86,7 +86,7 @@ export interface ChatMessage {
 export interface ChatAnswer {
     text: string;
     stop_reason: "end_of_text" | "stop_sequence" | "length" | "cancelled";
-    /** In tokens. `reused_tokens` of the prompt were not read: the model had seen them with the call before. */
+    /** In tokens. `reused_tokens` of the prompt were cached by the previous call. */
     usage: { prompt_tokens: number; completion_tokens: number; total_tokens: number; reused_tokens: number };
     /** Seconds until the first token. */
     prompt_seconds: number;
@@ -96,15 +96,15 @@ export interface ChatAnswer {
 
 export interface ModelInfo {
     name: string;
-    /** How large the weights are. */
+    /** Size of the weights. */
     bytes: number;
-    /** The most tokens of a prompt with its answer. */
+    /** The most tokens of a prompt and its answer together. */
     context_length: number;
     /** Whether `chat` can be used. */
     chat: boolean;
     /** Why not. */
     chat_problem?: string;
-    /** How the model's files have tokens chosen; what they do not say is undefined. */
+    /** Recommended settings; undefined where the model's files have none. */
     sampling: Pick<GenerateOptions, "temperature" | "top_k" | "top_p" | "min_p" | "repeat_penalty">;
 }
 

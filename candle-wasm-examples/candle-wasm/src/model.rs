@@ -29,19 +29,19 @@ struct State {
     device: Device,
     why_cpu: Option<String>,
     dtype: Option<DType>,
-    /// The headers, between reading them and loading.
+    /// The headers, from opening until loading.
     opened: Option<ModelParts>,
     about: Option<About>,
     loaded: Option<Arc<CandleBackend>>,
-    /// The last conversation, with what the model has read of it.
+    /// The last conversation with its cached tokens.
     chat: Option<Chat<'static>>,
 }
 
 #[wasm_bindgen]
 impl WasmModel {
     /// A model whose bytes are at hand: those of a GGUF file, or those of `model.safetensors` with `config.json`, `tokenizer.json` and, if
-    /// there is one, `generation_config.json`. The bytes stay where they are and must not be changed. The chat template of a folder is not
-    /// among them: `open` takes it.
+    /// there is one, `generation_config.json`. The bytes stay where they are and must not be changed. For
+    /// the chat template of a folder, use `open`.
     #[wasm_bindgen(constructor)]
     pub fn new(
         bytes: Uint8Array,
@@ -128,14 +128,14 @@ impl WasmModel {
         Ok(())
     }
 
-    /// What the model's headers say of it: its size, its context, whether it knows conversations.
+    /// Size, context length, chat support and recommended sampling, from the model's headers.
     pub async fn info(&self) -> Result<JsInfo, JsError> {
         Ok(self.about().await?.info())
     }
 
-    /// Answers the last message of a conversation, in the form of the model's own chat template, and calls `callback` with each piece of
-    /// text. What the model has read of the messages with the call before is not read again. Where the options are silent, tokens are
-    /// chosen as the model's files say, and an answer has at most 1,024.
+    /// Answers the last message of a conversation, formatted with the model's chat template, and calls `callback` with each piece of text.
+    /// Tokens of the previous call are reused if the prompt begins with them. Defaults: the sampling settings of the model's files, and at
+    /// most 1,024 tokens.
     pub async fn chat(
         &self,
         messages: JsMessages,
@@ -216,7 +216,7 @@ impl WasmModel {
         listener.finish(done)
     }
 
-    /// What the headers say, which are read if they have not been.
+    /// Metadata; reads the headers on the first call.
     async fn about(&self) -> Result<About, JsError> {
         if let Some(about) = &self.state.borrow().about {
             return Ok(about.clone());
@@ -274,7 +274,7 @@ impl WasmModel {
     }
 }
 
-/// What hears the pieces of a text: a function of JavaScript, and the signal that ends it.
+/// Passes the pieces of a text to a JavaScript function, and checks the abort signal.
 struct Listener<'a> {
     callback: Option<&'a Function>,
     options: &'a JsValue,
@@ -300,7 +300,7 @@ impl<'a> Listener<'a> {
         }
     }
 
-    /// What was made, unless the function threw.
+    /// The completion, or the error that the function threw.
     fn finish(self, done: Completion) -> Result<Completion, JsError> {
         match self.thrown {
             Some(err) => Err(JsError::new(&browser::files::message(&err))),

@@ -37,7 +37,7 @@ const NAMES: [&str; 11] = [
     "signal",
 ];
 
-/// The request with what the options say in the place of what it has. A name that is not known is a mistake to be told of, not one to be passed over.
+/// `request` with the given options. A name that is not known is a mistake to be told of, not one to be passed over.
 pub fn request(
     mut request: CompletionRequest,
     options: &JsValue,
@@ -104,7 +104,7 @@ pub fn aborted(options: &JsValue) -> bool {
         .is_some_and(|aborted| aborted.is_truthy())
 }
 
-/// One text, or a list of them.
+/// A string or an array of strings.
 fn texts(value: &JsValue) -> Result<Vec<String>, JsError> {
     let texts: Option<Vec<String>> = match value.dyn_ref::<js_sys::Array>() {
         Some(list) => list.iter().map(|text| text.as_string()).collect(),

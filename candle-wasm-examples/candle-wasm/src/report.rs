@@ -1,4 +1,4 @@
-//! What JavaScript is told of a model and of what it made.
+//! JavaScript objects that describe models and completions.
 
 use candle_engine::{ChatTemplate, Completion, ModelParts, SamplingDefaults, StopReason};
 use js_sys::{Object, Reflect};
@@ -21,21 +21,21 @@ extern "C" {
     pub type JsInfo;
 }
 
-/// What the headers of a model say.
+/// Metadata from a model's headers.
 #[derive(Clone)]
 pub struct About {
-    /// What to call it in messages.
+    /// Name for error messages.
     pub name: String,
     bytes: u64,
     context: usize,
-    /// How a conversation becomes a prompt, if it comes with that.
+    /// Chat template, if the model has one.
     pub template: Option<Arc<ChatTemplate>>,
-    /// How its makers have tokens chosen.
+    /// SamplingDefaults sampling settings.
     pub sampling: SamplingDefaults,
 }
 
 impl About {
-    /// Of a model that has been opened.
+    /// Metadata of an opened model.
     pub fn new(parts: &ModelParts) -> Self {
         Self {
             name: parts.name().to_string(),
@@ -46,18 +46,19 @@ impl About {
         }
     }
 
-    /// For JavaScript.
+    /// The object `ModelInfo`.
     pub fn info(&self) -> JsInfo {
         let problem = match &self.template {
             None => Some(self.no_template().one_line()),
             Some(template) => template.check().err().map(|err| err.one_line()),
         };
+        let said = self.sampling.resolved();
         let sampling = object([
-            ("temperature", self.sampling.temperature.into()),
-            ("top_k", self.sampling.top_k.map(|k| k as f64).into()),
-            ("top_p", self.sampling.top_p.into()),
-            ("min_p", self.sampling.min_p.into()),
-            ("repeat_penalty", self.sampling.repeat_penalty.into()),
+            ("temperature", said.temperature.into()),
+            ("top_k", said.top_k.map(|k| k as f64).into()),
+            ("top_p", said.top_p.into()),
+            ("min_p", said.min_p.into()),
+            ("repeat_penalty", said.repeat_penalty.into()),
         ]);
         let info = object([
             ("name", self.name.as_str().into()),
@@ -70,7 +71,7 @@ impl About {
         info.unchecked_into()
     }
 
-    /// The error of a conversation with a model that knows none.
+    /// Error for a model without a chat template.
     pub fn no_template(&self) -> candle_engine::Error {
         candle_engine::Error::NoChatTemplate {
             model: self.name.clone(),
@@ -78,7 +79,7 @@ impl About {
     }
 }
 
-/// A completion for JavaScript.
+/// The object `Completion`.
 pub fn completion(done: &Completion) -> JsCompletion {
     let report = object([
         ("text", done.text.as_str().into()),
@@ -91,7 +92,7 @@ pub fn completion(done: &Completion) -> JsCompletion {
     report.unchecked_into()
 }
 
-/// An answer for JavaScript; `reused` tokens of its prompt were not read.
+/// The object `ChatAnswer`; `reused` tokens of the prompt came from the cache.
 pub fn answer(done: &Completion, reused: usize) -> JsAnswer {
     let (prompt, made) = (done.prompt_tokens, done.token_ids.len());
     let usage = object([

@@ -23,25 +23,36 @@ pub struct SamplingDefaults {
 }
 
 impl SamplingDefaults {
-    /// A request that draws so. As in Transformers, tokens are drawn at 1 where a filter alone is mentioned, and not at all where `draws` is
-    /// false; what is not mentioned is as by default.
+    /// With a temperature wherever the model's files say whether tokens are drawn. As in Transformers, they are drawn at 1 where a filter alone
+    /// is mentioned, and not at all where `draws` is false.
+    pub fn resolved(self) -> Self {
+        let filtered = self.top_k.is_some() || self.top_p.is_some() || self.min_p.is_some();
+        match self.draws {
+            Some(false) => Self {
+                draws: self.draws,
+                temperature: Some(0.),
+                repeat_penalty: self.repeat_penalty,
+                ..Self::default()
+            },
+            draws if draws.is_some() || filtered => Self {
+                temperature: self.temperature.or(Some(1.)),
+                ..self
+            },
+            _ => self,
+        }
+    }
+
+    /// A request that draws so; what is not mentioned is as by default.
     pub fn request(&self) -> CompletionRequest {
-        let default = CompletionRequest::default();
-        let repeat_penalty = self.repeat_penalty.map(|penalty| penalty as f32);
-        let penalised = CompletionRequest {
+        let (said, default) = (self.resolved(), CompletionRequest::default());
+        let repeat_penalty = said.repeat_penalty.map(|penalty| penalty as f32);
+        CompletionRequest {
+            temperature: said.temperature.unwrap_or(default.temperature),
+            top_k: said.top_k,
+            top_p: said.top_p,
+            min_p: said.min_p,
             repeat_penalty: repeat_penalty.unwrap_or(default.repeat_penalty),
             ..default
-        };
-        let mentioned = self.temperature.is_some() || self.top_k.is_some() || self.top_p.is_some();
-        match self.draws.unwrap_or(mentioned) {
-            false => penalised,
-            true => CompletionRequest {
-                temperature: self.temperature.unwrap_or(1.),
-                top_k: self.top_k,
-                top_p: self.top_p,
-                min_p: self.min_p,
-                ..penalised
-            },
         }
     }
 
