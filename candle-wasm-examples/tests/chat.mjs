@@ -169,9 +169,11 @@ async function moduleFails(browser, site) {
     let fails = true;
     const proxy = createServer((request, response) => {
         if (fails && request.url.endsWith(".wasm")) return response.writeHead(503).end();
-        get(new URL(request.url, site), { headers: request.headers }, answer => {
+        get(new URL(request.url, site), { agent: false, headers: request.headers }, answer => {
             response.writeHead(answer.statusCode, answer.headers);
             answer.pipe(response);
+            // Of a page that was closed: what it does not read must not block the pages' server.
+            response.on("close", () => answer.destroy());
         });
     });
     await new Promise(done => proxy.listen(0, "127.0.0.1", done));

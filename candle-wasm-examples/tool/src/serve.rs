@@ -6,8 +6,8 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 use tiny_http::{Header, Method, Request, Response, Server, StatusCode};
 
-/// How many requests are answered at once.
-const THREADS: usize = 4;
+/// Number of concurrent requests. A browser opens six connections for a page, and a paused download occupies one.
+const THREADS: usize = 16;
 
 const TYPES: [(&str, &str); 8] = [
     ("html", "text/html; charset=utf-8"),
