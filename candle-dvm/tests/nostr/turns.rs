@@ -139,7 +139,7 @@ fn a_models_own_template_is_used_and_its_special_tokens_are_not_doubled() {
     let result = customer.read(&relay.wait_for(6050, 1)[0]);
     let rendered = ChatTemplate::new(
         "test",
-        "<|begin_of_text|>{{ messages[0].content }}\n".to_string(),
+        "<|begin_of_text|>{% for m in messages %}{{ m.content }}\n{% endfor %}".to_string(),
     );
     let request = CompletionRequest {
         max_tokens: 12,
@@ -149,9 +149,9 @@ fn a_models_own_template_is_used_and_its_special_tokens_are_not_doubled() {
     let mut chat = Chat::new(backend, &rendered, None);
     let said = chat.say(text, &request, &mut |_| ControlFlow::Continue(()));
     let said = said.unwrap();
-    assert_eq!(result.text, said.text);
     let usage = result.usage.unwrap();
     assert_eq!(usage.prompt_tokens, said.prompt_tokens as u64);
+    assert_eq!(result.text, said.text);
     let listed = stdout(&run(&["discover", "--relay", &relay.url]));
     assert!(
         listed.contains(": chat, 1024 tokens of context"),

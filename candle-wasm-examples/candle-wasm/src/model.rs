@@ -119,7 +119,7 @@ impl WasmModel {
         let device = {
             let state = &mut *self.state.borrow_mut();
             state.dtype = dtype;
-            // Another model's memory is free before this one's is asked for.
+            // Another model's memory is free before this one allocates.
             state.loaded = None;
             state.chat = None;
             state.device.clone()

@@ -82,7 +82,7 @@ pub fn request(
     Ok(request)
 }
 
-/// The element type that was asked for.
+/// The requested element type.
 pub fn dtype(options: &JsValue) -> Result<Option<DType>, JsError> {
     let Some(value) = field(options, "dtype") else {
         return Ok(None);

@@ -5,7 +5,7 @@
 // tensors. BLOCKS: the most blocks of a launch. ALIGNED: whether `src` starts at
 // a multiple of 16 bytes.
 //
-// QUICK, of sums and gathers of few bytes: every word travels with the number of the call beside it, to a place of its own on each card,
+// QUICK, of sums and gathers of few bytes: every word travels with the number of the call beside it, to a separate place on each card,
 // where the receiver waits for it. No meeting, no fence.
 //
 // The memory of a rank: flags of the meetings, the number of the last call and of the blocks that are through, then places for tensors: two

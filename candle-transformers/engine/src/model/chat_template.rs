@@ -34,7 +34,7 @@ pub enum Role {
 pub struct Message {
     /// Who says it.
     pub role: Role,
-    /// What is said.
+    /// The text.
     pub content: String,
 }
 
@@ -78,7 +78,7 @@ impl ChatTemplate {
     }
 
     /// The template for prompts that [`CompletionRequest::from_template`](crate::CompletionRequest::from_template) hands to a model with this
-    /// tokenizer: special tokens in what is said are marked, so that they are text. [`CandleBackend::chat_tokens`] does so by itself.
+    /// tokenizer: special tokens in messages are marked and so are text. [`CandleBackend::chat_tokens`] does so by itself.
     ///
     /// [`CandleBackend::chat_tokens`]: crate::CandleBackend::chat_tokens
     pub fn saying_text_to(self, tokenizer: &TextTokenizer) -> Self {

@@ -76,7 +76,7 @@ impl TextTokenizer {
         self.specials.clone()
     }
 
-    /// Marks the special tokens in what is said, in any texts of a value: they are text where [`encode_chat`](Self::encode_chat) comes to
+    /// Marks the special tokens in any texts of a value: they are text where [`encode_chat`](Self::encode_chat) comes to
     /// them.
     pub(crate) fn mark(&self, said: &mut Value) {
         self.specials.mark(said);
