@@ -48,6 +48,29 @@ fn the_completion_alone_goes_to_standard_output() {
     }
 }
 
+/// The names of other programs' options.
+#[test]
+fn short_names_of_options() {
+    let folder = ModelFolder::new();
+    let path = folder.path().to_str().unwrap();
+    let prompt = &golden().prompts[0];
+    let args = [
+        "generate",
+        "-m",
+        path,
+        "-p",
+        &prompt.text,
+        "--device",
+        "cpu",
+    ];
+    let output = run(&[&args[..], &["--max-tokens", "48"]].concat());
+    assert_eq!(stdout(&output), format!("{}\n", prompt.greedy_text));
+    assert_one_line(
+        &["chat", "-m", path, "--ctx-size", "9"],
+        &["no chat template"],
+    );
+}
+
 #[test]
 fn json_is_one_object() {
     let prompt = &golden().prompts[7];

@@ -27,7 +27,7 @@ use std::sync::Arc;
 #[command(allow_negative_numbers = true)]
 pub(super) struct Args {
     /// A GGUF file, a Hugging Face folder (config.json, tokenizer.json, safetensors) or a Hub model, owner/name[@revision][:file.gguf]
-    #[arg(long, value_name = "MODEL")]
+    #[arg(short, long, value_name = "MODEL")]
     model: PathBuf,
     /// System prompt
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
@@ -50,7 +50,7 @@ pub(super) struct Args {
     max_tokens: usize,
     /// Maximum number of tokens of the conversation that the model reads and writes; when it is full, the oldest turns are dropped
     /// [default: the model's limit]
-    #[arg(long, value_name = "N")]
+    #[arg(long, alias = "ctx-size", value_name = "N")]
     context: Option<usize>,
     /// Prompt lookup: guess up to N tokens (say 7) from repetitions in the text and verify them in one step. The output is the same; text
     /// that quotes itself is faster. Steps with guesses wait for the host, so a GPU gains only on long quotations

@@ -19,11 +19,11 @@ use std::time::Instant;
 #[command(allow_negative_numbers = true)]
 pub(super) struct Args {
     /// Text to complete; `-` reads it from standard input and drops the last line break
-    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
+    #[arg(short, long, value_name = "TEXT", allow_hyphen_values = true)]
     prompt: String,
     /// A GGUF file, a Hugging Face folder (config.json, tokenizer.json, safetensors) or a Hub model, owner/name[@revision][:file.gguf]
     /// [default: the small embedded model]
-    #[arg(long, value_name = "MODEL")]
+    #[arg(short, long, value_name = "MODEL")]
     model: Option<PathBuf>,
     /// Device to run on
     #[arg(long, default_value_t, value_parser = DeviceParser)]
