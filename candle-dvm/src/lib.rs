@@ -30,7 +30,7 @@
 //! - `cli`: the commands; not in a browser.
 
 #![deny(missing_docs)]
-// Whether a device may be shared between threads is asked through all of wgpu's types.
+// The check that a device is Send and Sync goes through all of wgpu's types.
 #![recursion_limit = "256"]
 
 #[cfg(not(target_arch = "wasm32"))]

@@ -4,7 +4,7 @@
 //! What is not supported is an error that names the field, never passed over: a client must not believe that it was done.
 
 #![deny(missing_docs)]
-// Whether a device may be shared between threads is asked through all of wgpu's types.
+// The check that a device is Send and Sync goes through all of wgpu's types.
 #![recursion_limit = "256"]
 
 mod access;
