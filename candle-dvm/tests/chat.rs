@@ -402,7 +402,7 @@ fn commands_in_a_pipe() {
     assert_eq!(stdout(&output), answers.join("\n") + "\n");
     let stderr = String::from_utf8(output.stderr).unwrap();
     for part in [
-        "there is no answer to give again",
+        "the model has not answered yet",
         "the system prompt is set",
         "/set top-p 7: expected a number above 0 and at most 1",
         "temperature 0, max-tokens 12",

@@ -223,7 +223,7 @@ impl Talk<'_> {
                 Ok(())
             }
             Ok(None) => {
-                note("there is no answer to give again");
+                note("the model has not answered yet");
                 Ok(())
             }
             // Another message may fit.
