@@ -7,7 +7,7 @@ import { equal, launch, name, open, test } from "./harness.mjs";
 import { modelFiles, serve } from "./models.mjs";
 
 const PACKAGE = "target/web/site/candle-wasm";
-const MODEL = "candle-dvm/model";
+const MODEL = "candle-transformers/engine/model";
 
 const INDEX = '<!doctype html><html lang="en"><title>App</title><main id="app"></main><script type="module" src="/main.js"></script></html>';
 const MAIN = `

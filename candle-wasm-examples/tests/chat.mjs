@@ -9,7 +9,7 @@ import { contains, equal, launch, load, name, open, pressLoad, set, test, text, 
 import { markdown } from "./markdown.mjs";
 import { modelFiles, serve } from "./models.mjs";
 
-const MODEL = "candle-dvm/model";
+const MODEL = "candle-transformers/engine/model";
 const TEMPLATE = "{{ bos_token }}{% for m in messages %}{{ m.content }}{% if m.role == 'assistant' %}\n\n{% endif %}{% endfor %}";
 
 export async function run(site, screenshots) {
