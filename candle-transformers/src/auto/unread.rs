@@ -107,7 +107,7 @@ fn another(value: &Value) -> Value {
 
 /// The fields of a `config.json`, those of an object `text_config` too, that could change the logits of its model and that nothing reads.
 ///
-/// A field counts as read if another value of it changes the decoder or is refused, also where a switch beside it is the other way round.
+/// In alphabetical order. A field counts as read if another value of it changes the decoder or is refused, also where a switch beside it is the other way round.
 ///
 /// # Errors
 /// As for [`config_spec`](super::config_spec).
@@ -136,7 +136,10 @@ pub fn unread_fields(config: &str) -> Result<Vec<String>> {
                 spec(&changed).is_ok_and(|after| after == *before)
             })
     });
-    Ok(unread.collect())
+    let mut unread: Vec<String> = unread.collect();
+    // The order of a JSON object depends on a feature of serde_json.
+    unread.sort();
+    Ok(unread)
 }
 
 fn spec(fields: &Map<String, Value>) -> Result<DecoderSpec> {
