@@ -14,8 +14,8 @@ use crate::{CpuStorage, DType, Result};
 /// The most bytes that are read without waiting: token ids, rows of logits. A copy of more takes longer than a wait.
 const STAGED: usize = 1 << 20;
 
-/// Memory of the host that the card writes by itself.
-struct Pinned {
+/// Memory of the host that the card reads and writes by itself.
+pub(super) struct Pinned {
     context: Arc<CudaContext>,
     host: *mut u8,
 }
@@ -23,13 +23,31 @@ struct Pinned {
 // SAFETY: plain memory, used by one read at a time.
 unsafe impl Send for Pinned {}
 
+impl Pinned {
+    /// Memory with arbitrary contents.
+    pub(super) fn new(context: &Arc<CudaContext>, bytes: usize, user: &str) -> Result<Self> {
+        context.bind_to_thread().w()?;
+        // SAFETY: bytes that are written before they are read.
+        let host = unsafe { driver::malloc_host(bytes, 0) }
+            .during(|| format!("allocating {bytes} bytes of the host for {user}"))?;
+        Ok(Self {
+            context: context.clone(),
+            host: host.cast(),
+        })
+    }
+
+    pub(super) fn host(&self) -> *mut u8 {
+        self.host
+    }
+}
+
 impl Drop for Pinned {
     fn drop(&mut self) {
         let bound = self.context.bind_to_thread();
-        // SAFETY: made by `malloc_host`, freed once, after the copy into it was waited for.
+        // SAFETY: made by `malloc_host`, freed once, after the card's last use was waited for.
         let freed = bound.and_then(|()| unsafe { driver::free_host(self.host.cast()) });
         if let Err(err) = freed {
-            tracing::warn!(?err, "cannot free the memory for readback");
+            tracing::warn!(?err, "cannot free pinned memory");
         }
     }
 }
@@ -43,14 +61,7 @@ impl Staging {
         if let Some(pinned) = self.0.lock().pop() {
             return Ok(pinned);
         }
-        context.bind_to_thread().w()?;
-        // SAFETY: bytes that are written before they are read.
-        let host = unsafe { driver::malloc_host(STAGED, 0) }
-            .during(|| format!("allocating {STAGED} bytes of the host for readback"))?;
-        Ok(Pinned {
-            context: context.clone(),
-            host: host.cast(),
-        })
+        Pinned::new(context, STAGED, "readback")
     }
 
     fn give_back(&self, pinned: Pinned) {

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use cudarc::driver::sys::{self, CUstream};
+use cudarc::driver::CudaContext;
 use parking_lot::Mutex;
 
 use super::super::device::CudaDevice;
@@ -196,6 +197,16 @@ impl Member {
     }
 }
 
+/// Whether a card can read and write the memory of another one.
+pub(super) fn reaches(reader: &CudaContext, owner: &CudaContext) -> Result<bool> {
+    let mut reaches = 0;
+    // SAFETY: a place for a number; both cards are open.
+    unsafe { sys::cuDeviceCanAccessPeer(&mut reaches, reader.cu_device(), owner.cu_device()) }
+        .result()
+        .w()?;
+    Ok(reaches != 0)
+}
+
 /// Lets the cards reach each other's tensors, which come from pools: NCCL copies directly between cards of one process.
 pub(super) fn share_memory(devices: &[CudaDevice]) -> Result<()> {
     for owner in devices {
@@ -204,14 +215,7 @@ pub(super) fn share_memory(devices: &[CudaDevice]) -> Result<()> {
             if owner.ordinal() == reader.ordinal() {
                 continue;
             }
-            let mut reaches = 0;
-            // SAFETY: a place for a number; both cards are open.
-            unsafe {
-                sys::cuDeviceCanAccessPeer(&mut reaches, reader.cu_device(), owner.cu_device())
-            }
-            .result()
-            .w()?;
-            if reaches == 0 {
+            if !reaches(reader, owner)? {
                 continue;
             }
             let access = sys::CUmemAccessDesc {

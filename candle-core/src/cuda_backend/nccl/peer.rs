@@ -3,13 +3,15 @@
 
 use std::sync::Arc;
 
-use cudarc::driver::{result as driver, sys, CudaContext, CudaSlice};
+use cudarc::driver::{CudaContext, CudaSlice, DevicePtr};
 
 use super::super::device::CudaDevice;
 use super::super::elem::{bits_type, c_type};
-use super::super::error::{During, WrapErr};
+use super::super::error::WrapErr;
 use super::super::kernel::{source, Kernel};
 use super::super::launch::{Args, Grid};
+use super::super::readback::Pinned;
+use super::member::reaches;
 use crate::backend::BackendDevice;
 use crate::distributed::call::{Call, Op};
 use crate::Result;
@@ -57,40 +59,25 @@ pub(super) struct Peer {
 }
 
 /// A word of the host that kernels look at while they wait: not 0 if the group has ended.
-struct Stop {
-    context: Arc<CudaContext>,
-    word: *mut u32,
-}
+struct Stop(Pinned);
 
-// SAFETY: a word that is written once, by anyone.
-unsafe impl Send for Stop {}
-// SAFETY: as above.
+// SAFETY: a word that is written as a whole, by anyone.
 unsafe impl Sync for Stop {}
 
 impl Stop {
     fn new(context: &Arc<CudaContext>) -> Result<Self> {
-        context.bind_to_thread().w()?;
-        // SAFETY: a word, written before a kernel reads it.
-        let word = unsafe { driver::malloc_host(4, 0) }
-            .during(|| "allocating a word of the host for a group".into())?
-            .cast::<u32>();
-        // SAFETY: it was just allocated.
-        unsafe { word.write_volatile(0) };
-        Ok(Self {
-            context: context.clone(),
-            word,
-        })
+        let stop = Self(Pinned::new(context, size_of::<u32>(), "a group")?);
+        stop.set(0);
+        Ok(stop)
     }
-}
 
-impl Drop for Stop {
-    fn drop(&mut self) {
-        let bound = self.context.bind_to_thread();
-        // SAFETY: made by `malloc_host`, freed once; the stream has been waited for.
-        let freed = bound.and_then(|()| unsafe { driver::free_host(self.word.cast()) });
-        if let Err(err) = freed {
-            tracing::warn!(?err, "cannot free the word of a group");
-        }
+    fn word(&self) -> *mut u32 {
+        self.0.host().cast()
+    }
+
+    fn set(&self, value: u32) {
+        // SAFETY: the word lives as long as this.
+        unsafe { self.word().write_volatile(value) }
     }
 }
 
@@ -102,14 +89,7 @@ fn all_reach(devices: &[CudaDevice]) -> Result<bool> {
             if owner.ordinal() == reader.ordinal() {
                 continue;
             }
-            let mut reaches = 0;
-            // SAFETY: a place for a number; both cards are open.
-            unsafe {
-                sys::cuDeviceCanAccessPeer(&mut reaches, reader.cu_device(), owner.cu_device())
-            }
-            .result()
-            .w()?;
-            if reaches == 0 {
+            if !reaches(reader, owner)? {
                 return Ok(false);
             }
         }
@@ -158,7 +138,6 @@ pub(super) fn connect(devices: &[CudaDevice]) -> Result<Option<Vec<Peer>>> {
 
 impl Mailbox {
     fn address(&self) -> u64 {
-        use cudarc::driver::DevicePtr;
         let (address, _) = self.memory.device_ptr(self.device.stream());
         address
     }
@@ -216,7 +195,7 @@ impl Peer {
             .size(bytes)
             .value(self.rank as u32)
             .value(root as u32)
-            .value(self.stop.word as u64);
+            .value(self.stop.word() as u64);
         let grid = Grid::new([blocks as u32, 1, 1], threads as u32);
         self.device.launch(&kernel, grid, args)?;
         Ok(true)
@@ -224,7 +203,6 @@ impl Peer {
 
     /// Releases a kernel that waits.
     pub(super) fn stop(&self) {
-        // SAFETY: the word lives as long as this.
-        unsafe { self.stop.word.write_volatile(1) }
+        self.stop.set(1);
     }
 }

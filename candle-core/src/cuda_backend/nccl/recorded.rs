@@ -5,7 +5,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::super::device::CudaDevice;
-use super::team::Team;
+use super::team::digest;
 use super::watch::Shared;
 use crate::distributed::call::{Call, Op};
 use crate::{DType, Result};
@@ -49,13 +49,13 @@ impl CudaDevice {
         match known {
             Some(one) => {
                 one.calls += 1;
-                one.digest = Team::digest(one.digest, call);
+                one.digest = digest(one.digest, call);
             }
             None => all.push(RecordedCalls {
                 shared: shared.clone(),
                 rank,
                 calls: 1,
-                digest: Team::digest(0, call),
+                digest: digest(0, call),
             }),
         }
         true

@@ -80,11 +80,6 @@ impl Team {
         self.lock().ranks[rank]
     }
 
-    /// A digest of a call after those of `before`.
-    pub(super) fn digest(before: u64, call: &Call) -> u64 {
-        digest(before, call)
-    }
-
     /// Says that `rank` makes a call, which may be put into the card's stream then.
     ///
     /// The first call of a kind waits for the other ranks' calls here: NCCL connects them then, on the host, where nothing could end the
@@ -236,8 +231,8 @@ fn kind(call: &Call) -> Kind {
     (op, call.dtype, bytes.next_power_of_two())
 }
 
-/// The same on all machines, which std's hashes are not said to be.
-fn digest(before: u64, call: &Call) -> u64 {
+/// A digest of a call after those of `before`: the same on all machines, which std's hashes are not said to be.
+pub(super) fn digest(before: u64, call: &Call) -> u64 {
     let mix = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
     call.to_string().bytes().fold(before ^ 0xcbf2, mix)
 }
