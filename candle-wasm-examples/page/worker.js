@@ -82,3 +82,34 @@ export function answer(handlers, told = {}) {
         }
     };
 }
+
+/**
+ * A worker with one language model, which `load` of the package opens. `kinds`: for each kind of request a function of the model, the request
+ * and what hears the pieces of the text; its `options` have the signal that ends the text.
+ */
+export function textWorker(load, kinds) {
+    const wasm = fetched(load);
+    let model = null;
+    let stop = new AbortController();
+    const handlers = {
+        async load(request) {
+            const { WasmModel } = await wasm();
+            const loaded = await languageModel(WasmModel, request, () => {
+                // The memory of the model before is free for this one.
+                model?.free();
+                model = null;
+            });
+            model = loaded.model;
+            return loaded.shown;
+        },
+    };
+    for (const [kind, text] of Object.entries(kinds)) {
+        handlers[kind] = async request => {
+            if (!model) throw new Error("no model loaded: load one first");
+            stop = new AbortController();
+            const onPiece = piece => postMessage({ kind: "piece", piece });
+            return text(model, { ...request, options: { ...request.options, signal: stop.signal } }, onPiece);
+        };
+    }
+    answer(handlers, { stop: () => stop.abort() });
+}

@@ -1,27 +1,7 @@
 // The model, beside the page's thread. One request at a time; each answer carries its request's id.
 import { load } from "../candle-wasm/index.js";
-import { answer, fetched, languageModel } from "../worker.js";
+import { textWorker } from "../worker.js";
 
-const wasm = fetched(load);
-let model = null;
-let stop = new AbortController();
-
-answer({
-    async load(request) {
-        const { WasmModel } = await wasm();
-        const loaded = await languageModel(WasmModel, request, () => {
-            // The memory of the model before is free for this one.
-            model?.free();
-            model = null;
-        });
-        model = loaded.model;
-        return loaded.shown;
-    },
-
-    async generate({ prompt, options }) {
-        if (!model) throw new Error("no model loaded: load one first");
-        stop = new AbortController();
-        const onPiece = piece => postMessage({ kind: "piece", piece });
-        return model.generate_stream(prompt, { ...options, signal: stop.signal }, onPiece);
-    },
-}, { stop: () => stop.abort() });
+textWorker(load, {
+    generate: (model, { prompt, options }, onPiece) => model.generate_stream(prompt, options, onPiece),
+});
