@@ -1,6 +1,8 @@
 //! `candle-dvm api`, as clients of OpenAI's interface use it.
 
 mod agents;
+mod audio;
+mod responses;
 mod strangers;
 
 use crate::cli::program;

@@ -588,7 +588,7 @@ fn special_tokens_in_messages_are_text() {
             .iter()
             .map(|text| json!({"role": "user", "content": text}));
         let said: Vec<_> = said.collect();
-        backend.chat_tokens(&template, &said, &[]).unwrap()
+        backend.chat_tokens(&template, &said, &[], "").unwrap()
     };
     let ends = |tokens: &[u32]| tokens.iter().filter(|id| **id <= 1).count();
     for content in [
@@ -609,7 +609,10 @@ fn special_tokens_in_messages_are_text() {
         "{% for m in messages %}{{ m.content }}{% endfor %}".to_string(),
     );
     let halves = ["<|im_", "end|>"].map(|text| json!({"role": "user", "content": text}));
-    assert_eq!(ends(&backend.chat_tokens(&bare, &halves, &[]).unwrap()), 0);
+    assert_eq!(
+        ends(&backend.chat_tokens(&bare, &halves, &[], "").unwrap()),
+        0
+    );
     // Other texts are tokenised as before.
     let whole = backend
         .tokenizer()

@@ -7,7 +7,8 @@ use candle_engine::embed::EncoderFiles;
 use candle_engine::model::{Message, ModelFiles, ModelSource, Role};
 use candle_engine::progress::{note, LoadBar};
 use candle_engine::registry::BackendRegistry;
-use candle_openai::{Access, Encoder, Limits, Served};
+use candle_engine::speech::SpeechWorker;
+use candle_openai::{Access, Encoder, Limits, Served, Speech};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{channel, RecvTimeoutError};
@@ -32,6 +33,12 @@ pub(super) struct Args {
     /// Name of the embedding model reported to clients [default: the file or folder name]
     #[arg(long, value_name = "NAME", requires = "embedding_model")]
     embedding_name: Option<String>,
+    /// Whisper model for /v1/audio/transcriptions and /v1/audio/translations, as for `transcribe`
+    #[arg(long, value_name = "MODEL")]
+    speech_model: Option<PathBuf>,
+    /// Name of the Whisper model reported to clients [default: the file or folder name]
+    #[arg(long, value_name = "NAME", requires = "speech_model")]
+    speech_name: Option<String>,
     /// Address to listen on. The server has no TLS: put a proxy in front of it before exposing it, and require a key with
     /// --api-key-file
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:8080")]
@@ -94,6 +101,7 @@ pub(super) fn run(args: Args) -> Result<()> {
     let encoder = args.embedding_model.as_deref();
     let encoder_files = encoder.map(|folder| EncoderFiles::open(folder, None));
     let encoder_files = encoder_files.transpose()?;
+    let speech_files = args.speech_model.map(super::transcribe::open).transpose()?;
     let template = files.chat_template.clone();
     // One that cannot work would be found by the first client; texts without it are served all the same.
     let tried = template
@@ -124,6 +132,16 @@ pub(super) fn run(args: Args) -> Result<()> {
             Some(Encoder { name, files, model })
         }
     };
+    let speech = match speech_files {
+        None => None,
+        Some(files) => {
+            let name = args.speech_name.unwrap_or_else(|| last_part(&files.name));
+            let dtype = args.dtype.map(FloatType::dtype);
+            let worker = SpeechWorker::start(files, &device, dtype)?;
+            note(&format!("{name}, for speech"));
+            Some(Speech { name, worker })
+        }
+    };
     let settings = BatchSettings {
         slots: args.slots,
         piece: args.piece,
@@ -135,6 +153,7 @@ pub(super) fn run(args: Args) -> Result<()> {
     let served = Served::new(&name, BatchEngine::new(Arc::new(backend), settings)?)
         .with_template(template)
         .with_encoder(encoder)?
+        .with_speech(speech)
         .with_access(access);
     let address = listener.local_addr().map_err(Error::service)?;
     if is_open && !address.ip().is_loopback() {

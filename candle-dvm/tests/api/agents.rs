@@ -386,7 +386,7 @@ fn functions_are_called() {
     let plain = json!([user, {"role": "assistant", "content": "Rome"}, {"role": "tool", "content": "sunny"}]);
     assert_eq!(prompt(said), prompt(plain));
     for (fields, part) in [
-        (json!({"tool_choice": "required"}), "tool_choice"),
+        (json!({"tool_choice": {"type": "custom"}}), "tool_choice"),
         (json!({"tools": [{"type": "web_search"}]}), "tools[0]"),
         (
             json!({"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]}]}),

@@ -210,7 +210,8 @@ impl CandleBackend {
         self.tokenizer.check_bytes(bytes, self.max_positions)
     }
 
-    /// The tokens of a conversation's prompt. Special tokens are those of the template: in messages they are text.
+    /// The tokens of a conversation's prompt, and of the text that its answer `begins` with. Special tokens are those of the template and
+    /// of the beginning: in messages they are text.
     ///
     /// # Errors
     /// A template that cannot be rendered; a prompt without tokens, or longer than the model's positions.
@@ -219,9 +220,10 @@ impl CandleBackend {
         template: &ChatTemplate,
         messages: &[Value],
         tools: &[Value],
+        begins: &str,
     ) -> Result<Vec<u32>> {
         let prompt = self.marked_prompt(template, messages, tools)?;
-        self.rendered_tokens(&prompt)
+        self.rendered_tokens(&(prompt + begins))
     }
 
     /// As [`chat_tokens`](Self::chat_tokens), of any length.

@@ -89,6 +89,9 @@ pub enum Error {
         /// What is wrong, and what to do.
         problem: String,
     },
+    /// What was asked of a recording, and the speech model cannot do.
+    #[error("{0}")]
+    Speech(String),
     /// A chat template that cannot be rendered.
     #[error("{origin}: {problem}")]
     ChatTemplate {
@@ -104,7 +107,7 @@ pub enum Error {
         model: String,
     },
     /// More completions at once than there are places for.
-    #[error("{0} completions are running or queued, the maximum; try again later")]
+    #[error("{0} requests are running or queued, the maximum; try again later")]
     Busy(usize),
     /// A model whose completions cannot share a cache, and why.
     #[error("this model does not support batching: {0}")]

@@ -50,8 +50,8 @@
 //!   [`stream`]: tokens to text; [`chat`]: conversations.
 //! - [`registry`], [`device`], [`devices`]: the available backends. [`model`]: files and weights; [`mod@format`]: the storage
 //!   formats of weights.
-//! - `audio`, `speech`: sound files and their transcription. `embed`: text embeddings. `batch`: several completions at once. None of them
-//!   in a browser. `secret_file`: keys that others must not read; `terminal`: text without control
+//! - `audio`, `speech`: sound files and their transcription. `embed`: text embeddings. `batch`: several completions at once; `queue`: one request after
+//!   the other. None of them in a browser. `secret_file`: keys that others must not read; `terminal`: text without control
 //!   characters.
 
 #![deny(missing_docs)]
@@ -77,6 +77,8 @@ pub mod generation;
 pub mod model;
 #[cfg(not(target_arch = "wasm32"))]
 pub mod progress;
+#[cfg(not(target_arch = "wasm32"))]
+pub mod queue;
 pub mod registry;
 #[cfg(not(target_arch = "wasm32"))]
 pub mod secret_file;

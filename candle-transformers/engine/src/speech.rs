@@ -31,6 +31,11 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use tokenizers::Tokenizer;
 
+pub mod subtitles;
+mod worker;
+
+pub use worker::{Asked, Heard, Listener, SpeechWorker, MAX_SECONDS};
+
 const LOADING: &str = "loading the weights";
 
 /// A Whisper whose files have been read and checked, and that is on no device yet.
@@ -132,9 +137,7 @@ impl SpeechFiles {
     /// # Errors
     /// The tokenizer refuses it.
     pub fn tokens(&self, text: &str) -> Result<Vec<u32>> {
-        let encoding = self.tokenizer.encode(format!(" {}", text.trim()), false);
-        let encoding = encoding.map_err(|err| Error::Tokenizer(err.to_string()))?;
-        Ok(encoding.get_ids().to_vec())
+        tokens(&self.tokenizer, text)
     }
 
     /// The model on `device` with activations of `dtype`: by default f32 on the CPU and beside quantised weights, f16 elsewhere. `options`
@@ -180,6 +183,12 @@ impl SpeechFiles {
             }
         }
     }
+}
+
+fn tokens(tokenizer: &Tokenizer, text: &str) -> Result<Vec<u32>> {
+    let encoding = tokenizer.encode(format!(" {}", text.trim()), false);
+    let encoding = encoding.map_err(|err| Error::Tokenizer(err.to_string()))?;
+    Ok(encoding.get_ids().to_vec())
 }
 
 /// Where somebody speaks in `samples` at 16 kHz, as Silero VAD hears it on the CPU: `file` is `silero_vad_16k.safetensors` of the Python

@@ -1,10 +1,11 @@
 //! `/v1/chat/completions`.
 
 use super::fields::{Common, Fields};
-use super::grammar::Grammar;
-use super::reply::{self, Event};
-use super::tools::{self, Tools};
-use super::{access, messages, now, ApiError, Served};
+use super::grammar::{self, Grammar};
+use super::messages::Conversation;
+use super::reply::{self, Event, Framing};
+use super::tools::{self, Layout, Said, Tools};
+use super::{access, now, ApiError, Served};
 use axum::extract::{self, State};
 use axum::response::{IntoResponse, Response};
 use axum::Json;
@@ -18,7 +19,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
 
 /// As at OpenAI.
-const MAX_TOP: usize = 20;
+pub(super) const MAX_TOP: usize = 20;
 /// The end of a text that calls functions.
 const CALLS: &str = "tool_calls";
 
@@ -36,13 +37,7 @@ impl Prepared {
     fn new(served: &Served, bytes: &[u8]) -> Result<Self, ApiError> {
         let mut fields = Fields::parse(bytes)?;
         let common = Common::take(&mut fields, served)?;
-        let Some(template) = &served.template else {
-            let error = candle_engine::Error::NoChatTemplate {
-                model: served.name.clone(),
-            };
-            return Err(ApiError::field("messages", error.one_line()));
-        };
-        let said = messages::read(fields.need("messages", "a list of messages")?)?;
+        let messages = fields.need("messages", "a list of messages")?;
         let count = "a whole number";
         let max_tokens: Option<usize> = fields.take("max_tokens", count)?;
         let max_tokens = fields.take("max_completion_tokens", count)?.or(max_tokens);
@@ -57,15 +52,19 @@ impl Prepared {
             let problem = format!("{top}; the maximum is {MAX_TOP}");
             return Err(fields.wrong("top_logprobs", problem));
         }
-        let tools = Tools::take(&mut fields)?;
-        let grammar = served.grammars.take(&mut fields, served)?;
+        let tools = Tools::take(&mut fields, Layout::Nested)?;
+        let format = grammar::response_format(&mut fields)?;
         fields.end()?;
-        let backend = served.engine.backend();
-        let length = |message: &Value| message["content"].as_str().map_or(0, str::len);
-        backend.check_bytes(said.iter().map(length).sum())?;
+        let said = Conversation {
+            place: "messages",
+            messages,
+            tools: &tools,
+            format,
+        };
+        let (tokens, grammar) = said.prepare(served)?;
         Ok(Self {
-            tokens: backend.chat_tokens(template, &said, &tools.all)?,
-            max_tokens: max_tokens.unwrap_or(backend.max_positions()),
+            tokens,
+            max_tokens: max_tokens.unwrap_or(served.engine.backend().max_positions()),
             common,
             logprobs,
             grammar,
@@ -166,9 +165,7 @@ fn streamed(
     let made = Arc::new(AtomicUsize::new(0));
     let each = receivers.into_iter().enumerate().map(|(index, receiver)| {
         let (chunk, served, made) = (chunk.clone(), served.clone(), made.clone());
-        let tools = tools.clone();
-        // The text so far, and how much of it is out: what may be a call is held back.
-        let (mut whole, mut out_to) = (String::new(), 0);
+        let mut said = Said::new(tools.clone());
         let mut begun = false;
         // The logprobs of tokens whose text is not out yet.
         let mut held: Vec<Value> = Vec::new();
@@ -194,25 +191,21 @@ fn streamed(
                     held.push(described(served.engine.backend().tokenizer(), &likely));
                 }
                 Event::Piece(piece) => {
-                    whole.push_str(&piece);
-                    let certain = tools.certain(&whole);
-                    if certain > out_to {
-                        let piece = &whole[out_to..certain];
+                    let piece = said.push(&piece);
+                    if !piece.is_empty() {
                         out.push(delta(json!({ "content": piece }), &mut held, Value::Null));
-                        out_to = certain;
                     }
                 }
                 Event::Done(Ok(completion)) => {
                     made.fetch_add(completion.token_ids.len(), Ordering::Relaxed);
-                    let read = tools.read(&whole);
+                    let (rest, calls) = said.end();
                     let mut reason = reply::finish_reason(&completion);
-                    if !read.calls.is_empty() {
+                    if !calls.is_empty() {
                         reason = CALLS;
-                        let calls = json!({ "tool_calls": tools::json(&read.calls, true) });
+                        let calls = json!({ "tool_calls": tools::json(&calls, true) });
                         out.push(delta(calls, &mut held, Value::Null));
-                    } else if out_to < whole.len() {
-                        let rest = json!({ "content": &whole[out_to..] });
-                        out.push(delta(rest, &mut held, Value::Null));
+                    } else if !rest.is_empty() {
+                        out.push(delta(json!({ "content": rest }), &mut held, Value::Null));
                     }
                     out.push(delta(json!({}), &mut held, reason.into()));
                 }
@@ -227,11 +220,12 @@ fn streamed(
         let made = made.load(Ordering::Relaxed);
         with_usage.then(|| chunk(json!([]), reply::usage(prompt, made)))
     });
-    reply::stream(all.chain(last.filter_map(std::future::ready)))
+    let all = all.chain(last.filter_map(std::future::ready));
+    reply::stream(all, Framing::Done)
 }
 
 /// A token with its logarithmic probability, and those of the likeliest.
-fn described(tokenizer: &TextTokenizer, likely: &Likely) -> Value {
+pub(super) fn described(tokenizer: &TextTokenizer, likely: &Likely) -> Value {
     let token = |id: u32, logprob: f32| {
         let text = reply::token_text(tokenizer, id);
         json!({ "token": text, "logprob": logprob, "bytes": text.as_bytes() })

@@ -1,7 +1,7 @@
 //! `/v1/completions`.
 
 use super::fields::{Common, Fields, Input};
-use super::reply::{self, Event};
+use super::reply::{self, Event, Framing};
 use super::{access, now, ApiError, Served};
 use axum::extract::{self, State};
 use axum::response::{IntoResponse, Response};
@@ -173,7 +173,7 @@ pub(super) async fn create(
         with_usage.then(|| chunk(json!([]), reply::usage(prompt_tokens, made)))
     });
     let last = last.filter_map(std::future::ready);
-    Ok(reply::stream(all.chain(last)))
+    Ok(reply::stream(all.chain(last), Framing::Done))
 }
 
 /// The tokens of a text whose first begins at the character `offset`.

@@ -78,6 +78,12 @@ impl ApiError {
         Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, None, problem)
     }
 
+    /// A body that is no form by its type.
+    pub(super) fn form() -> Self {
+        let problem = "expected a form of Content-Type: multipart/form-data with a boundary";
+        Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, None, problem)
+    }
+
     /// A body of more than `most` bytes.
     pub(super) fn too_large(most: usize) -> Self {
         let problem = format!("the request is too large; the maximum is {most} bytes");
@@ -146,6 +152,8 @@ impl From<Error> for ApiError {
                 let code = Some("context_length_exceeded");
                 (StatusCode::BAD_REQUEST, None, code)
             }
+            Error::File { .. } => (StatusCode::BAD_REQUEST, Some("file"), None),
+            Error::Speech(_) => (StatusCode::BAD_REQUEST, None, None),
             Error::Text { .. } | Error::ChatTemplate { .. } | Error::Tokenizer(_) => {
                 (StatusCode::BAD_REQUEST, None, None)
             }
@@ -176,7 +184,7 @@ pub(super) async fn no_such_path(method: Method, uri: Uri) -> ApiError {
     ApiError {
         status: StatusCode::NOT_FOUND,
         message: format!(
-            "unknown route {method} {}; expected /v1/models, /v1/completions, /v1/chat/completions, /v1/embeddings, /tokenize, /detokenize, /health or /metrics",
+            "unknown route {method} {}; expected /v1/models, /v1/completions, /v1/chat/completions, /v1/responses, /v1/embeddings, /v1/audio/transcriptions, /v1/audio/translations, /tokenize, /detokenize, /health or /metrics",
             short(uri.path())
         ),
         param: None,

@@ -55,6 +55,11 @@ impl Fields {
         ApiError::field(&format!("{}{name}", self.prefix), problem)
     }
 
+    /// A field that has not been taken; `null` if it is absent.
+    pub(super) fn value(&self, name: &str) -> Value {
+        self.map.get(name).cloned().unwrap_or_default()
+    }
+
     /// Takes a field.
     ///
     /// # Errors
@@ -95,7 +100,7 @@ impl Fields {
     ///
     /// # Errors
     /// It has another value.
-    fn harmless(&mut self, name: &str, values: &[Value]) -> Result<(), ApiError> {
+    pub(super) fn harmless(&mut self, name: &str, values: &[Value]) -> Result<(), ApiError> {
         let is_same = |value: &Value, known: &Value| match (value.as_f64(), known.as_f64()) {
             (Some(a), Some(b)) => a == b,
             _ => value == known,
@@ -109,6 +114,11 @@ impl Fields {
         }
     }
 
+    /// What was not taken.
+    pub(super) fn into_map(self) -> Map<String, Value> {
+        self.map
+    }
+
     /// Refuses what was not taken.
     ///
     /// # Errors
@@ -117,17 +127,20 @@ impl Fields {
         use serde_json::json;
         self.map.retain(|name, _| !NOTES.contains(&name.as_str()));
         for (name, values) in [
+            ("background", json!([false])),
             ("best_of", json!([1])),
             ("echo", json!([false])),
             ("function_call", json!(["none", "auto"])),
             ("functions", json!([[]])),
             ("modalities", json!([["text"]])),
+            ("reasoning", json!([{}, {"effort": "none"}])),
             ("reasoning_effort", json!(["none"])),
             ("repetition_penalty", json!([1])),
             ("response_format", json!([{"type": "text"}])),
             ("suffix", json!([""])),
             ("tool_choice", json!(["none", "auto"])),
             ("tools", json!([[]])),
+            ("truncation", json!(["disabled"])),
             ("verbosity", json!(["medium"])),
         ] {
             let values = values.as_array().map_or(&[][..], Vec::as_slice);

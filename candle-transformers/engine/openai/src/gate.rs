@@ -4,7 +4,7 @@
 
 use super::ApiError;
 use axum::body::Body;
-use axum::extract::Request;
+use axum::extract::{DefaultBodyLimit, FromRequest, Multipart, Request};
 use axum::http::header::CONTENT_TYPE;
 use http_body_util::BodyExt;
 use hyper::body::Body as _;
@@ -13,8 +13,10 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
-/// The most bytes of a request.
-pub(super) const BODY_BYTES: usize = 4 << 20;
+/// The most bytes of a request of JSON.
+const BODY_BYTES: usize = 4 << 20;
+/// The most bytes of one with a file, as at OpenAI.
+const FILE_BYTES: usize = 25 << 20;
 /// More is large.
 const SMALL: usize = 64 << 10;
 /// Large requests in memory; others are not read yet.
@@ -59,18 +61,8 @@ impl Gate {
         if !kind.is_some_and(|kind| is_json(kind.as_bytes())) {
             return Err(ApiError::content_type());
         }
-        let body = request.into_body();
-        let size = body.size_hint();
-        if size.lower() > BODY_BYTES as u64 {
-            return Err(ApiError::too_large(BODY_BYTES));
-        }
-        let is_large = size.upper().is_none_or(|most| most > SMALL as u64);
-        let place = match is_large {
-            true => self.bodies.clone().acquire_owned().await.ok(),
-            false => None,
-        };
-        let bytes = timeout(WHOLE_BODY * self.idle, collect(body, self.idle));
-        let bytes = bytes.await.map_err(|_| ApiError::too_slow())??;
+        let is_large = is_large(request.body());
+        let (bytes, place) = self.body(request.into_body(), BODY_BYTES).await?;
         let lane = if is_large { &self.large } else { &self.small };
         let turn = lane.clone().acquire_owned().await.ok();
         // It holds its places until it is done, also where the client is gone.
@@ -82,6 +74,43 @@ impl Gate {
         });
         done.await.map_err(|_| ApiError::panicked())?
     }
+
+    /// Reads a form with a file.
+    ///
+    /// # Errors
+    /// No form by its type, too large or too slow.
+    pub(super) async fn form(&self, request: Request) -> Result<Multipart, ApiError> {
+        let (head, body) = request.into_parts();
+        let (bytes, _place) = self.body(body, FILE_BYTES).await?;
+        let mut request = Request::from_parts(head, Body::from(bytes));
+        // It is within ours.
+        DefaultBodyLimit::disable().apply(&mut request);
+        let form = Multipart::from_request(request, &()).await;
+        form.map_err(|_| ApiError::form())
+    }
+
+    /// The bytes of a request, and a place for them if they are many.
+    async fn body(
+        &self,
+        body: Body,
+        most: usize,
+    ) -> Result<(Vec<u8>, Option<OwnedSemaphorePermit>), ApiError> {
+        if body.size_hint().lower() > most as u64 {
+            return Err(ApiError::too_large(most));
+        }
+        let place = match is_large(&body) {
+            true => self.bodies.clone().acquire_owned().await.ok(),
+            false => None,
+        };
+        let bytes = timeout(WHOLE_BODY * self.idle, collect(body, self.idle, most));
+        let bytes = bytes.await.map_err(|_| ApiError::too_slow())??;
+        Ok((bytes, place))
+    }
+}
+
+fn is_large(body: &Body) -> bool {
+    let most = body.size_hint().upper();
+    most.is_none_or(|most| most > SMALL as u64)
 }
 
 fn is_json(kind: &[u8]) -> bool {
@@ -90,9 +119,9 @@ fn is_json(kind: &[u8]) -> bool {
     kind == b"application/json" || (kind.starts_with(b"application/") && kind.ends_with(b"+json"))
 }
 
-async fn collect(mut body: Body, idle: Duration) -> Result<Vec<u8>, ApiError> {
+async fn collect(mut body: Body, idle: Duration, most: usize) -> Result<Vec<u8>, ApiError> {
     let size = body.size_hint().lower() as usize;
-    let mut bytes = Vec::with_capacity(size.min(BODY_BYTES));
+    let mut bytes = Vec::with_capacity(size.min(most));
     loop {
         let next = timeout(idle, body.frame());
         match next.await.map_err(|_| ApiError::too_slow())? {
@@ -100,8 +129,8 @@ async fn collect(mut body: Body, idle: Duration) -> Result<Vec<u8>, ApiError> {
             Some(Err(_)) => return Err(ApiError::cut_off()),
             Some(Ok(frame)) => {
                 if let Some(data) = frame.data_ref() {
-                    if bytes.len() + data.len() > BODY_BYTES {
-                        return Err(ApiError::too_large(BODY_BYTES));
+                    if bytes.len() + data.len() > most {
+                        return Err(ApiError::too_large(most));
                     }
                     bytes.extend_from_slice(data);
                 }

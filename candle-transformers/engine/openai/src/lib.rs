@@ -1,5 +1,5 @@
-//! OpenAI's HTTP interface over a model of this machine: `/v1/models`, `/v1/completions`, `/v1/chat/completions` and `/v1/embeddings`; beside
-//! them `/tokenize`, `/detokenize`, `/health` and `/metrics`.
+//! OpenAI's HTTP interface over models of this machine: `/v1/models`, `/v1/completions`, `/v1/chat/completions`, `/v1/responses`,
+//! `/v1/embeddings`, `/v1/audio/transcriptions` and `/v1/audio/translations`; beside them `/tokenize`, `/detokenize`, `/health` and `/metrics`.
 //!
 //! What is not supported is an error that names the field, never passed over: a client must not believe that it was done.
 
@@ -8,6 +8,7 @@
 #![recursion_limit = "256"]
 
 mod access;
+mod audio;
 mod chat;
 mod completions;
 mod embeddings;
@@ -19,6 +20,7 @@ mod idle;
 mod messages;
 mod metrics;
 mod reply;
+mod responses;
 mod server;
 mod tokens;
 mod tools;
@@ -44,6 +46,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use vectors::Vectors;
 
 pub use access::Access;
+pub use audio::Speech;
 pub use error::ApiError;
 pub use server::Limits;
 
@@ -78,6 +81,7 @@ pub struct Served {
     engine: BatchEngine,
     template: Option<ChatTemplate>,
     vectors: Option<Vectors>,
+    speech: Option<Speech>,
     access: Access,
     gate: Gate,
     metrics: Arc<Metrics>,
@@ -102,6 +106,7 @@ impl Served {
             engine,
             template: None,
             vectors: None,
+            speech: None,
             access: Access::default(),
             gate: Gate::new(Limits::default().idle),
             metrics: Arc::default(),
@@ -123,6 +128,11 @@ impl Served {
         Ok(Self { vectors, ..self })
     }
 
+    /// With a model of speech.
+    pub fn with_speech(self, speech: Option<Speech>) -> Self {
+        Self { speech, ..self }
+    }
+
     /// For those whom `access` lets in.
     pub fn with_access(self, access: Access) -> Self {
         Self { access, ..self }
@@ -140,6 +150,9 @@ fn routes(served: Arc<Served>) -> Router {
         .route("/v1/models/{*model}", get(model))
         .route("/v1/completions", post(completions::create))
         .route("/v1/chat/completions", post(chat::create))
+        .route("/v1/responses", post(responses::create))
+        .route("/v1/audio/transcriptions", post(audio::transcribe))
+        .route("/v1/audio/translations", post(audio::translate))
         .route("/v1/embeddings", post(embeddings::create))
         .route("/tokenize", post(tokens::tokenize))
         .route("/detokenize", post(tokens::detokenize))
@@ -192,7 +205,9 @@ impl Served {
     fn names(&self) -> impl Iterator<Item = &str> {
         let encoder = self.vectors.as_ref();
         let encoder = encoder.map(|vectors| vectors.encoder.name.as_str());
-        std::iter::once(self.name.as_str()).chain(encoder)
+        let speech = self.speech.as_ref().map(|speech| speech.name.as_str());
+        let text = std::iter::once(self.name.as_str());
+        text.chain(encoder).chain(speech)
     }
 
     /// Waits until the engine fails.

@@ -2,7 +2,9 @@
 
 use super::error::short;
 use super::fields::Fields;
-use super::{tools, ApiError};
+use super::grammar::{Format, Grammar};
+use super::tools::{self, Tools};
+use super::{ApiError, Served};
 use serde::Deserialize;
 use serde_json::{json, Map, Value};
 
@@ -14,23 +16,64 @@ enum Content {
     Parts(Vec<Map<String, Value>>),
 }
 
+/// A conversation that is to be answered.
+pub(super) struct Conversation<'a> {
+    /// The field that has it.
+    pub(super) place: &'static str,
+    /// In OpenAI's form.
+    pub(super) messages: Vec<Map<String, Value>>,
+    pub(super) tools: &'a Tools,
+    /// The form that the answer has to have.
+    pub(super) format: Option<Format>,
+}
+
+impl Conversation<'_> {
+    /// The tokens of the prompt, and what the answer has to keep to.
+    ///
+    /// # Errors
+    /// A model without a template; a message that is wrong; too many of them; a schema that is not supported.
+    pub(super) fn prepare(self, served: &Served) -> Result<(Vec<u32>, Option<Grammar>), ApiError> {
+        let place = self.place;
+        let Some(template) = &served.template else {
+            let error = candle_engine::Error::NoChatTemplate {
+                model: served.name.clone(),
+            };
+            return Err(ApiError::field(place, error.one_line()));
+        };
+        let said = read(place, self.messages)?;
+        let backend = served.engine.backend();
+        let length = |message: &Value| message["content"].as_str().map_or(0, str::len);
+        backend.check_bytes(said.iter().map(length).sum())?;
+        // A call that has to be is no answer, which would have a form.
+        let grammar = match (self.tools.schema(), self.format) {
+            (Some(call), _) => Some(served.grammars.of("tools", call, served)?),
+            (None, Some(format)) => Some(format.grammar(served)?),
+            (None, None) => None,
+        };
+        let begins = self.tools.begins(template.source());
+        let tokens = backend.chat_tokens(template, &said, &self.tools.all, begins)?;
+        Ok((tokens, grammar))
+    }
+}
+
 /// The messages as templates see them.
 ///
 /// # Errors
 /// None, or the first field that is wrong or unknown, by its place.
-pub(super) fn read(messages: Vec<Map<String, Value>>) -> Result<Vec<Value>, ApiError> {
+fn read(place: &str, messages: Vec<Map<String, Value>>) -> Result<Vec<Value>, ApiError> {
     if messages.is_empty() {
         return Err(ApiError::field(
-            "messages",
+            place,
             "is empty; expected at least one message",
         ));
     }
     let all = messages.into_iter().enumerate();
-    all.map(|(at, message)| one(at, message)).collect()
+    all.map(|(at, message)| one(format!("{place}[{at}]."), message))
+        .collect()
 }
 
-fn one(at: usize, message: Map<String, Value>) -> Result<Value, ApiError> {
-    let mut fields = Fields::of(format!("messages[{at}]."), message);
+fn one(place: String, message: Map<String, Value>) -> Result<Value, ApiError> {
+    let mut fields = Fields::of(place, message);
     let role: String = fields.need("role", "a text")?;
     let role = match role.as_str() {
         "system" | "developer" => "system",
@@ -80,7 +123,7 @@ fn joined(fields: &Fields, parts: Vec<Map<String, Value>>) -> Result<String, Api
     for part in parts {
         let kind = part.get("type").and_then(Value::as_str).unwrap_or_default();
         match (kind, part.get("text").and_then(Value::as_str)) {
-            ("text", Some(text)) => all.push_str(text),
+            ("text" | "input_text" | "output_text", Some(text)) => all.push_str(text),
             (kind, _) => {
                 let kind = short(kind);
                 let problem = format!("unsupported content part of type {kind:?}; expected text");

@@ -113,6 +113,14 @@ impl Metrics {
             "Embedding requests running and waiting.",
             &embedding,
         );
+        let speech = served.speech.as_ref();
+        let recordings = speech.map_or(0, |speech| speech.worker.open());
+        line(
+            gauge,
+            "recordings_open",
+            "Recordings being transcribed and waiting.",
+            &recordings,
+        );
         let requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
         page.push_str(
             "# HELP candle_api_requests_total HTTP requests answered, by route and status.\n",

@@ -2,7 +2,7 @@
 
 use super::grammar::Grammar;
 use super::{ApiError, Served};
-use axum::response::sse::{Event as Sent, KeepAlive, Sse};
+use axum::response::sse::{Event as Sent, KeepAlive};
 use axum::response::{IntoResponse, Response};
 use candle_engine::batch::{Heard, Likely, Order, Owner};
 use candle_engine::model::TextTokenizer;
@@ -112,12 +112,30 @@ where
     events.flat_map(move |event| stream::iter(chunk(event)))
 }
 
-/// A stream of events, behind which clients wait for `[DONE]`.
-pub(super) fn stream(chunks: impl Stream<Item = Value> + Send + 'static) -> Response {
-    let events = chunks.map(|chunk| Sent::default().data(chunk.to_string()));
-    let done = stream::once(async { Sent::default().data("[DONE]") });
-    let all = events.chain(done).map(Ok::<_, Infallible>);
-    Sse::new(all)
+/// How the events of a stream are written.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Framing {
+    /// Data alone, and `[DONE]` at the end.
+    Done,
+    /// Each with its type as its name, and nothing behind the last.
+    Named,
+}
+
+/// A stream of events.
+pub(super) fn stream(
+    events: impl Stream<Item = Value> + Send + 'static,
+    framing: Framing,
+) -> Response {
+    let events = events.map(move |event| {
+        let sent = match event["type"].as_str() {
+            Some(name) if framing == Framing::Named => Sent::default().event(name),
+            _ => Sent::default(),
+        };
+        sent.data(event.to_string())
+    });
+    let done = (framing == Framing::Done).then(|| Sent::default().data("[DONE]"));
+    let all = events.chain(stream::iter(done)).map(Ok::<_, Infallible>);
+    axum::response::Sse::new(all)
         .keep_alive(KeepAlive::default())
         .into_response()
 }

@@ -1,17 +1,24 @@
 //! `tools`: functions that the model may call, in the form that its chat template teaches it.
 //!
-//! Two forms are read: `<tool_call>{"name": …, "arguments": …}</tool_call>` of Hermes and Qwen, any number of them in a text, and that of Llama 3, where
-//! the whole text is `{"name": …, "parameters": …}`.
+//! Three forms are read: `<tool_call>{"name": …, "arguments": …}</tool_call>` of Hermes and Qwen, any number of them in a text; that of Llama 3,
+//! where the whole text is `{"name": …, "parameters": …}`; and that of Mistral, where it is a list of `{"name": …, "arguments": …}`.
 
-use super::error::short;
+mod choice;
+mod said;
+
 use super::fields::Fields;
 use super::{reply, ApiError};
+use choice::Choice;
 use serde_json::{json, Map, Value};
+
+pub(super) use said::Said;
 
 /// The most functions of a request.
 const MAX_TOOLS: usize = 128;
 const OPEN: &str = "<tool_call>";
 const CLOSE: &str = "</tool_call>";
+/// The special token before Mistral's calls, where it is text.
+const LIST: &str = "[TOOL_CALLS]";
 
 /// The functions of a request.
 #[derive(Clone, Default)]
@@ -19,6 +26,16 @@ pub(super) struct Tools {
     /// As the template gets them.
     pub(super) all: Vec<Value>,
     names: Vec<String>,
+    choice: Choice,
+}
+
+/// Where the fields of a function are.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Layout {
+    /// In an object of its own, `function`.
+    Nested,
+    /// Beside its type.
+    Flat,
 }
 
 /// A text without the calls in it, and these.
@@ -31,48 +48,47 @@ pub(super) struct Read {
 /// A call of a function.
 #[derive(Debug, PartialEq)]
 pub(super) struct Call {
-    name: String,
+    pub(super) name: String,
     /// JSON, as a text.
-    arguments: String,
+    pub(super) arguments: String,
 }
 
 impl Tools {
     /// Takes `tools` and `tool_choice`.
     ///
     /// # Errors
-    /// A tool that is not a function, or a choice that is not left to the model.
-    pub(super) fn take(fields: &mut Fields) -> Result<Self, ApiError> {
-        let all: Option<Vec<Map<String, Value>>> = fields.take("tools", "a list of tools")?;
-        let all = all.unwrap_or_default();
-        if all.len() > MAX_TOOLS {
-            let problem = format!("found {}; the maximum is {MAX_TOOLS}", all.len());
+    /// A tool that is not a function, or a choice that there is not.
+    pub(super) fn take(fields: &mut Fields, layout: Layout) -> Result<Self, ApiError> {
+        let given: Option<Vec<Map<String, Value>>> = fields.take("tools", "a list of tools")?;
+        let given = given.unwrap_or_default();
+        if given.len() > MAX_TOOLS {
+            let problem = format!("found {}; the maximum is {MAX_TOOLS}", given.len());
             return Err(fields.wrong("tools", problem));
         }
-        let mut names = Vec::new();
-        for (at, tool) in all.iter().enumerate() {
-            let name = tool.get("function").and_then(|it| it["name"].as_str());
-            match (tool.get("type").and_then(Value::as_str), name) {
+        let (mut all, mut names) = (Vec::new(), Vec::new());
+        for (at, mut tool) in given.into_iter().enumerate() {
+            let kind = tool.remove("type");
+            let function = match layout {
+                Layout::Nested => tool.remove("function").unwrap_or_default(),
+                Layout::Flat => Value::Object(tool),
+            };
+            match (
+                kind.as_ref().and_then(Value::as_str),
+                function["name"].as_str(),
+            ) {
                 (Some("function"), Some(name)) => names.push(name.to_string()),
                 _ => {
                     let problem = "expected type function, and a function with a name";
                     return Err(fields.wrong(&format!("tools[{at}]"), problem));
                 }
             }
+            all.push(json!({ "type": "function", "function": function }));
         }
-        let choice: Value = fields
-            .take("tool_choice", "a choice")?
-            .unwrap_or("auto".into());
-        match choice.as_str() {
-            Some("auto") => Ok(Self {
-                all: all.into_iter().map(Value::Object).collect(),
-                names,
-            }),
-            Some("none") => Ok(Self::default()),
-            _ => {
-                let choice = short(&choice.to_string());
-                let problem = format!("{choice} is not supported; expected auto or none");
-                Err(fields.wrong("tool_choice", problem))
-            }
+        let choice = fields.take("tool_choice", "a choice")?;
+        let choice = Choice::read(fields, choice, &names, layout)?;
+        match choice {
+            Choice::None => Ok(Self::default()),
+            choice => Ok(Self { all, names, choice }),
         }
     }
 
@@ -85,7 +101,8 @@ impl Tools {
         if self.is_empty() {
             return text.len();
         }
-        if text.trim_start().starts_with('{') || text.trim_start().is_empty() {
+        let begins = text.trim_start();
+        if begins.is_empty() || begins.starts_with(['{', '[']) {
             return 0;
         }
         if let Some(start) = text.find(OPEN) {
@@ -113,6 +130,12 @@ impl Tools {
                 calls: vec![call],
             };
         }
+        if let Some(calls) = self.list(text) {
+            return Read {
+                text: String::new(),
+                calls,
+            };
+        }
         let mut parts = text.split(OPEN);
         let mut said = parts.next().unwrap_or_default().to_string();
         let mut calls = Vec::new();
@@ -133,8 +156,22 @@ impl Tools {
         }
     }
 
+    /// All calls of a list.
+    fn list(&self, text: &str) -> Option<Vec<Call>> {
+        let text = text.trim();
+        let text = text.strip_prefix(LIST).unwrap_or(text);
+        let all: Vec<Map<String, Value>> = serde_json::from_str(text.trim()).ok()?;
+        let calls = all.iter().map(|call| self.known(call, "arguments"));
+        let calls: Option<Vec<Call>> = calls.collect();
+        calls.filter(|calls| !calls.is_empty())
+    }
+
     fn call(&self, text: &str, arguments: &str) -> Option<Call> {
         let call: Map<String, Value> = serde_json::from_str(text.trim()).ok()?;
+        self.known(&call, arguments)
+    }
+
+    fn known(&self, call: &Map<String, Value>, arguments: &str) -> Option<Call> {
         let name = call.get("name")?.as_str()?;
         let arguments = call.get(arguments).or_else(|| call.get("arguments"))?;
         self.names.iter().any(|known| known == name).then(|| Call {
@@ -191,6 +228,7 @@ mod tests {
         Tools {
             all: vec![Value::Null],
             names: vec!["weather".to_string()],
+            choice: Choice::Auto,
         }
     }
 
@@ -202,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_are_read_in_both_forms() {
+    fn calls_are_read_in_all_forms() {
         let hermes = "Let me see.\n<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\":\"Rome\"}}\n</tool_call>\n\
             <tool_call>{\"name\": \"weather\", \"arguments\": {}}</tool_call>";
         let found = tools().read(hermes);
@@ -210,8 +248,17 @@ mod tests {
         assert_eq!(found.calls, [call("{\"city\":\"Rome\"}"), call("{}")]);
         let llama = "{\"name\": \"weather\", \"parameters\": {\"days\":2}}";
         assert_eq!(tools().read(llama).calls, [call("{\"days\":2}")]);
+        for list in ["", "[TOOL_CALLS] "] {
+            let mistral = format!("{list}[{{\"name\": \"weather\", \"arguments\": {{\"days\":2}}}}, {{\"name\": \"weather\", \"arguments\": {{}}}}]");
+            assert_eq!(
+                tools().read(&mistral).calls,
+                [call("{\"days\":2}"), call("{}")]
+            );
+        }
         for text in [
             "plain",
+            "[]",
+            "[{\"name\": \"other\", \"arguments\": {}}]",
             "{\"name\": \"other\", \"parameters\": {}}",
             "{\"name\": \"weather\"}",
             "<tool_call>{\"name\": \"weather\", </tool_call>",
@@ -232,6 +279,7 @@ mod tests {
             ("a < b", 5),
             ("é<", 2),
             ("{\"na", 0),
+            ("[TOOL", 0),
             (" ", 0),
         ] {
             assert_eq!(tools().certain(text), certain, "{text:?}");

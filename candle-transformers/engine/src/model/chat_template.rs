@@ -77,6 +77,11 @@ impl ChatTemplate {
         }
     }
 
+    /// The template's text.
+    pub fn source(&self) -> &str {
+        &self.source
+    }
+
     /// The template for prompts that [`CompletionRequest::from_template`](crate::CompletionRequest::from_template) hands to a model with this
     /// tokenizer: special tokens in messages are marked and so are text. [`CandleBackend::chat_tokens`] does so by itself.
     ///

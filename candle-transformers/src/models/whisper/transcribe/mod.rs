@@ -162,6 +162,8 @@ pub struct Word {
 /// A piece of text and when it is said, in seconds.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Segment {
+    /// The start of its window, in frames of 0.01 s.
+    pub seek: usize,
     /// When it begins.
     pub start: f64,
     /// When it ends.
@@ -216,6 +218,24 @@ pub struct Transcriber {
     device: Device,
 }
 
+/// Whether a model with these special tokens can do what is asked.
+fn check(options: &Options, special: &Special) -> Result<()> {
+    if options.temperatures.is_empty() {
+        bail!("whisper: no temperatures; use 0 for greedy decoding")
+    }
+    match (&options.language, special.languages.is_empty()) {
+        (Some(code), true) if code != "en" => bail!(
+            "whisper: the model is English-only, but the language {code:?} was requested; use a multilingual model"
+        ),
+        (Some(code), false) => drop(special.language(code)?),
+        _ => {}
+    }
+    if options.translate && special.languages.is_empty() {
+        bail!("whisper: the model is English-only and cannot translate; use a multilingual model")
+    }
+    Ok(())
+}
+
 impl Transcriber {
     /// Checks that the vocabulary and the options fit the network.
     ///
@@ -228,21 +248,7 @@ impl Transcriber {
     ) -> Result<Self> {
         let network = network.into();
         let special = Special::of(vocabulary.as_ref(), network.config.vocab_size)?;
-        if options.temperatures.is_empty() {
-            bail!("whisper: no temperatures; use 0 for greedy decoding")
-        }
-        match (&options.language, special.languages.is_empty()) {
-            (Some(code), true) if code != "en" => bail!(
-                "whisper: the model is English-only, but the language {code:?} was requested; use a multilingual model"
-            ),
-            (Some(code), false) => drop(special.language(code)?),
-            _ => {}
-        }
-        if options.translate && special.languages.is_empty() {
-            bail!(
-                "whisper: the model is English-only and cannot translate; use a multilingual model"
-            )
-        }
+        check(&options, &special)?;
         let (dtype, device) = network.encoder.takes();
         Ok(Self {
             filters: mel_filters(network.config.num_mel_bins),
@@ -254,6 +260,21 @@ impl Transcriber {
             device,
             network,
         })
+    }
+
+    /// What is asked for besides the text.
+    pub fn options(&self) -> &Options {
+        &self.options
+    }
+
+    /// Asks for something else from the next recording on.
+    ///
+    /// # Errors
+    /// Those of [`Transcriber::new`]; the options stay as they are.
+    pub fn set_options(&mut self, options: Options) -> Result<()> {
+        check(&options, &self.special)?;
+        self.options = options;
+        Ok(())
     }
 
     /// The text of `samples` at 16 kHz, from -1 to 1, mono. Each segment goes to `heard` as soon as it is there.
@@ -311,6 +332,7 @@ impl Transcriber {
                     continue;
                 }
                 found.push(Segment {
+                    seek,
                     start: offset + range.start,
                     end: offset + range.end,
                     text,

@@ -1,0 +1,153 @@
+//! `/v1/responses`: one answer to what was said, as items. Nothing is stored, so each request brings its whole conversation.
+
+mod events;
+mod input;
+
+use super::fields::{Common, Fields};
+use super::grammar::{self, Grammar};
+use super::messages::Conversation;
+use super::reply::{self, Framing};
+use super::tools::{Layout, Tools};
+use super::{access, chat, now, ApiError, Served};
+use axum::extract::{self, State};
+use axum::response::{IntoResponse, Response};
+use axum::Json;
+use events::Events;
+use futures_util::stream::{self, StreamExt};
+use serde_json::{json, Map, Value};
+use std::sync::Arc;
+
+/// Asks for the probabilities of tokens.
+const LOGPROBS: &str = "message.output_text.logprobs";
+
+/// A request whose prompt is tokens.
+struct Prepared {
+    common: Common,
+    tokens: Vec<u32>,
+    max_tokens: usize,
+    logprobs: Option<usize>,
+    grammar: Option<Grammar>,
+    tools: Tools,
+    /// The answer without what is yet to come.
+    head: Map<String, Value>,
+}
+
+impl Prepared {
+    fn new(served: &Served, bytes: &[u8]) -> Result<Self, ApiError> {
+        let mut fields = Fields::parse(bytes)?;
+        let head = head(&fields, served);
+        let common = Common::take(&mut fields, served)?;
+        if common.answers != 1 {
+            return Err(fields.wrong("n", "is not supported; ask several times"));
+        }
+        let messages = input::messages(&mut fields)?;
+        let max_tokens = fields.take("max_output_tokens", "a whole number")?;
+        let logprobs = logprobs(&mut fields)?;
+        let tools = Tools::take(&mut fields, Layout::Flat)?;
+        let format = grammar::text_format(&mut fields)?;
+        if !fields.value("previous_response_id").is_null() {
+            let problem =
+                "is not supported, as nothing is stored; send the whole conversation as input";
+            return Err(fields.wrong("previous_response_id", problem));
+        }
+        fields.end()?;
+        let said = Conversation {
+            place: "input",
+            messages,
+            tools: &tools,
+            format,
+        };
+        let (tokens, grammar) = said.prepare(served)?;
+        Ok(Self {
+            tokens,
+            max_tokens: max_tokens.unwrap_or(served.engine.backend().max_positions()),
+            common,
+            logprobs,
+            grammar,
+            tools,
+            head,
+        })
+    }
+}
+
+/// What an answer repeats of its request.
+fn head(fields: &Fields, served: &Served) -> Map<String, Value> {
+    let or = |name: &str, standard: Value| match fields.value(name) {
+        Value::Null => standard,
+        value => value,
+    };
+    let head = json!({
+        "id": reply::id("resp"), "object": "response", "created_at": now(), "status": "in_progress", "background": false,
+        "error": null, "incomplete_details": null, "instructions": fields.value("instructions"),
+        "max_output_tokens": fields.value("max_output_tokens"), "model": served.name, "output": [],
+        "parallel_tool_calls": or("parallel_tool_calls", true.into()), "previous_response_id": null,
+        "reasoning": { "effort": null, "summary": null }, "store": false, "temperature": or("temperature", 1.0.into()),
+        "text": or("text", json!({ "format": { "type": "text" } })), "tool_choice": or("tool_choice", "auto".into()),
+        "tools": or("tools", json!([])), "top_p": or("top_p", 1.0.into()), "truncation": "disabled", "usage": null,
+        "user": fields.value("user"), "metadata": or("metadata", json!({})),
+    });
+    match head {
+        Value::Object(head) => head,
+        _ => Map::new(),
+    }
+}
+
+/// Takes `include` and `top_logprobs`.
+fn logprobs(fields: &mut Fields) -> Result<Option<usize>, ApiError> {
+    let include: Option<Vec<String>> = fields.take("include", "a list of texts")?;
+    let include = include.unwrap_or_default();
+    // Reasoning is never kept for the client, so there is none to include.
+    let known = [LOGPROBS, "reasoning.encrypted_content"];
+    if let Some(other) = include.iter().find(|it| !known.contains(&it.as_str())) {
+        let other = super::error::short(other);
+        return Err(fields.wrong("include", format!("{other:?} is not supported")));
+    }
+    let has = include.iter().any(|it| it == LOGPROBS);
+    let top: Option<usize> = fields.take("top_logprobs", "a whole number")?;
+    match top {
+        Some(top) if top > chat::MAX_TOP => {
+            let problem = format!("{top}; the maximum is {}", chat::MAX_TOP);
+            Err(fields.wrong("top_logprobs", problem))
+        }
+        Some(top) if top > 0 && !has => {
+            Err(fields.wrong("top_logprobs", format!("requires include: [{LOGPROBS:?}]")))
+        }
+        top => Ok(has.then(|| top.unwrap_or(0))),
+    }
+}
+
+pub(super) async fn create(
+    State(served): State<Arc<Served>>,
+    request: extract::Request,
+) -> Result<Response, ApiError> {
+    let owner = access::owner(&request);
+    let state = served.clone();
+    let prepare = move |bytes: &[u8]| Prepared::new(&state, bytes);
+    let Prepared {
+        common,
+        tokens,
+        max_tokens,
+        logprobs,
+        grammar,
+        tools,
+        head,
+    } = served.gate.read(request, prepare).await?;
+    let prompt = tokens.len();
+    let completion = common.completion(0, max_tokens);
+    let receiver = reply::begin(
+        &served,
+        owner,
+        tokens,
+        completion,
+        logprobs,
+        grammar.as_ref(),
+    )?;
+    let mut events = Events::new(served.clone(), head, tools, prompt, logprobs.is_some());
+    if !common.stream {
+        let (completion, likely) = reply::whole(receiver).await?;
+        return Ok(Json(events.whole(&completion, &likely)).into_response());
+    }
+    let first = stream::iter(events.begin());
+    let rest = reply::chunks(receiver, move |event| events.take(event));
+    Ok(reply::stream(first.chain(rest), Framing::Named))
+}

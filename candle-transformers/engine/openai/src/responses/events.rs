@@ -1,0 +1,261 @@
+//! An answer as it grows, and as a whole.
+
+use super::super::chat::described;
+use super::super::reply::{self, Event};
+use super::super::tools::{Call, Said, Tools};
+use super::super::{ApiError, Served};
+use candle_engine::batch::Likely;
+use candle_engine::{Completion, StopReason};
+use serde_json::{json, Map, Value};
+use std::sync::Arc;
+
+/// The events of one answer.
+pub(super) struct Events {
+    served: Arc<Served>,
+    /// The answer without its items.
+    head: Map<String, Value>,
+    tools: Tools,
+    said: Said,
+    prompt: usize,
+    has_logprobs: bool,
+    number: u64,
+    /// The message that is being written.
+    message: Option<Message>,
+    /// Probabilities of tokens whose text is not out yet.
+    held: Vec<Value>,
+    output: Vec<Value>,
+}
+
+struct Message {
+    id: String,
+    text: String,
+    logprobs: Vec<Value>,
+}
+
+impl Message {
+    fn new() -> Self {
+        Self {
+            id: reply::id("msg"),
+            text: String::new(),
+            logprobs: Vec::new(),
+        }
+    }
+
+    fn part(&self) -> Value {
+        json!({ "type": "output_text", "text": self.text, "annotations": [], "logprobs": self.logprobs })
+    }
+
+    fn item(&self, status: &str) -> Value {
+        json!({
+            "type": "message", "id": self.id, "status": status, "role": "assistant", "content": [self.part()],
+        })
+    }
+}
+
+fn call_item(call: &Call) -> Value {
+    json!({
+        "type": "function_call", "id": reply::id("fc"), "call_id": reply::id("call"), "name": call.name,
+        "arguments": call.arguments, "status": "completed",
+    })
+}
+
+impl Events {
+    pub(super) fn new(
+        served: Arc<Served>,
+        head: Map<String, Value>,
+        tools: Tools,
+        prompt: usize,
+        has_logprobs: bool,
+    ) -> Self {
+        Self {
+            served,
+            head,
+            said: Said::new(tools.clone()),
+            tools,
+            prompt,
+            has_logprobs,
+            number: 0,
+            message: None,
+            held: Vec::new(),
+            output: Vec::new(),
+        }
+    }
+
+    fn event(&mut self, kind: &str, mut fields: Value) -> Value {
+        fields["type"] = kind.into();
+        fields["sequence_number"] = self.number.into();
+        self.number += 1;
+        fields
+    }
+
+    /// What comes before the first token.
+    pub(super) fn begin(&mut self) -> Vec<Value> {
+        let response = json!({ "response": self.head });
+        vec![
+            self.event("response.created", response.clone()),
+            self.event("response.in_progress", response),
+        ]
+    }
+
+    /// What comes of an event of the engine.
+    pub(super) fn take(&mut self, event: Event) -> Vec<Value> {
+        let mut out = Vec::new();
+        match event {
+            Event::Token(likely) => self.held.push(self.described(&likely)),
+            Event::Piece(piece) => {
+                let piece = self.said.push(&piece).to_string();
+                self.write(&piece, &mut out);
+            }
+            Event::Done(Ok(completion)) => self.end(&completion, &mut out),
+            Event::Done(Err(error)) => {
+                let error = ApiError::from(error).body();
+                self.head.insert("status".to_string(), "failed".into());
+                let error = json!({ "code": "server_error", "message": error["error"]["message"] });
+                self.head.insert("error".to_string(), error);
+                let response = json!({ "response": self.head });
+                out.push(self.event("response.failed", response));
+            }
+        }
+        out
+    }
+
+    fn described(&self, likely: &Likely) -> Value {
+        described(self.served.engine.backend().tokenizer(), likely)
+    }
+
+    /// Begins the message.
+    fn open(&mut self, out: &mut Vec<Value>) {
+        let (at, message) = (self.output.len(), Message::new());
+        let mut item = message.item("in_progress");
+        item["content"] = json!([]);
+        let part = json!({
+            "item_id": message.id, "output_index": at, "content_index": 0, "part": message.part(),
+        });
+        let item = json!({ "output_index": at, "item": item });
+        out.push(self.event("response.output_item.added", item));
+        out.push(self.event("response.content_part.added", part));
+        self.message = Some(message);
+    }
+
+    /// Adds a piece to the message, which it begins.
+    fn write(&mut self, piece: &str, out: &mut Vec<Value>) {
+        if piece.is_empty() {
+            return;
+        }
+        if self.message.is_none() {
+            self.open(out);
+        }
+        let at = self.output.len();
+        let logprobs = std::mem::take(&mut self.held);
+        let Some(message) = &mut self.message else {
+            return;
+        };
+        message.text.push_str(piece);
+        message.logprobs.extend(logprobs.iter().cloned());
+        let delta = json!({
+            "item_id": message.id, "output_index": at, "content_index": 0, "delta": piece, "logprobs": logprobs,
+        });
+        out.push(self.event("response.output_text.delta", delta));
+    }
+
+    fn end(&mut self, completion: &Completion, out: &mut Vec<Value>) {
+        let (rest, calls) = self.said.end();
+        let rest = rest.to_string();
+        self.write(&rest, out);
+        // An answer has at least one item.
+        if self.message.is_none() && calls.is_empty() {
+            self.open(out);
+        }
+        let status = status(completion);
+        if let Some(mut message) = self.message.take() {
+            message.logprobs.append(&mut self.held);
+            let at = self.output.len();
+            let place = json!({ "item_id": message.id, "output_index": at, "content_index": 0 });
+            let (mut text, mut part) = (place.clone(), place);
+            text["text"] = message.text.clone().into();
+            text["logprobs"] = message.logprobs.clone().into();
+            part["part"] = message.part();
+            let item = message.item(status);
+            out.push(self.event("response.output_text.done", text));
+            out.push(self.event("response.content_part.done", part));
+            out.push(self.event(
+                "response.output_item.done",
+                json!({ "output_index": at, "item": item }),
+            ));
+            self.output.push(item);
+        }
+        for call in &calls {
+            let (at, item) = (self.output.len(), call_item(call));
+            let mut begun = item.clone();
+            begun["arguments"] = "".into();
+            begun["status"] = "in_progress".into();
+            let place = json!({ "item_id": item["id"], "output_index": at });
+            let (mut delta, mut done) = (place.clone(), place);
+            delta["delta"] = call.arguments.clone().into();
+            done["arguments"] = call.arguments.clone().into();
+            done["name"] = call.name.clone().into();
+            for (kind, fields) in [
+                (
+                    "output_item.added",
+                    json!({ "output_index": at, "item": begun }),
+                ),
+                ("function_call_arguments.delta", delta),
+                ("function_call_arguments.done", done),
+                (
+                    "output_item.done",
+                    json!({ "output_index": at, "item": item }),
+                ),
+            ] {
+                out.push(self.event(&format!("response.{kind}"), fields));
+            }
+            self.output.push(item);
+        }
+        let kind = format!("response.{status}");
+        let response = json!({ "response": self.response(completion) });
+        out.push(self.event(&kind, response));
+    }
+
+    /// The whole answer.
+    pub(super) fn whole(mut self, completion: &Completion, likely: &[Likely]) -> Value {
+        let read = self.tools.read(&completion.text);
+        if !read.text.is_empty() || read.calls.is_empty() {
+            let mut message = Message::new();
+            message.text = read.text;
+            if self.has_logprobs {
+                message.logprobs = likely.iter().map(|it| self.described(it)).collect();
+            }
+            self.output.push(message.item(status(completion)));
+        }
+        self.output.extend(read.calls.iter().map(call_item));
+        self.response(completion).into()
+    }
+
+    fn response(&mut self, completion: &Completion) -> Map<String, Value> {
+        let mut response = self.head.clone();
+        let status = status(completion);
+        let details = match status {
+            "incomplete" => json!({ "reason": "max_output_tokens" }),
+            _ => Value::Null,
+        };
+        let made = completion.token_ids.len();
+        let usage = json!({
+            "input_tokens": self.prompt, "output_tokens": made, "total_tokens": self.prompt + made,
+        });
+        for (name, value) in [
+            ("status", status.into()),
+            ("incomplete_details", details),
+            ("output", std::mem::take(&mut self.output).into()),
+            ("usage", usage),
+        ] {
+            response.insert(name.to_string(), value);
+        }
+        response
+    }
+}
+
+fn status(completion: &Completion) -> &'static str {
+    match completion.stop_reason {
+        StopReason::Length => "incomplete",
+        StopReason::EndOfText | StopReason::StopSequence | StopReason::Cancelled => "completed",
+    }
+}

@@ -1,0 +1,39 @@
+//! Transcripts as subtitles, and times as people write them.
+
+use candle_transformers::models::whisper::transcribe::Segment;
+
+/// What a file of WebVTT begins with.
+pub const WEBVTT: &str = "WEBVTT\n\n";
+
+/// The subtitle `number`, from 1, as SubRip (`.srt`) has it.
+pub fn subrip(number: usize, segment: &Segment) -> String {
+    let (start, end) = (clock(segment.start, ','), clock(segment.end, ','));
+    format!("{number}\n{start} --> {end}\n{}\n\n", segment.text.trim())
+}
+
+/// A subtitle as WebVTT (`.vtt`) has it, behind [`WEBVTT`].
+pub fn webvtt(segment: &Segment) -> String {
+    let (start, end) = (clock(segment.start, '.'), clock(segment.end, '.'));
+    format!("{start} --> {end}\n{}\n\n", segment.text.trim())
+}
+
+/// Hours, minutes, seconds and thousandths behind `point`.
+pub fn clock(seconds: f64, point: char) -> String {
+    let thousandths = (seconds * 1000.).round() as u64;
+    let (seconds, thousandths) = (thousandths / 1000, thousandths % 1000);
+    let (minutes, seconds) = (seconds / 60, seconds % 60);
+    let (hours, minutes) = (minutes / 60, minutes % 60);
+    format!("{hours:02}:{minutes:02}:{seconds:02}{point}{thousandths:03}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::clock;
+
+    #[test]
+    fn clocks() {
+        assert_eq!(clock(0., '.'), "00:00:00.000");
+        assert_eq!(clock(59.9996, ','), "00:01:00,000");
+        assert_eq!(clock(3723.045, ','), "01:02:03,045");
+    }
+}

@@ -1,0 +1,165 @@
+//! A Whisper for several people: a thread that transcribes one recording after the other.
+
+use super::SpeechFiles;
+use crate::audio::read_audio_up_to;
+use crate::batch::Owner;
+use crate::error::Doing;
+use crate::queue::{Job, Queue};
+use crate::{Error, Result};
+use candle_core::{DType, Device};
+use candle_transformers::models::whisper::transcribe::{Options, Segment, Transcriber, Transcript};
+use candle_transformers::models::whisper::TEMPERATURES;
+use std::ops::ControlFlow;
+use std::panic::{catch_unwind, AssertUnwindSafe};
+use tokenizers::Tokenizer;
+
+/// Recordings that wait or are transcribed. Each holds the bytes of its file.
+const RECORDINGS: usize = 8;
+/// The longest recording, in seconds: its samples take 460 MB.
+pub const MAX_SECONDS: u64 = 2 * 60 * 60;
+
+/// What is asked of a recording.
+#[derive(Clone, Debug, Default)]
+pub struct Asked {
+    /// The code of the language that is spoken, such as `de`; without one it is detected.
+    pub language: Option<String>,
+    /// Translates to English.
+    pub translate: bool,
+    /// Gives each word its times.
+    pub words: bool,
+    /// A text that comes before: names and spellings.
+    pub prompt: String,
+    /// The temperature of the draws, 0 to 1; at 0 it rises by itself where a text is improbable or repeats itself.
+    pub temperature: f64,
+}
+
+/// What a listener hears of its recording.
+pub enum Heard<'a> {
+    /// A piece of the text, as soon as it is there.
+    Segment(&'a Segment),
+    /// The end.
+    Done(Result<Transcript>),
+}
+
+/// Somebody who waits for a transcript.
+pub trait Listener: Send + 'static {
+    /// Takes what there is. [`ControlFlow::Break`] ends the transcription.
+    fn heard(&mut self, heard: Heard<'_>) -> ControlFlow<()>;
+
+    /// Whether anybody still waits.
+    fn is_there(&self) -> bool;
+}
+
+/// A thread with a Whisper.
+pub struct SpeechWorker {
+    queue: Queue<Recording>,
+}
+
+struct Recording {
+    name: String,
+    bytes: Vec<u8>,
+    asked: Asked,
+    listener: Box<dyn Listener>,
+}
+
+impl Job for Recording {
+    fn is_wanted(&self) -> bool {
+        self.listener.is_there()
+    }
+}
+
+impl SpeechWorker {
+    /// Loads a Whisper to `device`, with activations of `dtype` as in [`SpeechFiles::load`], and starts the thread.
+    ///
+    /// # Errors
+    /// Those of [`SpeechFiles::load`]; the system has no thread.
+    pub fn start(files: SpeechFiles, device: &Device, dtype: Option<DType>) -> Result<Self> {
+        let tokenizer = files.tokenizer.clone();
+        let model = files.load(device, dtype, Options::default())?;
+        let mut whisper = Whisper { model, tokenizer };
+        let work = move |mut recording: Recording| {
+            let made = catch_unwind(AssertUnwindSafe(|| whisper.hear(&mut recording)));
+            let made = made.unwrap_or_else(|_| {
+                tracing::error!("the speech model panicked");
+                Err(Error::Batch("the speech model panicked".to_string()))
+            });
+            let _ = recording.listener.heard(Heard::Done(made));
+            None
+        };
+        let queue = Queue::start("candle-speech", RECORDINGS, work);
+        let queue = queue.map_err(|err| Error::Batch(format!("a thread for speech: {err}")))?;
+        Ok(Self { queue })
+    }
+
+    /// Recordings that wait or are transcribed.
+    pub fn open(&self) -> usize {
+        self.queue.open()
+    }
+
+    /// Transcribes the file `bytes` when its turn has come. `name` stands for it in messages, and its ending is a hint at the format.
+    ///
+    /// # Errors
+    /// No place is free for this owner, or the thread has stopped. All else is told to the listener.
+    pub fn begin(
+        &self,
+        owner: Owner,
+        name: &str,
+        bytes: Vec<u8>,
+        asked: Asked,
+        listener: Box<dyn Listener>,
+    ) -> Result<()> {
+        let name = name.to_string();
+        let recording = Recording {
+            name,
+            bytes,
+            asked,
+            listener,
+        };
+        self.queue.put(owner, recording)
+    }
+}
+
+struct Whisper {
+    model: Transcriber,
+    tokenizer: Tokenizer,
+}
+
+impl Whisper {
+    fn hear(&mut self, recording: &mut Recording) -> Result<Transcript> {
+        self.ask(&recording.asked)?;
+        let bytes = std::mem::take(&mut recording.bytes);
+        let audio = read_audio_up_to(MAX_SECONDS, &recording.name, &bytes)?;
+        drop(bytes);
+        let listener = &mut recording.listener;
+        let transcript = self.model.transcribe(&audio.samples, |segment| {
+            match listener.heard(Heard::Segment(segment)) {
+                ControlFlow::Continue(()) => Ok(()),
+                ControlFlow::Break(()) => Err(candle_core::Error::msg("nobody listens any more")),
+            }
+        });
+        let mut transcript = transcript.doing("transcribe")?;
+        transcript.duration = audio.seconds;
+        Ok(transcript)
+    }
+
+    fn ask(&mut self, asked: &Asked) -> Result<()> {
+        let options = Options {
+            language: asked.language.clone(),
+            translate: asked.translate,
+            words: asked.words,
+            initial_prompt: match asked.prompt.trim() {
+                "" => Vec::new(),
+                prompt => super::tokens(&self.tokenizer, prompt)?,
+            },
+            temperatures: match asked.temperature {
+                0. => TEMPERATURES.to_vec(),
+                one => vec![one],
+            },
+            alignment_heads: self.model.options().alignment_heads.clone(),
+            ..Options::default()
+        };
+        self.model
+            .set_options(options)
+            .map_err(|err| Error::Speech(crate::error::brief(&err)))
+    }
+}
