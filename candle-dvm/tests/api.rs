@@ -2,6 +2,7 @@
 
 mod agents;
 mod audio;
+mod models;
 mod responses;
 mod strangers;
 

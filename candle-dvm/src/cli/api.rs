@@ -1,18 +1,15 @@
 //! `candle-dvm api`.
 
+mod models;
+
 use crate::{Error, Result};
-use candle_engine::batch::{BatchEngine, BatchSettings};
-use candle_engine::device::{describe, DeviceChoice, DeviceParser, FloatType};
-use candle_engine::embed::EncoderFiles;
-use candle_engine::model::{Message, ModelFiles, ModelSource, Role};
-use candle_engine::progress::{note, LoadBar};
-use candle_engine::registry::BackendRegistry;
-use candle_engine::speech::SpeechWorker;
-use candle_openai::{Access, Encoder, Limits, Served, Speech};
+use candle_engine::batch::BatchSettings;
+use candle_engine::device::{DeviceChoice, DeviceParser, FloatType};
+use candle_engine::progress::note;
+use candle_openai::{Access, Limits};
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::mpsc::{channel, RecvTimeoutError};
-use std::sync::Arc;
 use std::time::Duration;
 
 /// How long the program waits for its threads at the end.
@@ -20,13 +17,17 @@ const LAST_STEP: Duration = Duration::from_secs(5);
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// A GGUF file, a Hugging Face folder (config.json, tokenizer.json, safetensors) or a Hub model, owner/name[@revision][:file.gguf]
-    /// [default: the small embedded model]
+    /// A GGUF file, a Hugging Face folder (config.json, tokenizer.json, safetensors) or a Hub model, owner/name[@revision][:file.gguf];
+    /// may be given several times [default: the small embedded model]
     #[arg(long, value_name = "MODEL")]
-    model: Option<PathBuf>,
-    /// Model name reported to clients [default: the file or folder name]
+    model: Vec<PathBuf>,
+    /// Model name reported to clients, one for each --model in their order [default: the file or folder name]
     #[arg(long, value_name = "NAME")]
-    name: Option<String>,
+    name: Vec<String>,
+    /// Maximum size of the weights that are loaded at once, such as 8GB, for several models: they are loaded when a client asks for
+    /// them, and the one that was not used for the longest is unloaded [default: all stay loaded]
+    #[arg(long, value_name = "SIZE", value_parser = models::size)]
+    memory: Option<u64>,
     /// Embedding model for /v1/embeddings, as for `embed`
     #[arg(long, value_name = "FOLDER")]
     embedding_model: Option<PathBuf>,
@@ -96,65 +97,8 @@ pub(super) fn run(args: Args) -> Result<()> {
     // An address that is taken is reported before gigabytes are read.
     let listener = runtime.block_on(tokio::net::TcpListener::bind(args.listen));
     let listener = listener.map_err(|err| Error::service(format!("{}: {err}", args.listen)))?;
-    let source = args.model.map_or(ModelSource::Embedded, ModelSource::at);
-    let files = ModelFiles::open(&source)?;
-    let encoder = args.embedding_model.as_deref();
-    let encoder_files = encoder.map(|folder| EncoderFiles::open(folder, None));
-    let encoder_files = encoder_files.transpose()?;
-    let speech_files = args.speech_model.map(super::transcribe::open).transpose()?;
-    let template = files.chat_template.clone();
-    // One that cannot work would be found by the first client; texts without it are served all the same.
-    let tried = template
-        .as_ref()
-        .map(|template| template.render(&[Message::new(Role::User, "Hello")]));
-    if let Some(Err(err)) = tried {
-        note(&format!(
-            "warning: /v1/chat/completions cannot work: {}",
-            err.one_line()
-        ));
-    }
-    let name = args.name.unwrap_or_else(|| last_part(&files.name));
-    let registry = BackendRegistry::detect();
-    let entry = registry.select(args.device)?;
-    let bytes = files.total_bytes();
-    let bar = LoadBar::new(bytes);
-    let dtype = args.dtype.map(FloatType::dtype);
-    let backend = entry.load(files, dtype, &|bytes| bar.advance(bytes))?;
-    let device = backend.device().clone();
-    bar.finish(&format!("{name} on {}", describe(&device)));
-    let encoder = match encoder_files {
-        None => None,
-        Some(files) => {
-            let name = args.embedding_name;
-            let name = name.unwrap_or_else(|| last_part(&files.name));
-            let model = files.load(&device)?;
-            note(&format!("{name}, for embeddings"));
-            Some(Encoder { name, files, model })
-        }
-    };
-    let speech = match speech_files {
-        None => None,
-        Some(files) => {
-            let name = args.speech_name.unwrap_or_else(|| last_part(&files.name));
-            let dtype = args.dtype.map(FloatType::dtype);
-            let worker = SpeechWorker::start(files, &device, dtype)?;
-            note(&format!("{name}, for speech"));
-            Some(Speech { name, worker })
-        }
-    };
-    let settings = BatchSettings {
-        slots: args.slots,
-        piece: args.piece,
-        waiting: args.waiting,
-        compile_ahead: true,
-        ..BatchSettings::default()
-    };
     let is_open = !access.has_keys();
-    let served = Served::new(&name, BatchEngine::new(Arc::new(backend), settings)?)
-        .with_template(template)
-        .with_encoder(encoder)?
-        .with_speech(speech)
-        .with_access(access);
+    let served = models::load(&args)?.with_access(access);
     let address = listener.local_addr().map_err(Error::service)?;
     if is_open && !address.ip().is_loopback() {
         note(&format!(
@@ -183,17 +127,4 @@ pub(super) fn run(args: Args) -> Result<()> {
     runtime.shutdown_timeout(LAST_STEP / 5);
     drop(ended);
     Ok(served?)
-}
-
-/// The name of a file or folder without what is before it, or behind a point.
-fn last_part(name: &str) -> String {
-    let path = Path::new(name);
-    let part = match path.extension().is_some_and(|end| end == "gguf") {
-        true => path.file_stem(),
-        false => path.file_name(),
-    };
-    part.map_or_else(
-        || name.to_string(),
-        |part| part.to_string_lossy().into_owned(),
-    )
 }

@@ -4,8 +4,9 @@ use super::fields::{Common, Fields};
 use super::grammar::{self, Grammar};
 use super::messages::Conversation;
 use super::reply::{self, Event, Framing};
+use super::texts::TextModel;
 use super::tools::{self, Layout, Said, Tools};
-use super::{access, now, ApiError, Served};
+use super::{access, now, ApiError, Asked, Served};
 use axum::extract::{self, State};
 use axum::response::{IntoResponse, Response};
 use axum::Json;
@@ -34,7 +35,7 @@ struct Prepared {
 }
 
 impl Prepared {
-    fn new(served: &Served, bytes: &[u8]) -> Result<Self, ApiError> {
+    fn new(served: &Asked, bytes: &[u8]) -> Result<Self, ApiError> {
         let mut fields = Fields::parse(bytes)?;
         let common = Common::take(&mut fields, served)?;
         let messages = fields.need("messages", "a list of messages")?;
@@ -61,10 +62,10 @@ impl Prepared {
             tools: &tools,
             format,
         };
-        let (tokens, grammar) = said.prepare(served)?;
+        let (tokens, grammar) = said.prepare(&common.model)?;
         Ok(Self {
             tokens,
-            max_tokens: max_tokens.unwrap_or(served.engine.backend().max_positions()),
+            max_tokens: max_tokens.unwrap_or(common.model.engine.backend().max_positions()),
             common,
             logprobs,
             grammar,
@@ -78,8 +79,6 @@ pub(super) async fn create(
     request: extract::Request,
 ) -> Result<Response, ApiError> {
     let owner = access::owner(&request);
-    let state = served.clone();
-    let prepare = move |bytes: &[u8]| Prepared::new(&state, bytes);
     let Prepared {
         common,
         tokens,
@@ -87,12 +86,13 @@ pub(super) async fn create(
         logprobs,
         grammar,
         tools,
-    } = served.gate.read(request, prepare).await?;
+    } = served.read(request, Prepared::new).await?;
     let prompt = tokens.len();
     let receivers = (0..common.answers).map(|at| {
         let completion = common.completion(at, max_tokens);
         reply::begin(
             &served,
+            &common.model,
             owner,
             tokens.clone(),
             completion,
@@ -101,10 +101,10 @@ pub(super) async fn create(
         )
     });
     let receivers = receivers.collect::<Result<Vec<_>, _>>()?;
-    let head = json!({ "id": reply::id("chatcmpl"), "created": now(), "model": served.name });
+    let head = json!({ "id": reply::id("chatcmpl"), "created": now(), "model": common.model.name });
     if common.stream {
         return Ok(streamed(
-            &served,
+            &common.model,
             receivers,
             head,
             prompt,
@@ -114,7 +114,7 @@ pub(super) async fn create(
     }
     let whole = try_join_all(receivers.into_iter().map(reply::whole)).await?;
     let made = whole.iter().map(|(it, _)| it.token_ids.len()).sum();
-    let tokenizer = served.engine.backend().tokenizer();
+    let tokenizer = common.model.engine.backend().tokenizer();
     let choices = whole
         .iter()
         .enumerate()
@@ -146,7 +146,7 @@ pub(super) async fn create(
 
 /// The answers as events.
 fn streamed(
-    served: &Arc<Served>,
+    model: &Arc<TextModel>,
     receivers: Vec<reply::Receiver>,
     mut head: Value,
     prompt: usize,
@@ -164,7 +164,7 @@ fn streamed(
     };
     let made = Arc::new(AtomicUsize::new(0));
     let each = receivers.into_iter().enumerate().map(|(index, receiver)| {
-        let (chunk, served, made) = (chunk.clone(), served.clone(), made.clone());
+        let (chunk, model, made) = (chunk.clone(), model.clone(), made.clone());
         let mut said = Said::new(tools.clone());
         let mut begun = false;
         // The logprobs of tokens whose text is not out yet.
@@ -188,7 +188,7 @@ fn streamed(
             }
             match event {
                 Event::Token(likely) => {
-                    held.push(described(served.engine.backend().tokenizer(), &likely));
+                    held.push(described(model.engine.backend().tokenizer(), &likely));
                 }
                 Event::Piece(piece) => {
                     let piece = said.push(&piece);

@@ -2,7 +2,8 @@
 
 use super::fields::{Common, Fields, Input};
 use super::reply::{self, Event, Framing};
-use super::{access, now, ApiError, Served};
+use super::texts::TextModel;
+use super::{access, now, ApiError, Asked, Served};
 use axum::extract::{self, State};
 use axum::response::{IntoResponse, Response};
 use axum::Json;
@@ -20,8 +21,8 @@ const MAX_TOP: usize = 5;
 const MAX_PROMPTS: usize = 128;
 
 /// The tokens of each prompt.
-fn tokens(prompt: Input, fields: &Fields, served: &Served) -> Result<Vec<Vec<u32>>, ApiError> {
-    let backend = served.engine.backend();
+fn tokens(prompt: Input, fields: &Fields, model: &TextModel) -> Result<Vec<Vec<u32>>, ApiError> {
+    let backend = model.engine.backend();
     let of = |text: String| backend.prompt_tokens(&text);
     let all = match prompt {
         Input::Text(text) => vec![of(text)?],
@@ -50,7 +51,7 @@ struct Prepared {
 }
 
 impl Prepared {
-    fn new(served: &Served, bytes: &[u8]) -> Result<Self, ApiError> {
+    fn new(served: &Asked, bytes: &[u8]) -> Result<Self, ApiError> {
         let mut fields = Fields::parse(bytes)?;
         let common = Common::take(&mut fields, served)?;
         let count = "a whole number";
@@ -61,7 +62,7 @@ impl Prepared {
             return Err(fields.wrong("logprobs", problem));
         }
         let prompt: Input = fields.need("prompt", Input::EXPECTED)?;
-        let prompts = tokens(prompt, &fields, served)?;
+        let prompts = tokens(prompt, &fields, &common.model)?;
         if prompts.len() * common.answers > MAX_PROMPTS {
             let problem = format!(
                 "{} for each of {} prompts; the maximum is {MAX_PROMPTS} answers",
@@ -85,14 +86,12 @@ pub(super) async fn create(
     request: extract::Request,
 ) -> Result<Response, ApiError> {
     let owner = access::owner(&request);
-    let state = served.clone();
-    let prepare = move |bytes: &[u8]| Prepared::new(&state, bytes);
     let Prepared {
         common,
         prompts,
         max_tokens,
         logprobs,
-    } = served.gate.read(request, prepare).await?;
+    } = served.read(request, Prepared::new).await?;
     let prompt_tokens: usize = prompts.iter().map(Vec::len).sum();
     let each = prompts.iter().flat_map(|tokens| {
         let answers = 0..common.answers;
@@ -100,10 +99,19 @@ pub(super) async fn create(
     });
     let receivers = each.map(|(tokens, at)| {
         let completion = common.completion(at, max_tokens);
-        reply::begin(&served, owner, tokens.clone(), completion, logprobs, None)
+        let model = &common.model;
+        reply::begin(
+            &served,
+            model,
+            owner,
+            tokens.clone(),
+            completion,
+            logprobs,
+            None,
+        )
     });
     let receivers = receivers.collect::<Result<Vec<_>, _>>()?;
-    let (id, created, model) = (reply::id("cmpl"), now(), served.name.clone());
+    let (id, created, model) = (reply::id("cmpl"), now(), common.model.name.clone());
     if !common.stream {
         let whole = try_join_all(receivers.into_iter().map(reply::whole)).await?;
         let made: usize = whole.iter().map(|(it, _)| it.token_ids.len()).sum();
@@ -111,7 +119,7 @@ pub(super) async fn create(
             .iter()
             .enumerate()
             .map(|(index, (completion, likely))| {
-                let logprobs = logprobs.map(|_| listed(&served, likely, 0));
+                let logprobs = logprobs.map(|_| listed(&common.model, likely, 0));
                 json!({
                     "index": index, "text": completion.text, "logprobs": logprobs,
                     "finish_reason": reply::finish_reason(completion),
@@ -136,14 +144,14 @@ pub(super) async fn create(
     };
     let made = Arc::new(std::sync::atomic::AtomicUsize::new(0));
     let each = receivers.into_iter().enumerate().map(|(index, receiver)| {
-        let (chunk, served, made) = (chunk.clone(), served.clone(), made.clone());
+        let (chunk, writer, made) = (chunk.clone(), common.model.clone(), made.clone());
         let mut held: Vec<Likely> = Vec::new();
         let mut offset = 0;
         let events = reply::chunks(receiver, move |event| {
             let mut choice = |text: &str, held: &mut Vec<Likely>, reason: Value| {
                 let logprobs = match held.is_empty() {
                     true => Value::Null,
-                    false => listed(&served, &std::mem::take(held), offset),
+                    false => listed(&writer, &std::mem::take(held), offset),
                 };
                 offset += text.chars().count();
                 json!([{ "index": index, "text": text, "logprobs": logprobs, "finish_reason": reason }])
@@ -177,8 +185,8 @@ pub(super) async fn create(
 }
 
 /// The tokens of a text whose first begins at the character `offset`.
-fn listed(served: &Served, likely: &[Likely], mut offset: usize) -> Value {
-    let tokenizer = served.engine.backend().tokenizer();
+fn listed(model: &TextModel, likely: &[Likely], mut offset: usize) -> Value {
+    let tokenizer = model.engine.backend().tokenizer();
     let (mut tokens, mut logprobs, mut tops, mut offsets) = (vec![], vec![], vec![], vec![]);
     for it in likely {
         let text = reply::token_text(tokenizer, it.id);

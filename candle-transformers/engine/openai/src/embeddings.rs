@@ -2,7 +2,7 @@
 
 use super::error::short;
 use super::fields::{Fields, Input};
-use super::{access, reply, ApiError, Served};
+use super::{access, reply, ApiError, Asked, Served};
 use axum::extract::{self, State};
 use axum::Json;
 use base64::engine::general_purpose::STANDARD;
@@ -23,7 +23,7 @@ struct Prepared {
 }
 
 impl Prepared {
-    fn new(served: &Served, bytes: &[u8]) -> Result<Self, ApiError> {
+    fn new(served: &Asked, bytes: &[u8]) -> Result<Self, ApiError> {
         let mut fields = Fields::parse(bytes)?;
         let model: String = fields.need("model", "a text")?;
         let encoder = served.vectors.as_ref().map(|vectors| &vectors.encoder);
@@ -96,13 +96,11 @@ pub(super) async fn create(
     request: extract::Request,
 ) -> Result<Json<Value>, ApiError> {
     let owner = access::owner(&request);
-    let state = served.clone();
-    let prepare = move |bytes: &[u8]| Prepared::new(&state, bytes);
     let Prepared {
         tokens,
         options,
         in_base64,
-    } = served.gate.read(request, prepare).await?;
+    } = served.read(request, Prepared::new).await?;
     let count: usize = tokens.iter().map(|tokens| tokens.ids.len()).sum();
     let stopped = || candle_engine::Error::Batch("no embedding model is loaded".to_string());
     let vectors = served.vectors.as_ref().ok_or_else(stopped)?;

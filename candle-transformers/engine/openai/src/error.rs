@@ -15,9 +15,26 @@ pub struct ApiError {
     /// The field that is wrong.
     param: Option<String>,
     code: Option<&'static str>,
+    /// The model that has to be loaded first.
+    absent: Option<usize>,
 }
 
 impl ApiError {
+    /// The model `at` has to be loaded first.
+    pub(super) fn not_loaded(at: usize, name: &str) -> Self {
+        let problem = format!("model {:?} is not loaded", short(name));
+        let code = Some("model_not_loaded");
+        Self {
+            absent: Some(at),
+            ..Self::new(StatusCode::SERVICE_UNAVAILABLE, code, problem)
+        }
+    }
+
+    /// The model that has to be loaded first, if that is what is wrong.
+    pub(super) fn absent(&self) -> Option<usize> {
+        self.absent
+    }
+
     /// A field that has a value that is not supported, or out of range.
     pub(super) fn field(name: &str, problem: impl std::fmt::Display) -> Self {
         Self {
@@ -25,6 +42,7 @@ impl ApiError {
             message: short(&format!("{name}: {problem}")),
             param: Some(name.to_string()),
             code: None,
+            absent: None,
         }
     }
 
@@ -39,6 +57,7 @@ impl ApiError {
             ),
             param: Some("model".to_string()),
             code: Some("model_not_found"),
+            absent: None,
         }
     }
 
@@ -48,6 +67,7 @@ impl ApiError {
             message: message.into(),
             param: None,
             code,
+            absent: None,
         }
     }
 
@@ -165,6 +185,7 @@ impl From<Error> for ApiError {
             message: error.one_line(),
             param: param.map(str::to_string),
             code,
+            absent: None,
         }
     }
 }
@@ -189,6 +210,7 @@ pub(super) async fn no_such_path(method: Method, uri: Uri) -> ApiError {
         ),
         param: None,
         code: Some("unknown_url"),
+        absent: None,
     }
 }
 
@@ -198,5 +220,6 @@ pub(super) async fn no_such_method(method: Method, uri: Uri) -> ApiError {
         message: format!("{} does not support {method}", short(uri.path())),
         param: None,
         code: Some("method_not_allowed"),
+        absent: None,
     }
 }

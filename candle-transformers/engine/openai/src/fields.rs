@@ -1,11 +1,13 @@
 //! The fields of requests: each is taken by its name, and one that is left is refused.
 
 use super::error::short;
-use super::{ApiError, Served};
+use super::texts::TextModel;
+use super::{ApiError, Asked};
 use candle_engine::CompletionRequest;
 use serde::de::DeserializeOwned;
 use serde::Deserialize;
 use serde_json::{Map, Value};
+use std::sync::Arc;
 
 /// The most stop sequences of a request, as at OpenAI.
 const MAX_STOPS: usize = 4;
@@ -187,6 +189,7 @@ impl Input {
 
 /// How the next token is chosen, and what else both kinds of completions take.
 pub(super) struct Common {
+    pub(super) model: Arc<TextModel>,
     /// The prompt and the most tokens are yet to come.
     pub(super) request: CompletionRequest,
     /// Answers to each prompt.
@@ -200,11 +203,10 @@ impl Common {
     ///
     /// # Errors
     /// One of another type or out of range; a model that is not served.
-    pub(super) fn take(fields: &mut Fields, served: &Served) -> Result<Self, ApiError> {
-        let model: String = fields.need("model", "a text")?;
-        if model != served.name {
-            return Err(ApiError::no_such_model(&model, served.names()));
-        }
+    pub(super) fn take(fields: &mut Fields, served: &Asked) -> Result<Self, ApiError> {
+        let name: String = fields.need("model", "a text")?;
+        let model = served.model(Some(&name));
+        let model = model.ok_or_else(|| ApiError::no_such_model(&name, served.names()))??;
         let number = "a number";
         let temperature = fields.take("temperature", number)?.unwrap_or(1.0);
         if !(0.0..=2.0).contains(&temperature) {
@@ -246,7 +248,7 @@ impl Common {
             repeat_penalty: fields.take("repeat_penalty", number)?.unwrap_or(1.0),
             presence_penalty,
             frequency_penalty,
-            logit_bias: biases(fields, served.engine.backend().vocab())?,
+            logit_bias: biases(fields, model.engine.backend().vocab())?,
             // Without one, each answer is another.
             seed: seed.map_or_else(rand::random, |seed| seed as u64),
             stop,
@@ -261,6 +263,7 @@ impl Common {
         options.take::<bool>("include_obfuscation", "true or false")?;
         options.end()?;
         Ok(Self {
+            model,
             request,
             answers,
             stream,

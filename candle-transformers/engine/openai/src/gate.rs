@@ -36,6 +36,12 @@ pub(super) struct Gate {
     idle: Duration,
 }
 
+/// A request in memory, and its place there if it is large.
+pub(super) struct Read {
+    bytes: Vec<u8>,
+    _place: Option<OwnedSemaphorePermit>,
+}
+
 impl Gate {
     /// With a limit of time for the next bytes of a body.
     pub(super) fn new(idle: Duration) -> Self {
@@ -48,28 +54,38 @@ impl Gate {
         }
     }
 
-    /// Reads a request of JSON, and works on it where it holds nobody up.
+    /// Reads a request of JSON.
     ///
     /// # Errors
-    /// No JSON by its type, too large or too slow; those of `work`.
-    pub(super) async fn read<T: Send + 'static>(
-        &self,
-        request: Request,
-        work: impl FnOnce(&[u8]) -> Result<T, ApiError> + Send + 'static,
-    ) -> Result<T, ApiError> {
+    /// No JSON by its type, too large or too slow.
+    pub(super) async fn read(&self, request: Request) -> Result<Read, ApiError> {
         let kind = request.headers().get(CONTENT_TYPE);
         if !kind.is_some_and(|kind| is_json(kind.as_bytes())) {
             return Err(ApiError::content_type());
         }
-        let is_large = is_large(request.body());
         let (bytes, place) = self.body(request.into_body(), BODY_BYTES).await?;
+        Ok(Read {
+            bytes,
+            _place: place,
+        })
+    }
+
+    /// Works on a request where it holds nobody up.
+    ///
+    /// # Errors
+    /// Those of `work`.
+    pub(super) async fn work<T: Send + 'static>(
+        &self,
+        read: Arc<Read>,
+        work: impl FnOnce(&[u8]) -> Result<T, ApiError> + Send + 'static,
+    ) -> Result<T, ApiError> {
+        let is_large = read.bytes.len() > SMALL;
         let lane = if is_large { &self.large } else { &self.small };
         let turn = lane.clone().acquire_owned().await.ok();
         // It holds its places until it is done, also where the client is gone.
-        let held: [Option<OwnedSemaphorePermit>; 2] = [place, turn];
         let done = tokio::task::spawn_blocking(move || {
-            let done = work(&bytes);
-            drop((bytes, held));
+            let done = work(&read.bytes);
+            drop((read, turn));
             done
         });
         done.await.map_err(|_| ApiError::panicked())?

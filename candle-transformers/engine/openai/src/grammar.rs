@@ -2,7 +2,8 @@
 
 use super::error::short;
 use super::fields::Fields;
-use super::{ApiError, Served};
+use super::texts::TextModel;
+use super::ApiError;
 use candle_engine::generation::Mask;
 use candle_engine::{CandleBackend, Error, Result};
 use llguidance::api::TopLevelGrammar;
@@ -117,8 +118,8 @@ fn schema_of(fields: &mut Fields) -> std::result::Result<Value, ApiError> {
 impl Format {
     /// # Errors
     /// A schema that is none, or that is not supported.
-    pub(super) fn grammar(self, served: &Served) -> std::result::Result<Grammar, ApiError> {
-        served.grammars.of(self.place, self.schema, served)
+    pub(super) fn grammar(self, model: &TextModel) -> std::result::Result<Grammar, ApiError> {
+        model.grammars.of(self.place, self.schema, model)
     }
 }
 
@@ -131,13 +132,13 @@ impl Grammars {
         &self,
         place: &str,
         schema: Value,
-        served: &Served,
+        model: &TextModel,
     ) -> std::result::Result<Grammar, ApiError> {
-        let grammar = self.of_schema(schema, served);
+        let grammar = self.of_schema(schema, model);
         grammar.map_err(|problem| ApiError::field(place, problem))
     }
 
-    fn of_schema(&self, schema: Value, served: &Served) -> std::result::Result<Grammar, String> {
+    fn of_schema(&self, schema: Value, model: &TextModel) -> std::result::Result<Grammar, String> {
         let mut schema = schema;
         close(&mut schema);
         let mut schema = match schema {
@@ -153,7 +154,7 @@ impl Grammars {
             "x-guidance".to_string(),
             json!({ "whitespace_pattern": SPACE }),
         );
-        let parsers = self.0.get_or_init(|| Parsers::new(served.engine.backend()));
+        let parsers = self.0.get_or_init(|| Parsers::new(model.engine.backend()));
         let parsers = parsers.as_ref().map_err(Clone::clone)?;
         let grammar = TopLevelGrammar::from_json_schema(Value::Object(schema));
         let parser = parsers.factory.create_parser(grammar);

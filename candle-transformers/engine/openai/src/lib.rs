@@ -22,6 +22,7 @@ mod metrics;
 mod reply;
 mod responses;
 mod server;
+mod texts;
 mod tokens;
 mod tools;
 mod vectors;
@@ -32,23 +33,22 @@ use axum::http::StatusCode;
 use axum::middleware::from_fn_with_state;
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use candle_engine::batch::BatchEngine;
 use candle_engine::embed::EncoderFiles;
-use candle_engine::model::ChatTemplate;
 use candle_engine::Error as EngineError;
 use candle_transformers::embed::TextEncoder;
 use gate::Gate;
-use grammar::Grammars;
 use metrics::Metrics;
 use serde_json::{json, Value};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use texts::TextModel;
 use vectors::Vectors;
 
 pub use access::Access;
 pub use audio::Speech;
 pub use error::ApiError;
 pub use server::Limits;
+pub use texts::{TextSource, Texts};
 
 /// Why serving ended, or could not begin.
 #[derive(Debug, thiserror::Error)]
@@ -64,6 +64,9 @@ pub enum Error {
     /// The system refuses a thread.
     #[error("a thread for embeddings: {0}")]
     Thread(std::io::Error),
+    /// Models that cannot be served together.
+    #[error("models: {0}")]
+    Models(String),
     /// The engine failed.
     #[error(transparent)]
     Engine(#[from] EngineError),
@@ -77,15 +80,12 @@ const WATCH: Duration = Duration::from_millis(500);
 
 /// What is served.
 pub struct Served {
-    name: String,
-    engine: BatchEngine,
-    template: Option<ChatTemplate>,
+    texts: Texts,
     vectors: Option<Vectors>,
     speech: Option<Speech>,
     access: Access,
     gate: Gate,
     metrics: Arc<Metrics>,
-    grammars: Grammars,
 }
 
 /// A model of vectors.
@@ -99,24 +99,16 @@ pub struct Encoder {
 }
 
 impl Served {
-    /// A model that clients call `name`, for everybody who can reach the address.
-    pub fn new(name: &str, engine: BatchEngine) -> Self {
+    /// Models for everybody who can reach the address.
+    pub fn new(texts: Texts) -> Self {
         Self {
-            name: name.to_string(),
-            engine,
-            template: None,
+            texts,
             vectors: None,
             speech: None,
             access: Access::default(),
             gate: Gate::new(Limits::default().idle),
             metrics: Arc::default(),
-            grammars: Grammars::default(),
         }
-    }
-
-    /// With the template that makes a prompt of a conversation.
-    pub fn with_template(self, template: Option<ChatTemplate>) -> Self {
-        Self { template, ..self }
     }
 
     /// With a model of vectors.
@@ -185,7 +177,7 @@ pub async fn serve(
         }
     };
     server::run(listener, routes(served.clone()), limits, stop).await;
-    match served.engine.failure() {
+    match served.texts.failure() {
         None => Ok(()),
         Some(why) => Err(EngineError::Batch(why).into()),
     }
@@ -206,20 +198,72 @@ impl Served {
         let encoder = self.vectors.as_ref();
         let encoder = encoder.map(|vectors| vectors.encoder.name.as_str());
         let speech = self.speech.as_ref().map(|speech| speech.name.as_str());
-        let text = std::iter::once(self.name.as_str());
-        text.chain(encoder).chain(speech)
+        self.texts.names().chain(encoder).chain(speech)
     }
 
-    /// Waits until the engine fails.
+    /// Reads a request of JSON and prepares its work, once the model that it is for is loaded.
+    ///
+    /// # Errors
+    /// Those of [`Gate::read`] and of `prepare`; the model cannot be loaded.
+    async fn read<T: Send + 'static>(
+        self: &Arc<Self>,
+        request: axum::extract::Request,
+        prepare: fn(&Asked, &[u8]) -> std::result::Result<T, ApiError>,
+    ) -> std::result::Result<T, ApiError> {
+        let body = Arc::new(self.gate.read(request).await?);
+        let mut loaded = None;
+        loop {
+            let asked = Asked {
+                served: self.clone(),
+                loaded: loaded.take(),
+            };
+            let work = move |bytes: &[u8]| prepare(&asked, bytes);
+            match self.gate.work(body.clone(), work).await {
+                Err(error) => match error.absent() {
+                    Some(at) => loaded = Some(self.texts.load(at).await?),
+                    None => return Err(error),
+                },
+                done => return done,
+            }
+        }
+    }
+
+    /// Waits until an engine fails.
     async fn failed(&self) {
-        while self.engine.failure().is_none() {
+        while self.texts.failure().is_none() {
             tokio::time::sleep(WATCH).await;
         }
     }
 }
 
+/// What a request is asked of.
+struct Asked {
+    served: Arc<Served>,
+    /// The model that was loaded for it. It is the request's also if it is to be unloaded for another by now.
+    loaded: Option<Arc<TextModel>>,
+}
+
+impl std::ops::Deref for Asked {
+    type Target = Served;
+
+    fn deref(&self) -> &Served {
+        &self.served
+    }
+}
+
+impl Asked {
+    /// See [`Texts::model`].
+    fn model(&self, name: Option<&str>) -> Option<std::result::Result<Arc<TextModel>, ApiError>> {
+        let loaded = self.loaded.as_ref();
+        match loaded.filter(|model| name.is_none_or(|name| model.name == name)) {
+            Some(model) => Some(Ok(model.clone())),
+            None => self.texts.model(name),
+        }
+    }
+}
+
 async fn health(State(served): State<Arc<Served>>) -> (StatusCode, String) {
-    match served.engine.failure() {
+    match served.texts.failure() {
         None => (StatusCode::OK, "ok\n".to_string()),
         Some(why) => {
             let why = EngineError::Batch(why).one_line();
@@ -247,7 +291,7 @@ async fn model(
 
 #[cfg(test)]
 mod tests {
-    use super::{serve, Limits, Served};
+    use super::{serve, Limits, Served, Texts};
     use candle_engine::batch::testing::{breaking, small_model};
     use candle_engine::batch::{BatchEngine, BatchSettings};
     use candle_engine::Error as EngineError;
@@ -274,7 +318,7 @@ mod tests {
             .unwrap();
         let address = listener.local_addr().unwrap();
         let engine = BatchEngine::new(small_model(), BatchSettings::default()).unwrap();
-        let served = Served::new("tiny", engine);
+        let served = Served::new(Texts::one("tiny", engine, None));
         runtime.spawn(serve(listener, served, limits, std::future::pending()));
         (runtime, address)
     }
@@ -331,7 +375,7 @@ mod tests {
             .block_on(tokio::net::TcpListener::bind("127.0.0.1:0"))
             .unwrap();
         let address = listener.local_addr().unwrap();
-        let served = Served::new("tiny", breaking(small_model()));
+        let served = Served::new(Texts::one("tiny", breaking(small_model()), None));
         let serving = runtime.spawn(serve(
             listener,
             served,

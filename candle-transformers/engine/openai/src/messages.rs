@@ -3,8 +3,9 @@
 use super::error::short;
 use super::fields::Fields;
 use super::grammar::{Format, Grammar};
+use super::texts::TextModel;
 use super::tools::{self, Tools};
-use super::{ApiError, Served};
+use super::ApiError;
 use serde::Deserialize;
 use serde_json::{json, Map, Value};
 
@@ -32,22 +33,25 @@ impl Conversation<'_> {
     ///
     /// # Errors
     /// A model without a template; a message that is wrong; too many of them; a schema that is not supported.
-    pub(super) fn prepare(self, served: &Served) -> Result<(Vec<u32>, Option<Grammar>), ApiError> {
+    pub(super) fn prepare(
+        self,
+        model: &TextModel,
+    ) -> Result<(Vec<u32>, Option<Grammar>), ApiError> {
         let place = self.place;
-        let Some(template) = &served.template else {
+        let Some(template) = &model.template else {
             let error = candle_engine::Error::NoChatTemplate {
-                model: served.name.clone(),
+                model: model.name.clone(),
             };
             return Err(ApiError::field(place, error.one_line()));
         };
         let said = read(place, self.messages)?;
-        let backend = served.engine.backend();
+        let backend = model.engine.backend();
         let length = |message: &Value| message["content"].as_str().map_or(0, str::len);
         backend.check_bytes(said.iter().map(length).sum())?;
         // A call that has to be is no answer, which would have a form.
         let grammar = match (self.tools.schema(), self.format) {
-            (Some(call), _) => Some(served.grammars.of("tools", call, served)?),
-            (None, Some(format)) => Some(format.grammar(served)?),
+            (Some(call), _) => Some(model.grammars.of("tools", call, model)?),
+            (None, Some(format)) => Some(format.grammar(model)?),
             (None, None) => None,
         };
         let begins = self.tools.begins(template.source());

@@ -46,8 +46,10 @@ impl Metrics {
 
     fn page(&self, served: &Served) -> String {
         let seconds = |micros: &AtomicU64| micros.load(Relaxed) as f64 / 1e6;
-        let open = served.engine.open();
-        let running = served.engine.running().min(open);
+        let models = served.texts.loaded();
+        let open: usize = models.iter().map(|model| model.engine.open()).sum();
+        let running: usize = models.iter().map(|model| model.engine.running()).sum();
+        let running = running.min(open);
         let mut page = String::new();
         let mut line = |kind: &str, name: &str, help: &str, value: &dyn std::fmt::Display| {
             let name = format!("candle_api_{name}");
@@ -105,6 +107,12 @@ impl Metrics {
             "completions_queued",
             "Completions waiting for a slot.",
             &(open - running),
+        );
+        line(
+            gauge,
+            "models_loaded",
+            "Models of text that are loaded.",
+            &models.len(),
         );
         let embedding = served.vectors.as_ref().map_or(0, |vectors| vectors.open());
         line(

@@ -1,6 +1,7 @@
 //! From the engine's thread to a client's socket.
 
 use super::grammar::Grammar;
+use super::texts::TextModel;
 use super::{ApiError, Served};
 use axum::response::sse::{Event as Sent, KeepAlive};
 use axum::response::{IntoResponse, Response};
@@ -27,6 +28,7 @@ pub(super) type Receiver = UnboundedReceiver<Event>;
 /// Begins a completion. It ends when the receiver is dropped.
 pub(super) fn begin(
     served: &Served,
+    model: &TextModel,
     owner: Owner,
     tokens: Vec<u32>,
     request: CompletionRequest,
@@ -58,7 +60,7 @@ pub(super) fn begin(
         owner,
         mask: grammar.map(|grammar| grammar.mask()),
     };
-    served.engine.begin(order, Box::new(listener))?;
+    model.engine.begin(order, Box::new(listener))?;
     Ok(receiver)
 }
 

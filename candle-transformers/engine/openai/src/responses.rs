@@ -8,7 +8,7 @@ use super::grammar::{self, Grammar};
 use super::messages::Conversation;
 use super::reply::{self, Framing};
 use super::tools::{Layout, Tools};
-use super::{access, chat, now, ApiError, Served};
+use super::{access, chat, now, ApiError, Asked, Served};
 use axum::extract::{self, State};
 use axum::response::{IntoResponse, Response};
 use axum::Json;
@@ -33,10 +33,11 @@ struct Prepared {
 }
 
 impl Prepared {
-    fn new(served: &Served, bytes: &[u8]) -> Result<Self, ApiError> {
+    fn new(served: &Asked, bytes: &[u8]) -> Result<Self, ApiError> {
         let mut fields = Fields::parse(bytes)?;
-        let head = head(&fields, served);
+        let mut head = head(&fields);
         let common = Common::take(&mut fields, served)?;
+        head.insert("model".to_string(), common.model.name.clone().into());
         if common.answers != 1 {
             return Err(fields.wrong("n", "is not supported; ask several times"));
         }
@@ -57,10 +58,10 @@ impl Prepared {
             tools: &tools,
             format,
         };
-        let (tokens, grammar) = said.prepare(served)?;
+        let (tokens, grammar) = said.prepare(&common.model)?;
         Ok(Self {
             tokens,
-            max_tokens: max_tokens.unwrap_or(served.engine.backend().max_positions()),
+            max_tokens: max_tokens.unwrap_or(common.model.engine.backend().max_positions()),
             common,
             logprobs,
             grammar,
@@ -71,7 +72,7 @@ impl Prepared {
 }
 
 /// What an answer repeats of its request.
-fn head(fields: &Fields, served: &Served) -> Map<String, Value> {
+fn head(fields: &Fields) -> Map<String, Value> {
     let or = |name: &str, standard: Value| match fields.value(name) {
         Value::Null => standard,
         value => value,
@@ -79,7 +80,7 @@ fn head(fields: &Fields, served: &Served) -> Map<String, Value> {
     let head = json!({
         "id": reply::id("resp"), "object": "response", "created_at": now(), "status": "in_progress", "background": false,
         "error": null, "incomplete_details": null, "instructions": fields.value("instructions"),
-        "max_output_tokens": fields.value("max_output_tokens"), "model": served.name, "output": [],
+        "max_output_tokens": fields.value("max_output_tokens"), "model": null, "output": [],
         "parallel_tool_calls": or("parallel_tool_calls", true.into()), "previous_response_id": null,
         "reasoning": { "effort": null, "summary": null }, "store": false, "temperature": or("temperature", 1.0.into()),
         "text": or("text", json!({ "format": { "type": "text" } })), "tool_choice": or("tool_choice", "auto".into()),
@@ -121,8 +122,6 @@ pub(super) async fn create(
     request: extract::Request,
 ) -> Result<Response, ApiError> {
     let owner = access::owner(&request);
-    let state = served.clone();
-    let prepare = move |bytes: &[u8]| Prepared::new(&state, bytes);
     let Prepared {
         common,
         tokens,
@@ -131,18 +130,25 @@ pub(super) async fn create(
         grammar,
         tools,
         head,
-    } = served.gate.read(request, prepare).await?;
+    } = served.read(request, Prepared::new).await?;
     let prompt = tokens.len();
     let completion = common.completion(0, max_tokens);
     let receiver = reply::begin(
         &served,
+        &common.model,
         owner,
         tokens,
         completion,
         logprobs,
         grammar.as_ref(),
     )?;
-    let mut events = Events::new(served.clone(), head, tools, prompt, logprobs.is_some());
+    let mut events = Events::new(
+        common.model.clone(),
+        head,
+        tools,
+        prompt,
+        logprobs.is_some(),
+    );
     if !common.stream {
         let (completion, likely) = reply::whole(receiver).await?;
         return Ok(Json(events.whole(&completion, &likely)).into_response());

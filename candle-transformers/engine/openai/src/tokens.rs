@@ -1,31 +1,35 @@
 //! `/tokenize` and `/detokenize`, as llama.cpp's server has them.
 
 use super::fields::Fields;
-use super::{ApiError, Served};
+use super::texts::TextModel;
+use super::{ApiError, Asked, Encoder, Served};
 use axum::extract::{Request, State};
 use axum::Json;
 use serde_json::{json, Value};
 use std::sync::Arc;
 
-/// Whose tokens are meant: the model's that writes texts unless another is named.
+/// Whose tokens are meant: those of the first model that writes texts unless another is named.
 enum Which {
-    Model,
-    Encoder,
+    Text(Arc<TextModel>),
+    Encoder(Arc<Encoder>),
 }
 
 impl Which {
-    fn take(fields: &mut Fields, served: &Served) -> Result<Self, ApiError> {
+    fn take(fields: &mut Fields, served: &Asked) -> Result<Self, ApiError> {
         let name: Option<String> = fields.take("model", "a text")?;
-        match name {
-            None => Ok(Self::Model),
-            Some(name) if name == served.name => Ok(Self::Model),
-            Some(name) if served.names().any(|known| known == name) => Ok(Self::Encoder),
-            Some(name) => Err(ApiError::no_such_model(&name, served.names())),
+        if let Some(model) = served.model(name.as_deref()) {
+            return model.map(Self::Text);
+        }
+        let name = name.unwrap_or_default();
+        let encoder = served.vectors.as_ref().map(|vectors| &vectors.encoder);
+        match encoder.filter(|encoder| encoder.name == name) {
+            Some(encoder) => Ok(Self::Encoder(encoder.clone())),
+            None => Err(ApiError::no_such_model(&name, served.names())),
         }
     }
 }
 
-fn tokens_of(served: &Served, bytes: &[u8]) -> Result<Vec<u32>, ApiError> {
+fn tokens_of(served: &Asked, bytes: &[u8]) -> Result<Vec<u32>, ApiError> {
     let mut fields = Fields::parse(bytes)?;
     let which = Which::take(&mut fields, served)?;
     let text: String = fields.need("content", "a text")?;
@@ -33,35 +37,34 @@ fn tokens_of(served: &Served, bytes: &[u8]) -> Result<Vec<u32>, ApiError> {
         .take("add_special", "true or false")?
         .unwrap_or(false);
     fields.end()?;
-    let backend = served.engine.backend();
-    Ok(match (which, &served.vectors) {
-        (Which::Encoder, Some(vectors)) => vectors.encoder.files.encode(&text, special)?,
-        _ if special && !text.is_empty() => backend.tokenizer().encode_prompt(&text)?,
-        _ => backend.tokenizer().encode(&text, false)?,
+    Ok(match which {
+        Which::Encoder(encoder) => encoder.files.encode(&text, special)?,
+        Which::Text(model) => {
+            let tokenizer = model.engine.backend().tokenizer();
+            match special && !text.is_empty() {
+                true => tokenizer.encode_prompt(&text)?,
+                false => tokenizer.encode(&text, false)?,
+            }
+        }
     })
 }
 
-fn text_of(served: &Served, bytes: &[u8]) -> Result<String, ApiError> {
+fn text_of(served: &Asked, bytes: &[u8]) -> Result<String, ApiError> {
     let mut fields = Fields::parse(bytes)?;
     let which = Which::take(&mut fields, served)?;
     let tokens: Vec<u32> = fields.need("tokens", "a list of tokens")?;
     fields.end()?;
-    let backend = served.engine.backend();
-    let encoder = served
-        .vectors
-        .as_ref()
-        .map(|vectors| &vectors.encoder.files);
-    let (vocab, encoder) = match (which, encoder) {
-        (Which::Encoder, Some(files)) => (files.config().vocab, Some(files)),
-        _ => (backend.vocab(), None),
+    let vocab = match &which {
+        Which::Encoder(encoder) => encoder.files.config().vocab,
+        Which::Text(model) => model.engine.backend().vocab(),
     };
     if let Some(id) = tokens.iter().find(|id| **id as usize >= vocab) {
         let problem = format!("token {id} is out of range; the vocabulary has {vocab} tokens");
         return Err(ApiError::field("tokens", problem));
     }
-    Ok(match encoder {
-        Some(files) => files.decode(&tokens)?,
-        None => backend.tokenizer().decode(&tokens)?,
+    Ok(match which {
+        Which::Encoder(encoder) => encoder.files.decode(&tokens)?,
+        Which::Text(model) => model.engine.backend().tokenizer().decode(&tokens)?,
     })
 }
 
@@ -69,9 +72,7 @@ pub(super) async fn tokenize(
     State(served): State<Arc<Served>>,
     request: Request,
 ) -> Result<Json<Value>, ApiError> {
-    let state = served.clone();
-    let work = move |bytes: &[u8]| tokens_of(&state, bytes);
-    let tokens = served.gate.read(request, work).await?;
+    let tokens = served.read(request, tokens_of).await?;
     Ok(Json(json!({ "count": tokens.len(), "tokens": tokens })))
 }
 
@@ -79,8 +80,6 @@ pub(super) async fn detokenize(
     State(served): State<Arc<Served>>,
     request: Request,
 ) -> Result<Json<Value>, ApiError> {
-    let state = served.clone();
-    let work = move |bytes: &[u8]| text_of(&state, bytes);
-    let text = served.gate.read(request, work).await?;
+    let text = served.read(request, text_of).await?;
     Ok(Json(json!({ "content": text })))
 }

@@ -2,8 +2,9 @@
 
 use super::super::chat::described;
 use super::super::reply::{self, Event};
+use super::super::texts::TextModel;
 use super::super::tools::{Call, Said, Tools};
-use super::super::{ApiError, Served};
+use super::super::ApiError;
 use candle_engine::batch::Likely;
 use candle_engine::{Completion, StopReason};
 use serde_json::{json, Map, Value};
@@ -11,7 +12,7 @@ use std::sync::Arc;
 
 /// The events of one answer.
 pub(super) struct Events {
-    served: Arc<Served>,
+    model: Arc<TextModel>,
     /// The answer without its items.
     head: Map<String, Value>,
     tools: Tools,
@@ -61,14 +62,14 @@ fn call_item(call: &Call) -> Value {
 
 impl Events {
     pub(super) fn new(
-        served: Arc<Served>,
+        model: Arc<TextModel>,
         head: Map<String, Value>,
         tools: Tools,
         prompt: usize,
         has_logprobs: bool,
     ) -> Self {
         Self {
-            served,
+            model,
             head,
             said: Said::new(tools.clone()),
             tools,
@@ -120,7 +121,7 @@ impl Events {
     }
 
     fn described(&self, likely: &Likely) -> Value {
-        described(self.served.engine.backend().tokenizer(), likely)
+        described(self.model.engine.backend().tokenizer(), likely)
     }
 
     /// Begins the message.
