@@ -1,7 +1,7 @@
 //! Language models for sale on Nostr relays (NIP-90): the daemon, the customer's commands, and the program `candle-dvm`, which also runs
 //! models for whoever types its commands.
 //!
-//! Models are loaded and run by [`candle_engine`]; `candle_openai` serves them over HTTP. This crate has what a service on relays needs.
+//! Models are loaded and run by [`candle_engine`]; `candle_cli` has the commands that run them. This crate has what a service on relays needs.
 //!
 //! # Features
 //!
@@ -27,7 +27,7 @@
 //!
 //! - [`jobs`]: admission, order and memory of jobs, independent of the protocol. `nip90` and `relay`: the protocol, without I/O.
 //! - `service`: the daemon, with `journal`, `payment`, `key_file` and `platform`.
-//! - `cli`: the commands; not in a browser.
+//! - `cli`: the program, with the commands of the service; not in a browser.
 
 #![deny(missing_docs)]
 // The check that a device is Send and Sync goes through all of wgpu's types.

@@ -9,6 +9,7 @@ const RULES: &[(&str, &[&str])] = &[
         &[
             "candle_dvm",
             "candle_openai",
+            "candle_cli",
             "nostr::",
             "axum::",
             "hyper",
@@ -17,7 +18,11 @@ const RULES: &[(&str, &[&str])] = &[
     ),
     (
         "candle-transformers/engine/openai/src",
-        &["candle_dvm", "nostr::"],
+        &["candle_dvm", "candle_cli", "nostr::"],
+    ),
+    (
+        "candle-transformers/engine/cli/src",
+        &["candle_dvm", "nostr::", "axum::", "hyper"],
     ),
     (
         "candle-dvm/src/nip90",
@@ -44,7 +49,10 @@ const RULES: &[(&str, &[&str])] = &[
         "candle-dvm/src/relay",
         &["candle_", "crate::service", "crate::cli", "crate::jobs"],
     ),
-    ("candle-dvm/src/service", &["crate::cli", "candle_openai"]),
+    (
+        "candle-dvm/src/service",
+        &["crate::cli", "candle_cli", "candle_openai"],
+    ),
     ("candle-wasm-examples/browser/src", &["candle_dvm"]),
     ("candle-wasm-examples/embeddings/src", &["candle_dvm"]),
     (

@@ -1,5 +1,6 @@
 //! The tests of candle-dvm, one crate so that it links once.
 
+#[cfg(feature = "api")]
 mod api;
 mod chat;
 mod cli;

@@ -80,7 +80,7 @@ fn state(beat: Option<&(u64, Heartbeat)>, now: u64) -> State {
 }
 
 pub(super) fn run(args: Args) -> Result<()> {
-    let runtime = super::runtime()?;
+    let runtime = candle_cli::runtime()?;
     let providers = runtime.block_on(find(&args))?;
     if args.json {
         return print_json(&providers);

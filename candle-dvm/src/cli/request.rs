@@ -71,7 +71,7 @@ pub(super) fn run(args: Args) -> Result<()> {
     let event = request
         .write_with_work(&keys, now(), args.pow)
         .map_err(Error::service)?;
-    let runtime = super::runtime()?;
+    let runtime = candle_cli::runtime()?;
     runtime.block_on(async {
         let relays = Relays::connect(&args.relay, &keys)?;
         let mut customer = Customer {

@@ -61,7 +61,7 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: Args) -> Result<()> {
-    super::log_places_of_panics();
+    candle_cli::log_places_of_panics();
     let mut settings = match &args.config {
         Some(file) => Settings::read(file)?,
         None => Settings::default(),
@@ -108,7 +108,7 @@ pub(super) fn run(args: Args) -> Result<()> {
     ));
     note(&terms(&settings, template.is_some()));
 
-    let runtime = super::runtime()?;
+    let runtime = candle_cli::runtime()?;
     let end = runtime.block_on(async move {
         let payment: Arc<dyn Payment> = match &settings.wallet_file {
             Some(file) if settings.price_msat > 0 => {
@@ -136,7 +136,7 @@ pub(super) fn run(args: Args) -> Result<()> {
             metrics,
         )?;
         let service = service.with_template(template);
-        service.run(super::signals::asked_to_stop()?).await
+        service.run(candle_cli::asked_to_stop()?).await
     });
     // A thread that waits for a device that hangs ends with the process.
     runtime.shutdown_background();

@@ -21,7 +21,7 @@
 //! model, and validates it before a device is opened. [`BackendRegistry`] lists the available devices and loads the model on one.
 //! [`InferenceBackend`] completes prompts; [`Generation`] returns one token at a time; [`Chat`] keeps a conversation.
 //!
-//! The crate knows no HTTP server and no Nostr: `candle-openai` and `candle-dvm` are built on it, and so are the browser pages, where a
+//! The crate knows no HTTP server and no Nostr: `candle-openai`, `candle-cli` and `candle-dvm` are built on it, and so are the browser pages, where a
 //! [`Generation`] is asynchronous.
 //!
 //! # Features

@@ -1,6 +1,6 @@
 //! `candle-dvm embed`.
 
-use super::print;
+use crate::print;
 use crate::{Error, Result};
 use candle_engine::device::{describe, DeviceChoice, DeviceParser};
 use candle_engine::embed::{EncoderFiles, TextTokens};

@@ -1,8 +1,8 @@
 //! `candle-dvm bench`.
 
-use super::{print, print_json};
 use crate::Error;
 use crate::Result;
+use crate::{print, print_json};
 use candle_engine::bench::shapes::ModelShape;
 use candle_engine::bench::{self, BenchRequest};
 use candle_engine::device::{describe, describe_all, DeviceChoice, DeviceParser};
@@ -77,7 +77,7 @@ pub(super) fn run(args: Args) -> Result<()> {
             return Err(Error::parameter("bandwidth", bandwidth, "a number above 0"));
         }
     }
-    super::check_gpus(args.gpus)?;
+    crate::check_gpus(args.gpus)?;
     let registry = BackendRegistry::detect();
     let devices = registry.select(args.device)?.open_several(args.gpus)?;
     let device = &devices[0];

@@ -59,7 +59,7 @@ pub(super) fn load(args: &Args) -> Result<Served> {
         .map(|folder| EncoderFiles::open(folder, None))
         .transpose()?;
     let speech = args.speech_model.clone();
-    let speech = speech.map(super::super::transcribe::open).transpose()?;
+    let speech = speech.map(crate::transcribe::open).transpose()?;
     let loader = Loader {
         registry: Arc::new(BackendRegistry::detect()),
         device: args.device,

@@ -79,7 +79,7 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: Args) -> Result<()> {
-    super::log_places_of_panics();
+    crate::log_places_of_panics();
     if args.connections == 0 {
         return Err(Error::parameter("connections", "0", "at least 1"));
     }
@@ -93,7 +93,7 @@ pub(super) fn run(args: Args) -> Result<()> {
     for origin in &args.allow_origin {
         access = access.with_origin(origin);
     }
-    let runtime = super::runtime()?;
+    let runtime = crate::runtime()?;
     // An address that is taken is reported before gigabytes are read.
     let listener = runtime.block_on(tokio::net::TcpListener::bind(args.listen));
     let listener = listener.map_err(|err| Error::service(format!("{}: {err}", args.listen)))?;
@@ -111,7 +111,7 @@ pub(super) fn run(args: Args) -> Result<()> {
         ..Limits::default()
     };
     // Before anybody can know the address: a signal that comes at once drains too.
-    let stop = runtime.block_on(async { super::signals::asked_to_stop() })?;
+    let stop = runtime.block_on(async { crate::asked_to_stop() })?;
     note(&format!(
         "listening on http://{address}/v1, up to {} requests at once; press Ctrl-C to stop",
         args.slots

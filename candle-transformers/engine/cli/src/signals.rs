@@ -8,7 +8,7 @@ use std::future::Future;
 ///
 /// # Errors
 /// Signals that cannot be listened for.
-pub(super) fn asked_to_stop() -> Result<impl Future<Output = ()> + Send + 'static> {
+pub fn asked_to_stop() -> Result<impl Future<Output = ()> + Send + 'static> {
     let mut signals = Signals::new()?;
     Ok(async move {
         signals.next().await;

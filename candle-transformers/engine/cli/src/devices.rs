@@ -1,7 +1,7 @@
 //! `candle-dvm devices`.
 
-use super::{print, print_json};
 use crate::Result;
+use crate::{print, print_json};
 use candle_engine::devices::{report, BackendReport};
 use candle_engine::registry::BackendRegistry;
 

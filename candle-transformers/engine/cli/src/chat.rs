@@ -5,8 +5,8 @@ mod input;
 mod saved;
 mod settings;
 
-use super::print;
-use super::sampling::Sampling;
+use crate::print;
+use crate::sampling::Sampling;
 use crate::{Error, Result};
 use candle_engine::backend::CompletionRequest;
 use candle_engine::chat::{check_context, Chat};

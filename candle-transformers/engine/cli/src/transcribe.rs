@@ -1,6 +1,6 @@
 //! `candle-dvm transcribe`.
 
-use super::{print, print_json};
+use crate::{print, print_json};
 use crate::{Error, Result};
 use candle_engine::audio::read_audio;
 use candle_engine::device::{describe, DeviceChoice, DeviceParser, FloatType};

@@ -1,7 +1,7 @@
 //! `candle-dvm generate`.
 
-use super::sampling::Sampling;
-use super::{print, print_json};
+use crate::sampling::Sampling;
+use crate::{print, print_json};
 use crate::{Error, Result};
 use candle_engine::backend::{Completion, CompletionRequest, InferenceBackend};
 use candle_engine::device::{describe, DeviceChoice, DeviceParser, FloatType};
@@ -71,7 +71,7 @@ pub(super) fn run(args: Args) -> Result<()> {
         ..args.sampling.request(prompt(args.prompt)?, args.max_tokens)
     };
     request.validate()?;
-    super::check_gpus(args.gpus)?;
+    crate::check_gpus(args.gpus)?;
     let start = Instant::now();
     let source = args.model.map_or(ModelSource::Embedded, ModelSource::at);
     let mut files = ModelFiles::open(&source)?;

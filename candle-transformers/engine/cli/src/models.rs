@@ -1,6 +1,6 @@
 //! `candle-dvm models`: what is in the cache of the Hugging Face Hub.
 
-use super::{print, print_json};
+use crate::{print, print_json};
 use crate::{Error, Result};
 use candle_engine::model::{Hub, HubModel, ModelSource, FORM};
 use candle_engine::progress::note;

@@ -1,0 +1,123 @@
+//! What can go wrong, each as one line.
+
+use candle_engine::error::one_line;
+use candle_engine::Error as Engine;
+
+/// The result of a command.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// One failure. Its `Display` form is a single line.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The engine's: of a model, its files, its device, or what was asked of it.
+    #[error(transparent)]
+    Engine(#[from] Engine),
+    /// Of the HTTP interface.
+    #[cfg(feature = "api")]
+    #[error(transparent)]
+    Api(#[from] candle_openai::Error),
+    /// An address, a signal or a thread that cannot be had.
+    #[error("{0}")]
+    Service(String),
+    /// Standard input could not be read as text.
+    #[error("standard input: {0}")]
+    Stdin(std::io::Error),
+    /// Standard output could not be written.
+    #[error("standard output: {0}")]
+    Stdout(std::io::Error),
+}
+
+impl Error {
+    /// An error about a whole file.
+    pub(crate) fn file(file: &std::path::Path, problem: impl std::fmt::Display) -> Self {
+        Engine::file(file, problem).into()
+    }
+
+    /// A parameter outside its range.
+    pub(crate) fn parameter(
+        name: &'static str,
+        value: impl std::fmt::Display,
+        expected: &'static str,
+    ) -> Self {
+        let value = value.to_string();
+        Self::Engine(Engine::Parameter {
+            name,
+            value,
+            expected,
+        })
+    }
+
+    /// An error of what serves, by what it says.
+    #[cfg(feature = "service")]
+    pub(crate) fn service(problem: impl std::fmt::Display) -> Self {
+        Self::Service(problem.to_string())
+    }
+
+    /// Whether the reader of standard output has gone away (`… | head -1`), which is no failure.
+    pub fn is_closed_stdout(&self) -> bool {
+        matches!(self, Self::Stdout(err) if err.kind() == std::io::ErrorKind::BrokenPipe)
+    }
+
+    /// The error as one line, whatever line breaks a cause may have brought along.
+    pub fn one_line(&self) -> String {
+        one_line(&self.to_string())
+    }
+
+    /// The error as one line for whoever typed the command, see [`of_engine`].
+    pub fn for_command_line(&self) -> String {
+        match self {
+            Self::Engine(error) => of_engine(error),
+            Self::Stdin(_) => format!("--prompt -: {}", self.one_line()),
+            _ => self.one_line(),
+        }
+    }
+}
+
+/// An error of the engine as one line for whoever typed the command: a field goes by its flag, `max_tokens` by `--max-tokens`.
+pub fn of_engine(error: &Engine) -> String {
+    let text = error.one_line();
+    match error {
+        Engine::Parameter { name, .. } => {
+            let value = text.strip_prefix(name).unwrap_or_default();
+            format!("--{}{value}", name.replace('_', "-"))
+        }
+        Engine::EmptyPrompt | Engine::PromptTooLong { .. } | Engine::PromptTooLarge { .. } => {
+            format!("--prompt: the {text}")
+        }
+        Engine::Device { .. } => format!("--{text}"),
+        Engine::NoChatTemplate { .. } => {
+            format!("{text}; use `generate`, or pass a template with `--template`")
+        }
+        _ => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Engine, Error};
+
+    #[test]
+    fn a_field_is_a_flag_on_the_command_line_alone() {
+        let error = Error::from(Engine::Parameter {
+            name: "max_tokens",
+            value: "0".to_string(),
+            expected: "at least 1",
+        });
+        assert_eq!(error.to_string(), "max_tokens 0: expected at least 1");
+        assert_eq!(
+            error.for_command_line(),
+            "--max-tokens 0: expected at least 1"
+        );
+        let long = Error::from(Engine::PromptTooLong {
+            tokens: 1602,
+            limit: 512,
+        });
+        assert_eq!(
+            long.to_string(),
+            "prompt has 1602 tokens, but the model's limit is 512; shorten the prompt"
+        );
+        assert!(long
+            .for_command_line()
+            .starts_with("--prompt: the prompt has 1602"));
+    }
+}

@@ -1,0 +1,115 @@
+//! Commands that run models for whoever types them, as part of a program such as `candle-dvm`.
+//!
+//! Results go to standard output, everything else to standard error. A failure is one line there, `error: …`.
+//!
+//! # Features
+//!
+//! | feature | what it adds |
+//! | --- | --- |
+//! | `api` | the command `api`: OpenAI's HTTP interface |
+//! | `audio` | the command `transcribe` |
+//! | `service` | [`runtime`], [`asked_to_stop`], [`log_places_of_panics`], for programs that serve |
+//! | `webgpu`, `cuda`, `metal` | devices |
+
+#![deny(missing_docs)]
+// The check that a device is Send and Sync goes through all of wgpu's types.
+#![recursion_limit = "256"]
+
+#[cfg(feature = "api")]
+mod api;
+mod bench;
+mod chat;
+mod devices;
+mod embed;
+mod error;
+mod generate;
+mod models;
+mod output;
+mod sampling;
+#[cfg(feature = "service")]
+mod service;
+#[cfg(feature = "service")]
+mod signals;
+#[cfg(feature = "audio")]
+mod transcribe;
+mod usage;
+
+use clap::Subcommand;
+use tracing_subscriber::EnvFilter;
+
+pub use error::{of_engine, Error, Result};
+pub use output::{print, print_json};
+#[cfg(feature = "service")]
+pub use service::{log_places_of_panics, runtime};
+#[cfg(feature = "service")]
+pub use signals::asked_to_stop;
+pub use usage::usage;
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+// Their flags are for the command line, not for callers.
+#[allow(private_interfaces)]
+pub enum Command {
+    /// Complete a prompt and stream the text to standard output
+    Generate(generate::Args),
+    /// Chat with a model
+    Chat(chat::Args),
+    /// List, download and remove models of the Hugging Face Hub
+    Models(models::Args),
+    /// Transcribe a recording with a Whisper model
+    #[cfg(feature = "audio")]
+    Transcribe(transcribe::Args),
+    /// Embed texts as vectors, or compare them
+    Embed(embed::Args),
+    /// Serve models over an OpenAI-compatible HTTP API
+    #[cfg(feature = "api")]
+    Api(api::Args),
+    /// List backends, with the reason for each that is unavailable
+    Devices(devices::Args),
+    /// Benchmark prompt processing and generation with random weights
+    Bench(bench::Args),
+}
+
+impl Command {
+    /// Runs the command until it ends.
+    ///
+    /// # Errors
+    /// Whatever went wrong, see [`Error`].
+    pub fn run(self) -> Result<()> {
+        match self {
+            Self::Generate(args) => generate::run(args),
+            Self::Chat(args) => chat::run(args),
+            Self::Models(args) => models::run(args),
+            #[cfg(feature = "audio")]
+            Self::Transcribe(args) => transcribe::run(args),
+            Self::Embed(args) => embed::run(args),
+            #[cfg(feature = "api")]
+            Self::Api(args) => api::run(args),
+            Self::Devices(args) => devices::run(args),
+            Self::Bench(args) => bench::run(args),
+        }
+    }
+}
+
+/// Starts to log to standard error, as lines or as JSON: what RUST_LOG asks for, or else `standard`.
+pub fn log(standard: &str, json: bool) {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(standard));
+    let log = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr);
+    // A program that calls this may have a log already.
+    let _ = match json {
+        true => log.json().try_init(),
+        false => log.try_init(),
+    };
+}
+
+/// The most ranks that a model is shared by.
+const MAX_GPUS: usize = 64;
+
+fn check_gpus(gpus: usize) -> Result<()> {
+    match (1..=MAX_GPUS).contains(&gpus) {
+        true => Ok(()),
+        false => Err(Error::parameter("gpus", gpus, "1 to 64")),
+    }
+}
