@@ -22,10 +22,10 @@ const SPECIAL: [&str; 8] = [
     "notimestamps",
 ];
 
-struct Folder(TempDir);
+pub struct Folder(TempDir);
 
 impl Folder {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let folder = Self(tempfile::tempdir().unwrap());
         let config = json!({"model_type": "whisper", "num_mel_bins": 80, "max_source_positions": 100, "d_model": 32,
             "encoder_attention_heads": 2, "encoder_layers": 1, "vocab_size": WORDS + SPECIAL.len() + 101,
@@ -62,11 +62,11 @@ impl Folder {
         folder
     }
 
-    fn path(&self) -> &Path {
+    pub fn path(&self) -> &Path {
         self.0.path()
     }
 
-    fn at(&self, name: &str) -> String {
+    pub fn at(&self, name: &str) -> String {
         self.path().join(name).display().to_string()
     }
 

@@ -67,13 +67,13 @@ enum Command {
     Devices(devices::Args),
     /// Benchmark prompt processing and generation with random weights
     Bench(bench::Args),
-    /// Answer text generation jobs on Nostr relays (NIP-90, kind 5050)
+    /// Answer jobs on Nostr relays: text generation and speech to text (NIP-90, kinds 5050 and 5000)
     #[cfg(feature = "serve")]
     Serve(serve::Args),
     /// Submit a job to Nostr relays and stream the result to standard output
     #[cfg(feature = "serve")]
     Request(request::Args),
-    /// List text generation providers on Nostr relays
+    /// List providers of text generation and speech to text on Nostr relays
     #[cfg(feature = "serve")]
     Discover(discover::Args),
     /// Generate a key, or print its public key

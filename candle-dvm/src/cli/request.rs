@@ -7,7 +7,8 @@ use super::customer::{plain, Relays};
 use super::print;
 use crate::key_file::KeySource;
 use crate::nip90::{
-    self, cancellation, Feedback, Input, InputKind, JobRequest, JobResult, Scheme, Status,
+    self, cancellation, Feedback, Input, InputKind, JobKind, JobRequest, JobResult, ReadError,
+    Scheme, Status,
 };
 use crate::relay::driver::Report;
 use crate::relay::Outcome;
@@ -26,7 +27,14 @@ const MOST_WORK: i64 = 28;
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// Text to complete
-    prompt: String,
+    #[arg(required_unless_present = "url")]
+    prompt: Option<String>,
+    /// Address of a text to put before it; of kind 5000, of the recording
+    #[arg(long, value_name = "URL")]
+    url: Option<String>,
+    /// Kind of the job: 5050 for text generation, 5000 for speech to text
+    #[arg(long, default_value = "5050", value_parser = kind)]
+    kind: JobKind,
     /// Relay to submit the job to; may be given several times
     #[arg(long, value_name = "URL", required = true)]
     relay: Vec<String>,
@@ -59,6 +67,11 @@ pub(super) struct Args {
     key_file: Option<PathBuf>,
 }
 
+fn kind(text: &str) -> std::result::Result<JobKind, String> {
+    let kind = text.parse().ok().and_then(JobKind::asked_by);
+    kind.ok_or_else(|| "expected 5050 or 5000".to_string())
+}
+
 pub(super) fn run(args: Args) -> Result<()> {
     let keys = match &args.key_file {
         None => Keys::generate(),
@@ -78,6 +91,7 @@ pub(super) fn run(args: Args) -> Result<()> {
             relays,
             keys,
             event,
+            kind: request.kind,
             providers: request.providers,
             printed: String::new(),
             silence: Duration::from_secs(args.silence),
@@ -126,24 +140,38 @@ fn request(args: &Args) -> Result<JobRequest> {
             .ok_or_else(|| wrong("param", param, "KEY=VALUE, such as max_tokens=64"))?;
         params.push((key.to_string(), value.to_string()));
     }
-    nip90::params::read(&params).map_err(|err| Error::service(format!("--param: {err}")))?;
     let provider = args.provider.iter().map(|text| {
         PublicKey::parse(text)
             .map_err(|_| wrong("provider", text, "npub1… or 64 hexadecimal digits"))
     });
-    let after = args.after.iter().map(|id| Input {
-        kind: InputKind::Job,
-        ..Input::text(id)
-    });
-    Ok(JobRequest {
-        inputs: after.chain([Input::text(&args.prompt)]).collect(),
+    let input = |kind| {
+        move |data: &String| Input {
+            kind,
+            ..Input::text(data)
+        }
+    };
+    let after = args.after.iter().map(input(InputKind::Job));
+    let url = args.url.iter().map(input(InputKind::Url));
+    let prompt = args.prompt.iter().map(Input::text);
+    let request = JobRequest {
+        kind: args.kind,
+        inputs: after.chain(url).chain(prompt).collect(),
         params,
         output: Some("text/plain".to_string()),
         bid_msat: args.bid,
         providers: provider.collect::<Result<_>>()?,
         encryption: args.encrypt.then_some(Scheme::Nip44),
         ..JobRequest::default()
-    })
+    };
+    match request.task() {
+        Ok(_) => Ok(request),
+        Err(ReadError::Value { name, .. }) if name == "i" => Err(wrong(
+            "url",
+            args.url.as_deref().unwrap_or_default(),
+            "the address of one recording, and no text, with --kind 5000",
+        )),
+        Err(err) => Err(Error::service(format!("--param: {err}"))),
+    }
 }
 
 /// How long others may take to speak after a provider has refused.
@@ -163,6 +191,7 @@ struct Customer {
     relays: Relays,
     keys: Keys,
     event: Event,
+    kind: JobKind,
     providers: Vec<PublicKey>,
     printed: String,
     /// How long a provider's first word may take.
@@ -180,7 +209,7 @@ impl Customer {
     /// Asks, shows what comes, and returns with the result.
     async fn wait(&mut self) -> Result<Ended> {
         let filter = Filter::new()
-            .kinds([nip90::RESULT, nip90::FEEDBACK].map(Kind::from_u16))
+            .kinds([self.kind.result(), nip90::FEEDBACK].map(Kind::from_u16))
             .event(self.event.id);
         self.relays.subscribe("answers", &filter, false);
         let event = self.event.clone();
@@ -254,7 +283,7 @@ impl Customer {
         if !asked || event.verify().is_err() {
             return Ok(None);
         }
-        if event.kind.as_u16() == nip90::RESULT {
+        if event.kind.as_u16() == self.kind.result() {
             let Ok(result) = JobResult::read(event, &self.keys) else {
                 return Ok(None);
             };
@@ -315,7 +344,7 @@ impl Customer {
     }
 
     async fn cancel(&mut self) {
-        if let Ok(event) = cancellation::write(&self.keys, now(), &self.event.id) {
+        if let Ok(event) = cancellation::write(&self.keys, now(), self.kind, &self.event.id) {
             self.relays.publish(&event);
             // As long as it takes one relay to say that it has it.
             let told = async {

@@ -9,6 +9,7 @@ use candle_engine::model::{Hub, ModelSource};
 use candle_engine::progress::{note, SpeechBar};
 use candle_engine::registry::BackendRegistry;
 use candle_engine::speech::{speech_in, SpeechFiles};
+use candle_engine::transcript::{subtitle, timed};
 use candle_transformers::models::silero_vad::{self, Speech};
 use candle_transformers::models::whisper::transcribe::{Options, Segment, Transcript};
 use serde::Serialize;
@@ -90,27 +91,7 @@ pub(super) fn run(args: Args) -> Result<()> {
     }
     let audio = read_audio(&args.file)?;
     let start = Instant::now();
-    let folder = match ModelSource::at(args.model) {
-        ModelSource::Hub(model) => Hub::from_env()?.fetch(&model)?,
-        local => local,
-    };
-    let folder = match folder {
-        ModelSource::Folder(folder) => folder,
-        ModelSource::Gguf(file) => {
-            return Err(Error::file(
-                &file,
-                "is a file; expected a folder with config.json, tokenizer.json and the weights",
-            ))
-        }
-        _ => {
-            return Err(Error::parameter(
-                "model",
-                folder.short_name(),
-                "the folder of a Whisper model",
-            ))
-        }
-    };
-    let files = SpeechFiles::open(&folder)?;
+    let files = speech_files(ModelSource::at(args.model))?;
     let defaults = Options::default();
     let options = Options {
         language: args.language,
@@ -200,6 +181,26 @@ pub(super) fn run(args: Args) -> Result<()> {
     Ok(())
 }
 
+/// A speech model's files, which are fetched first if it is one of the Hub.
+pub(super) fn speech_files(source: ModelSource) -> Result<SpeechFiles> {
+    let source = match source {
+        ModelSource::Hub(model) => Hub::from_env()?.fetch(&model)?,
+        local => local,
+    };
+    match source {
+        ModelSource::Folder(folder) => Ok(SpeechFiles::open(&folder)?),
+        ModelSource::Gguf(file) => Err(Error::file(
+            &file,
+            "is a file; expected a folder with config.json, tokenizer.json and the weights",
+        )),
+        other => Err(Error::parameter(
+            "model",
+            other.short_name(),
+            "the folder of a Whisper model",
+        )),
+    }
+}
+
 fn in_seconds(speech: &Speech) -> Vec<[f64; 2]> {
     let seconds = |samples: usize| samples as f64 / silero_vad::SAMPLE_RATE as f64;
     let ranges = speech.ranges.iter();
@@ -216,41 +217,4 @@ fn placed(segment: &Segment, speech: &Speech) -> Segment {
         (word.start, word.end) = (speech.start(word.start), speech.end(word.end));
     }
     segment
-}
-
-/// `[00:00:00.000 --> 00:00:02.500] text`, and each word on a line below if words have times.
-fn timed(segment: &Segment) -> String {
-    let line = |indent: &str, start, end, text: &str| {
-        let (start, end) = (clock(start, '.'), clock(end, '.'));
-        format!("{indent}[{start} --> {end}] {}\n", text.trim())
-    };
-    let words = segment.words.iter();
-    let words = words.map(|word| line("  ", word.start, word.end, &word.text));
-    line("", segment.start, segment.end, &segment.text) + &words.collect::<String>()
-}
-
-fn subtitle(number: usize, segment: &Segment) -> String {
-    let (start, end) = (clock(segment.start, ','), clock(segment.end, ','));
-    format!("{number}\n{start} --> {end}\n{}\n\n", segment.text.trim())
-}
-
-/// Hours, minutes, seconds and thousandths behind `point`.
-fn clock(seconds: f64, point: char) -> String {
-    let thousandths = (seconds * 1000.).round() as u64;
-    let (seconds, thousandths) = (thousandths / 1000, thousandths % 1000);
-    let (minutes, seconds) = (seconds / 60, seconds % 60);
-    let (hours, minutes) = (minutes / 60, minutes % 60);
-    format!("{hours:02}:{minutes:02}:{seconds:02}{point}{thousandths:03}")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::clock;
-
-    #[test]
-    fn clocks() {
-        assert_eq!(clock(0., '.'), "00:00:00.000");
-        assert_eq!(clock(59.9996, ','), "00:01:00,000");
-        assert_eq!(clock(3723.045, ','), "01:02:03,045");
-    }
 }

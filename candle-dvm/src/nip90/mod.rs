@@ -1,4 +1,4 @@
-//! NIP-90, "Data Vending Machines", for kind 5050, text generation: between events and typed values. No I/O.
+//! NIP-90, "Data Vending Machines", for the kinds 5050, text generation, and 5000, speech to text: between events and typed values. No I/O.
 //!
 //! Strict in what it writes, lenient in what it reads: unknown tags and parameters are ignored, several spellings in
 //! use are understood, and what is wrong comes back as a [`ReadError`] that can be told to the customer. Events are
@@ -12,25 +12,25 @@ pub mod announcement;
 pub mod cancellation;
 pub mod crypto;
 pub mod feedback;
+pub mod kind;
 pub mod params;
 pub mod request;
 pub mod result;
+pub mod speech;
 
 pub use announcement::{Announcement, Heartbeat};
 pub use crypto::Scheme;
 pub use feedback::{Feedback, Status};
-pub use request::{Input, InputKind, JobRequest};
+pub use kind::JobKind;
+pub use request::{Input, InputKind, JobRequest, Task};
 pub use result::{JobResult, Usage};
+pub use speech::SpeechParams;
 
 use nostr::event::FinalizeUnsignedEvent;
 use nostr::nips::nip13::SingleThreadPow;
 use nostr::prelude::{Event, EventBuilder, FinalizeEvent, Keys, Kind, Tag, Timestamp};
 use std::num::NonZeroU8;
 
-/// A request to generate text.
-pub const REQUEST: u16 = 5050;
-/// The result of one: the request's kind and 1000.
-pub const RESULT: u16 = 6050;
 /// What a provider says about a job while it is under way.
 pub const FEEDBACK: u16 = 7000;
 /// A provider's announcement (NIP-89).

@@ -3,7 +3,7 @@
 use candle_dvm::nip90::announcement::{withdraw, ParamInfo, ServedModel};
 use candle_dvm::nip90::{
     cancellation, crypto, has_work, params, Announcement, Feedback, Heartbeat, Input, InputKind,
-    JobRequest, JobResult, ReadError, Scheme, Status, Usage,
+    JobKind, JobRequest, JobResult, ReadError, Scheme, Status, Task, Usage,
 };
 use nostr::prelude::{Event, EventBuilder, FinalizeEvent, Keys, Kind, Tag};
 use proptest::collection::vec;
@@ -57,6 +57,7 @@ prop_compose! {
     fn request()(
         inputs in vec(input(), 1..4),
         params in vec((".+", ".*"), 0..4),
+        kind in prop::sample::select(JobKind::ALL.to_vec()),
         output in option::of(".*"),
         bid_msat in option::of(any::<u64>()),
         relays in vec(".*", 0..3),
@@ -68,7 +69,7 @@ prop_compose! {
             true => vec![PROVIDER.public_key()],
             false => vec![],
         };
-        JobRequest { inputs, params, output, bid_msat, relays, providers, expiration, encryption }
+        JobRequest { kind, inputs, params, output, bid_msat, relays, providers, expiration, encryption }
     }
 }
 
@@ -156,7 +157,7 @@ proptest! {
         for kind in [5050, 6050, 7000, 5, 31990, 11998] {
             let event = event(kind, &lists, &content);
             if let Ok(request) = JobRequest::read(&event, &PROVIDER) {
-                let _ = request.text_params();
+                let _ = request.task();
                 if let Ok(written) = request.write(&CUSTOMER, NOW) {
                     prop_assert_eq!(JobRequest::read(&written, &PROVIDER), Ok(request));
                 }
@@ -249,7 +250,7 @@ fn a_prompt_may_be_a_parameter_or_an_input_with_the_type_first() {
 #[test]
 fn jobs_of_another_sort_are_told_from_mistakes() {
     let problem = |tags: &[&[&str]], content: &str| {
-        let read = read(tags, content).and_then(|request| request.text_params());
+        let read = read(tags, content).and_then(|request| request.task());
         read.map(|_| ()).unwrap_err()
     };
     let others: [(&[&[&str]], &str); 6] = [
@@ -283,13 +284,17 @@ fn jobs_of_another_sort_are_told_from_mistakes() {
     ] {
         let request = read(&[i, &["output", output], &["param", "table", "x"]], "").unwrap();
         assert_eq!(
-            request.text_params(),
-            Ok(params::Params::default()),
+            request.task(),
+            Ok(Task::Text(params::Params::default())),
             "{output}"
         );
     }
     let titled = read(&[&["param", "max_tokens", "3"]], "a prompt").unwrap();
-    assert_eq!(titled.text_params().unwrap().max_tokens, Some(3));
+    let three = params::Params {
+        max_tokens: Some(3),
+        ..params::Params::default()
+    };
+    assert_eq!(titled.task(), Ok(Task::Text(three)));
 }
 
 #[test]
@@ -520,6 +525,8 @@ fn announcements_and_heartbeats_read_back() {
             },
         )]
         .into(),
+        kinds: vec![JobKind::Speech, JobKind::Text],
+        speech_model: Some("s".to_string()),
         topics: vec!["text".to_string()],
         encryption: true,
         amount_msat: Some(1000),

@@ -10,6 +10,8 @@ mod crowd;
 #[cfg(target_os = "linux")]
 mod disk;
 mod fairness;
+#[cfg(feature = "audio")]
+mod files;
 #[cfg(target_os = "linux")]
 mod flood;
 mod guests;
@@ -28,6 +30,8 @@ mod served;
 mod service;
 #[cfg(target_os = "linux")]
 mod soak;
+#[cfg(feature = "audio")]
+mod speech;
 mod starts;
 #[cfg(unix)]
 mod stoppable;

@@ -72,7 +72,7 @@ pub fn read_audio(path: &Path) -> Result<Audio> {
     if about.is_file() && about.len() == 0 {
         return Err(empty(&name));
     }
-    read(&name, Box::new(file))
+    read(&name, Box::new(file), MAX_SECONDS)
 }
 
 /// As [`read_audio`], of a file that is in memory. `name` stands for it in messages, and its ending is a hint at the format.
@@ -80,10 +80,18 @@ pub fn read_audio(path: &Path) -> Result<Audio> {
 /// # Errors
 /// Those of [`read_audio`].
 pub fn read_audio_bytes(name: &str, bytes: &[u8]) -> Result<Audio> {
+    read_short_audio(name, bytes, MAX_SECONDS)
+}
+
+/// As [`read_audio_bytes`], of a file that may last at most `most` seconds: a stranger's. No more than those are held while it is decoded.
+///
+/// # Errors
+/// Those of [`read_audio`], and a file that is longer.
+pub fn read_short_audio(name: &str, bytes: &[u8], most: u64) -> Result<Audio> {
     if bytes.is_empty() {
         return Err(empty(name));
     }
-    read(name, Box::new(Cursor::new(bytes)))
+    read(name, Box::new(Cursor::new(bytes)), most.min(MAX_SECONDS))
 }
 
 fn empty(name: &str) -> Error {
@@ -97,7 +105,7 @@ fn problem(name: &str, problem: String) -> Error {
     }
 }
 
-fn read(name: &str, source: Box<dyn MediaSource + '_>) -> Result<Audio> {
+fn read(name: &str, source: Box<dyn MediaSource + '_>, most: u64) -> Result<Audio> {
     let stream = MediaSourceStream::new(source, Default::default());
     let mut hint = Hint::new();
     if let Some(ending) = Path::new(name)
@@ -135,7 +143,7 @@ fn read(name: &str, source: Box<dyn MediaSource + '_>) -> Result<Audio> {
             let problem_of = format!("cannot decode the audio: found {kind}, {err}; {KNOWN}");
             problem(name, problem_of)
         })?;
-    let decoded = decode(name, &mut *format, &mut *decoder, id)?;
+    let decoded = decode(name, &mut *format, &mut *decoder, id, most)?;
     let Some(mut mono) = decoded.mono else {
         let found = match decoded.missing {
             Some(reason) => format!("found {kind}, {reason}"),
@@ -180,6 +188,7 @@ fn decode(
     format: &mut dyn FormatReader,
     decoder: &mut dyn AudioDecoder,
     track: u32,
+    most: u64,
 ) -> Result<Decoded> {
     let mut decoded = Decoded {
         mono: None,
@@ -231,7 +240,7 @@ fn decode(
             Some(mono) => mono,
             none => {
                 decoded.channels = channels;
-                none.insert(Mono::new(rate).map_err(|err| problem(name, err))?)
+                none.insert(Mono::new(rate, most).map_err(|err| problem(name, err))?)
             }
         };
         mono.take(&interleaved, channels)
@@ -250,6 +259,8 @@ fn decode(
 /// Takes the channels' samples as they are decoded and holds their mean at [`SAMPLE_RATE`], so that memory follows that rate.
 struct Mono {
     rate: u32,
+    /// The most seconds.
+    most: u64,
     /// Samples of a channel so far.
     taken: u64,
     /// What does not fill a chunk of the filter yet.
@@ -265,7 +276,7 @@ struct Filter {
 }
 
 impl Mono {
-    fn new(rate: u32) -> std::result::Result<Self, String> {
+    fn new(rate: u32, most: u64) -> std::result::Result<Self, String> {
         if !RATES.contains(&rate) {
             return Err(format!(
                 "the sample rate is {rate} Hz; expected {} to {}; resample it",
@@ -278,6 +289,7 @@ impl Mono {
             .transpose()?;
         Ok(Self {
             rate,
+            most,
             taken: 0,
             pending: Vec::new(),
             samples: Vec::new(),
@@ -304,11 +316,12 @@ impl Mono {
                 interleaved[at]
             ));
         }
-        if self.taken > MAX_SECONDS * u64::from(self.rate) {
-            return Err(format!(
-                "longer than {} hours; split it",
-                MAX_SECONDS / 3600
-            ));
+        if self.taken > self.most * u64::from(self.rate) {
+            let most = match self.most {
+                MAX_SECONDS => format!("{} hours", MAX_SECONDS / 3600),
+                most => format!("{most} s"),
+            };
+            return Err(format!("longer than {most}; split it"));
         }
         let Some(filter) = &mut self.filter else {
             return Ok(());

@@ -50,7 +50,7 @@
 //!   [`stream`]: tokens to text; [`chat`]: conversations.
 //! - [`registry`], [`device`], [`devices`]: the available backends. [`model`]: files and weights; [`mod@format`]: the storage
 //!   formats of weights.
-//! - `audio`, `speech`: sound files and their transcription. `embed`: text embeddings. `batch`: several completions at once. None of them
+//! - `audio`, `speech`, `transcript`: sound files and their transcription. `embed`: text embeddings. `batch`: several completions at once. None of them
 //!   in a browser. `secret_file`: keys that others must not read; `terminal`: text without control
 //!   characters.
 
@@ -85,6 +85,8 @@ pub mod speech;
 pub mod stream;
 #[cfg(not(target_arch = "wasm32"))]
 pub mod terminal;
+#[cfg(all(feature = "audio", not(target_arch = "wasm32")))]
+pub mod transcript;
 mod turn;
 
 pub use backend::{Completion, CompletionRequest, Guesses, InferenceBackend, StopReason, Timings};

@@ -17,7 +17,7 @@ pub async fn fetch(
     reach: Reach,
     most: usize,
     date: &mut Option<u64>,
-) -> Result<String, String> {
+) -> Result<Vec<u8>, String> {
     let text = |err: hyper::Error| err.to_string();
     let stream = connect(url, reach).await.map_err(|err| err.reason)?;
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
@@ -61,7 +61,7 @@ pub async fn fetch(
             read.extend_from_slice(&data);
         }
     }
-    String::from_utf8(read).map_err(|_| "not UTF-8 text".to_string())
+    Ok(read)
 }
 
 /// Seconds since 1970 of a `Date`.

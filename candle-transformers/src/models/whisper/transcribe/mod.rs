@@ -216,6 +216,24 @@ pub struct Transcriber {
     device: Device,
 }
 
+/// Whether a model can do what is asked for.
+fn check(special: &Special, options: &Options) -> Result<()> {
+    if options.temperatures.is_empty() {
+        bail!("whisper: no temperatures; use 0 for greedy decoding")
+    }
+    match (&options.language, special.languages.is_empty()) {
+        (Some(code), true) if code != "en" => bail!(
+            "whisper: the model is English-only, but the language {code:?} was requested; use a multilingual model"
+        ),
+        (Some(code), false) => drop(special.language(code)?),
+        _ => {}
+    }
+    if options.translate && special.languages.is_empty() {
+        bail!("whisper: the model is English-only and cannot translate; use a multilingual model")
+    }
+    Ok(())
+}
+
 impl Transcriber {
     /// Checks that the vocabulary and the options fit the network.
     ///
@@ -228,21 +246,7 @@ impl Transcriber {
     ) -> Result<Self> {
         let network = network.into();
         let special = Special::of(vocabulary.as_ref(), network.config.vocab_size)?;
-        if options.temperatures.is_empty() {
-            bail!("whisper: no temperatures; use 0 for greedy decoding")
-        }
-        match (&options.language, special.languages.is_empty()) {
-            (Some(code), true) if code != "en" => bail!(
-                "whisper: the model is English-only, but the language {code:?} was requested; use a multilingual model"
-            ),
-            (Some(code), false) => drop(special.language(code)?),
-            _ => {}
-        }
-        if options.translate && special.languages.is_empty() {
-            bail!(
-                "whisper: the model is English-only and cannot translate; use a multilingual model"
-            )
-        }
+        check(&special, &options)?;
         let (dtype, device) = network.encoder.takes();
         Ok(Self {
             filters: mel_filters(network.config.num_mel_bins),
@@ -256,6 +260,29 @@ impl Transcriber {
         })
     }
 
+    /// What is asked for.
+    pub fn options(&self) -> &Options {
+        &self.options
+    }
+
+    /// Whether [`Self::set_options`] takes these.
+    ///
+    /// # Errors
+    /// The model does not know the language or cannot translate, or there is no temperature.
+    pub fn check_options(&self, options: &Options) -> Result<()> {
+        check(&self.special, options)
+    }
+
+    /// Asks for something else from now on.
+    ///
+    /// # Errors
+    /// As for [`Self::check_options`]; then the options stay what they were.
+    pub fn set_options(&mut self, options: Options) -> Result<()> {
+        check(&self.special, &options)?;
+        self.options = options;
+        Ok(())
+    }
+
     /// The text of `samples` at 16 kHz, from -1 to 1, mono. Each segment goes to `heard` as soon as it is there.
     ///
     /// # Errors
@@ -263,6 +290,19 @@ impl Transcriber {
     pub fn transcribe(
         &mut self,
         samples: &[f32],
+        heard: impl FnMut(&Segment) -> Result<()>,
+    ) -> Result<Transcript> {
+        self.transcribe_while(samples, || Ok(()), heard)
+    }
+
+    /// As [`Self::transcribe`]; `go_on` is asked before each window, also where nobody speaks, and ends it with an error.
+    ///
+    /// # Errors
+    /// The device fails, or `go_on` or `heard` does.
+    pub fn transcribe_while(
+        &mut self,
+        samples: &[f32],
+        mut go_on: impl FnMut() -> Result<()>,
         mut heard: impl FnMut(&Segment) -> Result<()>,
     ) -> Result<Transcript> {
         if let Some(bad) = samples.iter().position(|s| !s.is_finite()) {
@@ -286,6 +326,7 @@ impl Transcriber {
         let mut segments: Vec<Segment> = Vec::new();
         let mut seek = 0;
         while seek < frames {
+            go_on()?;
             let size = self.window.min(frames - seek);
             let sound = self.encode(&mel.narrow(1, seek, size)?)?;
             let language = match &language {

@@ -7,7 +7,7 @@ use super::super::{
 };
 
 /// From tokens to text and back; a `tokenizer.json` is one.
-pub trait Vocabulary {
+pub trait Vocabulary: Send {
     /// The number of a token, by its text as the vocabulary has it.
     fn id(&self, token: &str) -> Option<u32>;
 
