@@ -55,6 +55,8 @@ struct Provider {
     speech_model: Option<String>,
     params: BTreeMap<String, nip90::announcement::ParamInfo>,
     encryption: bool,
+    /// Mints whose Cashu tokens pay.
+    mints: Vec<String>,
     /// 0 is free, and nothing means that nothing was said.
     amount_msat: Option<u64>,
     announced: u64,
@@ -176,6 +178,7 @@ async fn find(args: &Args) -> Result<Vec<Provider>> {
             speech_model: read.speech_model,
             params: read.params,
             encryption: read.encryption,
+            mints: read.mints,
             amount_msat: read.amount_msat,
             announced: event.created_at.as_secs(),
             state: state(beat, now),
@@ -225,6 +228,9 @@ fn write_provider(text: &mut String, provider: &Provider) -> std::fmt::Result {
         false => "unencrypted jobs only",
     };
     writeln!(text, "  {price}, {encryption}")?;
+    for mint in &provider.mints {
+        writeln!(text, "  takes Cashu tokens of {}", plain(mint))?;
+    }
     if let Some(model) = &provider.model {
         let (name, prompt) = (plain(&model.name), plain(&model.prompt));
         match model.context {

@@ -6,6 +6,8 @@
 #[cfg(feature = "api")]
 mod api;
 mod bench;
+#[cfg(feature = "cashu")]
+mod cashu;
 mod chat;
 #[cfg(feature = "serve")]
 mod customer;
@@ -76,6 +78,9 @@ enum Command {
     /// List providers of text generation and speech to text on Nostr relays
     #[cfg(feature = "serve")]
     Discover(discover::Args),
+    /// Show and take out what `serve` earned in Cashu tokens
+    #[cfg(feature = "cashu")]
+    Cashu(cashu::Args),
     /// Generate a key, or print its public key
     #[cfg(feature = "serve")]
     Key(key::Args),
@@ -105,6 +110,8 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Request(args) => request::run(args),
         #[cfg(feature = "serve")]
         Command::Discover(args) => discover::run(args),
+        #[cfg(feature = "cashu")]
+        Command::Cashu(args) => cashu::run(args),
         #[cfg(feature = "serve")]
         Command::Key(args) => key::run(args),
     };

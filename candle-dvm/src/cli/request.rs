@@ -53,6 +53,9 @@ pub(super) struct Args {
     /// Maximum price in millisatoshi
     #[arg(long, value_name = "MSAT")]
     bid: Option<u64>,
+    /// Cashu token to pay with, of a mint that the provider takes; `-` reads standard input. Change comes back with the answer
+    #[arg(long, value_name = "TOKEN", requires = "encrypt")]
+    cashu: Option<String>,
     /// Bits of proof of work for the request (NIP-13), if the provider requires it; each bit doubles the time
     #[arg(long, value_name = "BITS", default_value_t = 0, value_parser = clap::value_parser!(u8).range(..=MOST_WORK))]
     pow: u8,
@@ -159,6 +162,13 @@ fn request(args: &Args) -> Result<JobRequest> {
         params,
         output: Some("text/plain".to_string()),
         bid_msat: args.bid,
+        cashu: match args.cashu.as_deref() {
+            Some("-") => {
+                let text = std::io::read_to_string(std::io::stdin()).map_err(Error::Stdin)?;
+                Some(text.trim().to_string())
+            }
+            token => token.map(str::to_string),
+        },
         providers: provider.collect::<Result<_>>()?,
         encryption: args.encrypt.then_some(Scheme::Nip44),
         ..JobRequest::default()
@@ -185,6 +195,13 @@ enum Ended {
     Refused(String),
     /// Nobody has said anything for too long.
     Silence(String),
+}
+
+/// Shows a token that came with an answer.
+fn comes_back(token: Option<&str>) {
+    if let Some(token) = token {
+        note(&format!("comes back: {}", plain(token)));
+    }
 }
 
 struct Customer {
@@ -290,6 +307,7 @@ impl Customer {
             if result.job != self.event.id {
                 return Ok(None);
             }
+            comes_back(result.cashu.as_deref());
             match result.text.strip_prefix(&self.printed) {
                 Some(rest) => print(&format!("{rest}\n"))?,
                 // Somebody else's partials, or a model that has thought again.
@@ -309,6 +327,7 @@ impl Customer {
             Ok(feedback) if feedback.job == self.event.id => feedback,
             _ => return Ok(None),
         };
+        comes_back(feedback.cashu.as_deref());
         let extra = plain(&feedback.extra.unwrap_or_default());
         if feedback.status == Status::Error {
             self.at_work.remove(&event.pubkey);

@@ -16,6 +16,7 @@ use candle_engine::progress::{note, LoadBar};
 use candle_engine::registry::{BackendEntry, BackendRegistry};
 use candle_engine::CandleBackend;
 use nostr::nips::nip19::ToBech32;
+use nostr::prelude::Keys;
 use std::io::{IsTerminal, Write};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -111,12 +112,7 @@ pub(super) fn run(args: Args) -> Result<()> {
 
     let runtime = super::runtime()?;
     let end = runtime.block_on(async move {
-        let payment: Arc<dyn Payment> = match &settings.wallet_file {
-            Some(file) if settings.price_msat > 0 => {
-                Arc::new(Wallet::connect(file, settings.price_msat)?)
-            }
-            _ => Arc::new(Free),
-        };
+        let payment = payment(&settings, &folder, &keys)?;
         let metrics = Arc::new(Metrics::default());
         if let Some(address) = settings.metrics {
             prometheus::serve(address, metrics.clone())
@@ -133,6 +129,57 @@ pub(super) fn run(args: Args) -> Result<()> {
     // A thread that waits for a device that hangs ends with the process.
     runtime.shutdown_background();
     end
+}
+
+/// How jobs are paid for: by invoices of a wallet, by tokens of mints, or by either.
+fn payment(settings: &Settings, folder: &Path, keys: &Arc<Keys>) -> Result<Arc<dyn Payment>> {
+    let price = settings.price_msat;
+    if price == 0 {
+        return Ok(Arc::new(Free));
+    }
+    let wallet = settings.wallet_file.as_ref();
+    let wallet = wallet
+        .map(|file| Wallet::connect(file, price))
+        .transpose()?;
+    match wallet {
+        Some(wallet) if settings.cashu_mints.is_empty() => Ok(Arc::new(wallet)),
+        wallet => {
+            let wallet = wallet.map(|wallet| Box::new(wallet) as Box<dyn Payment>);
+            with_cash(settings, folder, keys, wallet)
+        }
+    }
+}
+
+#[cfg(feature = "cashu")]
+fn with_cash(
+    settings: &Settings,
+    folder: &Path,
+    keys: &Arc<Keys>,
+    wallet: Option<Box<dyn Payment>>,
+) -> Result<Arc<dyn Payment>> {
+    use crate::payment::{cashu::Till, WithCash};
+    let (mints, price_msat) = (&settings.cashu_mints, settings.price_msat);
+    let folder = folder.join(super::cashu::FOLDER);
+    let cash = Till::open(&folder, mints, price_msat, keys.clone())?;
+    Ok(Arc::new(WithCash {
+        wallet,
+        cash,
+        price_msat,
+    }))
+}
+
+#[cfg(not(feature = "cashu"))]
+fn with_cash(
+    settings: &Settings,
+    _: &Path,
+    _: &Arc<Keys>,
+    _: Option<Box<dyn Payment>>,
+) -> Result<Arc<dyn Payment>> {
+    Err(Error::Setting {
+        name: "cashu-mints",
+        value: settings.cashu_mints.join(" "),
+        expected: "none: this program was built without the feature `cashu`".to_string(),
+    })
 }
 
 /// Loads the language model; the settings' tokens become what it has places for.
@@ -289,7 +336,11 @@ fn keep_private(folder: &Path) {
         return;
     }
     let ours = std::fs::read_dir(folder).is_ok_and(|mut files| {
-        files.all(|file| file.is_ok_and(|file| file.file_name() == JOURNAL))
+        files.all(|file| {
+            file.is_ok_and(|file| {
+                [JOURNAL, "cashu"].contains(&&*file.file_name().to_string_lossy())
+            })
+        })
     });
     let place = folder.display();
     let set =

@@ -62,6 +62,8 @@ pub struct Announcement {
     pub topics: Vec<String>,
     /// Whether encrypted requests are taken.
     pub encryption: bool,
+    /// Mints whose Cashu tokens pay for jobs.
+    pub mints: Vec<String>,
     /// The price of a job in thousandths of a satoshi, 0 where it is free; `None` where nothing is said, or not as a number.
     pub amount_msat: Option<u64>,
 }
@@ -86,6 +88,8 @@ struct Content {
     supports_encryption: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     amount: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    cashu_mints: Vec<String>,
 }
 
 impl Announcement {
@@ -107,6 +111,7 @@ impl Announcement {
                 0 => FREE.to_string(),
                 msat => msat.to_string(),
             }),
+            cashu_mints: self.mints.clone(),
         };
         let content =
             serde_json::to_string(&content).map_err(|err| WriteError::Invalid(err.to_string()))?;
@@ -155,6 +160,7 @@ impl Announcement {
                 .collect(),
             topics: all(&tags, "t").filter_map(|t| t.first().cloned()).collect(),
             encryption: json["encryptionSupported"] == true || json["supportsEncryption"] == true,
+            mints: serde_json::from_value(json["cashuMints"].clone()).unwrap_or_default(),
             amount_msat: match json["amount"].as_str() {
                 Some(amount) if amount.eq_ignore_ascii_case(FREE) => Some(0),
                 Some(amount) => amount.parse().ok(),

@@ -28,7 +28,7 @@ pub use speech::SpeechParams;
 
 use nostr::event::FinalizeUnsignedEvent;
 use nostr::nips::nip13::SingleThreadPow;
-use nostr::prelude::{Event, EventBuilder, FinalizeEvent, Keys, Kind, Tag, Timestamp};
+use nostr::prelude::{Event, EventBuilder, FinalizeEvent, Keys, Kind, PublicKey, Tag, Timestamp};
 use std::num::NonZeroU8;
 
 /// What a provider says about a job while it is under way.
@@ -41,6 +41,20 @@ pub const HEARTBEAT: u16 = 11998;
 pub const DELETION: u16 = 5;
 /// A person's list of relays (NIP-65).
 pub const RELAY_LIST: u16 = 10002;
+
+/// The tag with a token that goes back to the customer, encrypted to them (NIP-44) whatever else is.
+pub(crate) fn token_tag(keys: &Keys, customer: &PublicKey, token: &str) -> Result<Tag, WriteError> {
+    let hidden = Scheme::Nip44.encrypt(keys, customer, token)?;
+    Ok(tag("cashu", [hidden]))
+}
+
+/// The token that an answer has for the customer, if it has one that opens.
+pub(crate) fn token(tags: &[Vec<String>], keys: &Keys, author: &PublicKey) -> Option<String> {
+    let hidden = first(tags, "cashu")?.first()?;
+    crypto::decrypt(keys, author, hidden)
+        .ok()
+        .map(|(token, _)| token)
+}
 
 /// Why an event is not what it was read as.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

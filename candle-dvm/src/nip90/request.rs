@@ -106,7 +106,9 @@ pub struct JobRequest {
     pub providers: Vec<PublicKey>,
     /// When the job stops to matter.
     pub expiration: Option<u64>,
-    /// How the inputs and parameters are hidden from others.
+    /// A Cashu token that pays for the job.
+    pub cashu: Option<String>,
+    /// How the inputs, the parameters and the token are hidden from others.
     pub encryption: Option<Scheme>,
 }
 
@@ -155,6 +157,7 @@ impl JobRequest {
             .collect::<Result<_, _>>()?;
         let named = all(&read, "param").filter(|param| !param.is_empty());
         request.params = at_most("param", named.flat_map(param))?;
+        request.cashu = first(&read, "cashu").and_then(|token| token.first().cloned());
         request.output = first(&read, "output").and_then(|output| output.first().cloned());
         if request.inputs.is_empty() && kind == JobKind::Text {
             let prompt = request.other_prompt(&event.content);
@@ -241,6 +244,7 @@ impl JobRequest {
                 .iter()
                 .map(|(key, value)| tag("param", [key, value])),
         );
+        hidden.extend(self.cashu.iter().map(|token| tag("cashu", [token])));
         hidden.extend(self.output.iter().map(|output| tag("output", [output])));
 
         let mut outer = Vec::new();

@@ -5,7 +5,9 @@
 //! was. An encrypted result goes without the last three, for they tell something of what is hidden.
 
 use super::crypto::{decrypt, Scheme};
-use super::{all, first, sign, tag, tags, JobKind, ReadError, Status, WriteError};
+use super::{
+    all, first, sign, tag, tags, token, token_tag, JobKind, ReadError, Status, WriteError,
+};
 use nostr::prelude::{Event, EventId, Keys, Tag};
 
 /// What made a text, and from how much.
@@ -33,6 +35,8 @@ pub struct JobResult {
     pub amount_msat: Option<u64>,
     /// An invoice for that.
     pub invoice: Option<String>,
+    /// A Cashu token for the customer: what was paid beyond the price.
+    pub cashu: Option<String>,
     /// How the text is hidden from others.
     pub encryption: Option<Scheme>,
     /// What made the text; nothing of it is written where the text is encrypted.
@@ -71,6 +75,9 @@ impl JobResult {
                 "amount",
                 [amount.to_string()].into_iter().chain(self.invoice.clone()),
             ));
+        }
+        if let Some(token) = &self.cashu {
+            least.push(token_tag(keys, &request.pubkey, token)?);
         }
         if self.encryption.is_some() {
             least.push(tag("encrypted", [""; 0]));
@@ -148,6 +155,7 @@ impl JobResult {
             text,
             amount_msat,
             invoice,
+            cashu: token(&tags, keys, &event.pubkey),
             encryption,
             usage: usage(&tags),
         })

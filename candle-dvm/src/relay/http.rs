@@ -1,6 +1,8 @@
-//! One HTTP GET: a relay's information document, or an input that is an address.
+//! One HTTP request: a relay's information document, an input that is an address, a question to a mint.
 
 use super::here::fetch;
+#[cfg(all(feature = "cashu", not(target_arch = "wasm32")))]
+use super::here::send;
 use super::Reach;
 use crate::platform::timeout;
 use std::time::Duration;
@@ -41,6 +43,30 @@ pub async fn get_text(
 /// They are no UTF-8.
 pub fn text(bytes: Vec<u8>) -> Result<String, String> {
     String::from_utf8(bytes).map_err(|_| "not UTF-8 text".to_string())
+}
+
+/// Posts JSON to an address that the configuration names, and returns the status with at most `most` bytes.
+///
+/// # Errors
+/// In one line: no connection, an answer that is too long or too slow.
+#[cfg(all(feature = "cashu", not(target_arch = "wasm32")))]
+pub async fn post(
+    url: &Url,
+    json: String,
+    most: usize,
+    time: Duration,
+) -> Result<(u16, Vec<u8>), String> {
+    let mut date = None;
+    let sent = send(
+        url,
+        "application/json",
+        Some(json),
+        Reach::Anywhere,
+        most,
+        &mut date,
+    );
+    let answer = timeout(time, sent).await;
+    answer.unwrap_or_else(|| Err("no answer in time".to_string()))
 }
 
 /// As [`get`], and the server's time in seconds since 1970, where it is known: it may be without the bytes.

@@ -46,6 +46,10 @@ pub enum Message {
     Billed(JobId, Invoice),
     /// A job's invoice was paid.
     Paid(JobId),
+    /// A job's token is about to be taken. From the answer on, the job is not given up.
+    Redeems(JobId, oneshot::Sender<()>),
+    /// A job's token was taken.
+    Redeemed(JobId),
     /// All text of a job so far.
     Partial(JobId, String),
     /// A job has ended.
@@ -73,6 +77,8 @@ pub(super) struct Live {
     pub(super) number: u64,
     pub(super) place: Place,
     pub(super) bill: Bill,
+    /// Whether its customer cancelled it while its token was taken.
+    pub(super) is_unwanted: bool,
     pub(super) state: LiveState,
 }
 
@@ -277,6 +283,7 @@ impl Service {
             Stage::Answered => self.deliver_again(id, &entry),
             _ => open.push((id, entry)),
         })?;
+        self.settle_answered()?;
         open.sort_by_key(|(_, entry)| entry.received);
         for (id, entry) in open {
             self.resume(id, entry)?;
@@ -347,6 +354,17 @@ impl Service {
             Message::RelayLists(lists) => self.relay_lists(lists),
             Message::Billed(id, invoice) => self.billed(id, invoice),
             Message::Paid(id) => self.paid(id),
+            Message::Redeems(id, go_on) => {
+                self.keep(id);
+                // It may have been cancelled before.
+                let _ = go_on.send(());
+                Ok(())
+            }
+            Message::Redeemed(id) => {
+                tracing::info!(job = %id, "paid with a token");
+                self.processing(id);
+                Ok(())
+            }
             Message::Partial(id, text) => {
                 self.partial(id, text);
                 Ok(())

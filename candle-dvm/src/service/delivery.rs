@@ -41,9 +41,13 @@ impl Service {
                 Some(_) => tracing::info!(job = %id, "fails"),
             }
         }
+        let cash = self.payment.cash().map(|cash| cash.held(id));
+        let cash = cash.transpose().map_err(Error::service)?.flatten();
+        let (change, all) = cash.map_or((None, None), |money| (money.change, money.all));
         let error = |service: &Self, problem: String| {
             let feedback = Feedback {
                 extra: Some(problem),
+                cashu: all.clone(),
                 encryption,
                 ..Feedback::new(live.event.id, Status::Error)
             };
@@ -63,6 +67,7 @@ impl Service {
                     // The invoice is the one that was paid, so that nobody takes it for another.
                     amount_msat: invoice.as_ref().map(|invoice| invoice.amount_msat),
                     invoice: invoice.map(|invoice| invoice.bolt11),
+                    cashu: change,
                     encryption,
                 };
                 let relay = Some(live.found_on.as_str());
@@ -103,6 +108,7 @@ impl Service {
             tracing::error!(job = %id, "the job already has an answer; keeping it");
             return Ok(());
         }
+        self.settle_money(id, is_result)?;
         let counter = match is_result {
             true => &self.metrics.results,
             false => &self.metrics.errors,

@@ -4,13 +4,12 @@
 //! the same way, and quotes nothing of it.
 
 use super::actor::{Bill, Live, LiveState, Place, Service, CANCELLATIONS, JOBS};
+use super::money::CANCELLED;
 use super::now;
 use super::prepare::{prepare, Preparation, GAVE_WAY, MADE_ROOM};
 use super::work::StopReason;
-use crate::jobs::{Customer, Entry, Invoice, JobId, Offer, Places, Refusal, Seat, Stage};
-use crate::nip90::{
-    self, cancellation, Feedback, InputKind, JobKind, JobRequest, ReadError, Scheme, Status, Task,
-};
+use crate::jobs::{Customer, Entry, JobId, Offer, Places, Refusal, Seat, Stage};
+use crate::nip90::{self, cancellation, InputKind, JobKind, JobRequest, ReadError, Scheme, Task};
 use crate::{platform, Result};
 use futures_channel::oneshot;
 use nostr::prelude::{Event, EventId};
@@ -211,6 +210,10 @@ impl Service {
         if let Some(found) = request.bid_msat.filter(|bid| *bid < least) {
             return Err(Verdict::Refuse(Refusal::BidTooLow { found, least }));
         }
+        if least > 0 {
+            self.pays(&request, least)
+                .map_err(|problem| Verdict::Refuse(Refusal::NotOffered(problem)))?;
+        }
         Ok((request, task))
     }
 
@@ -328,7 +331,9 @@ impl Service {
             invoice: entry.invoice.clone(),
             hurry: hurried,
         }));
+        let has_cash = self.payment.cash().is_some_and(|cash| cash.has(id));
         let bill = match &entry.invoice {
+            None if has_cash => Bill::Paid,
             None => Bill::None,
             Some(invoice) if invoice.paid => Bill::Paid,
             Some(_) => Bill::Open,
@@ -345,6 +350,7 @@ impl Service {
             number: self.next_job,
             place,
             bill,
+            is_unwanted: false,
             state: LiveState::Preparing(preparing, Some(hurry)),
         };
         self.live.insert(id, live);
@@ -373,18 +379,28 @@ impl Service {
     }
 
     fn cancel(&mut self, id: JobId) -> Result<()> {
-        if let Some(live) = self.live.get(&id) {
+        let has_cash = self.payment.cash().is_some_and(|cash| cash.has(id));
+        if let Some(live) = self.live.get_mut(&id) {
             tracing::info!(job = %id, "cancelled by its customer");
+            let redeems = live.bill == Bill::Paid && live.request.cashu.is_some();
             match &live.state {
                 LiveState::Running(stop) => {
                     // The rest follows when it has stopped.
                     stop.stop(StopReason::Cancelled);
                     return Ok(());
                 }
+                LiveState::Preparing(..) if redeems => {
+                    // When it is certain what has become of the token, it goes back.
+                    live.is_unwanted = true;
+                    return Ok(());
+                }
                 LiveState::Preparing(task, _) => task.abort(),
                 LiveState::Queued => {
                     let customer = customer(&live.event);
                     self.lanes.remove(live.request.kind, customer, id);
+                    if has_cash {
+                        return self.answer(id, Err(CANCELLED.to_string()));
+                    }
                 }
             }
             self.cancelled(id)?;
@@ -394,6 +410,8 @@ impl Service {
 
     pub(super) fn cancelled(&mut self, id: JobId) -> Result<()> {
         self.journal.change(id, &mut Entry::cancel)?;
+        // It ran, at least for a while.
+        self.settle_money(id, true)?;
         self.metrics.cancelled.fetch_add(1, Relaxed);
         self.close(id);
         Ok(())
@@ -406,45 +424,5 @@ impl Service {
         self.admission.close(customer(&live.event));
         self.cancellations_changed = true;
         Some(live)
-    }
-
-    pub(super) fn billed(&mut self, id: JobId, invoice: Invoice) -> Result<()> {
-        let kept = self
-            .journal
-            .change(id, &mut |entry| entry.bill(invoice.clone()))?;
-        if kept.is_some() {
-            if let Some(live) = self.live.get_mut(&id) {
-                live.bill = Bill::Open;
-            }
-            self.ask_payment(id, invoice);
-        }
-        Ok(())
-    }
-
-    fn ask_payment(&mut self, id: JobId, invoice: Invoice) {
-        let feedback = Feedback {
-            amount_msat: Some(invoice.amount_msat),
-            invoice: Some(invoice.bolt11),
-            ..Feedback::new(event_id(id), Status::PaymentRequired)
-        };
-        self.feedback(id, feedback);
-    }
-
-    fn processing(&mut self, id: JobId) {
-        self.feedback(id, Feedback::new(event_id(id), Status::Processing));
-    }
-
-    pub(super) fn paid(&mut self, id: JobId) -> Result<()> {
-        if self.journal.change(id, &mut Entry::paid)?.is_some() {
-            tracing::info!(job = %id, "paid");
-            // Nobody takes its place any more.
-            self.waiting.leave(id);
-            if let Some(live) = self.live.get_mut(&id) {
-                live.bill = Bill::Paid;
-                live.place = Place::Queue;
-            }
-            self.processing(id);
-        }
-        Ok(())
     }
 }

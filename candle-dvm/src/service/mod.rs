@@ -4,7 +4,7 @@
 //! relays have a task each, a job's preparation (inputs, payment) is a task, and generation is a blocking thread for each running job.
 //!
 //! - [`actor`]: the loop, and start and stop. `reading`: from where relays are read. `inbox`: events become jobs, or `refusals`. `prepare`: what they need
-//!   first. `prompt`: what the model reads. `work`: jobs run. `delivery`: answers are signed, kept and sent until relays have them, which `deliveries` counts. `guests`:
+//!   first. `money`: what is paid and goes back. `prompt`: what the model reads. `work`: jobs run. `delivery`: answers are signed, kept and sent until relays have them, which `deliveries` counts. `guests`:
 //!   where customers want them. `presence`: what is announced. `relays`: which connections there are. `clock`: whether this machine's time
 //!   is right.
 //! - [`offers`]: the models, what they take and what comes of it; natively `speech` is a Whisper. `lanes`: a queue for each sort of job.
@@ -21,6 +21,7 @@ pub mod inputs;
 mod lanes;
 pub mod lookup;
 pub mod metrics;
+mod money;
 pub mod offers;
 mod prepare;
 mod presence;

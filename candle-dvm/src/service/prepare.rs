@@ -54,8 +54,15 @@ pub(super) struct Preparation {
 /// Fetches what a job needs, then waits for its payment: nobody pays for inputs that cannot be had.
 pub(super) async fn prepare(mut job: Preparation) {
     let done: Result<Ready, String> = async {
+        // What became of a token that was about to be taken before a restart has to be known before the job can fail.
+        let is_begun = job.payment.cash().is_some_and(|cash| cash.has(job.id));
+        if is_begun {
+            pay(&mut job).await?;
+        }
         let ready = inputs(&job).await?;
-        pay(&mut job).await?;
+        if !is_begun {
+            pay(&mut job).await?;
+        }
         Ok(ready)
     }
     .await;
@@ -108,6 +115,18 @@ async fn inputs(job: &Preparation) -> Result<Ready, String> {
 
 async fn pay(job: &mut Preparation) -> Result<(), String> {
     let price = job.payment.price_msat();
+    if let (Some(token), Some(cash)) = (&job.request.cashu, job.payment.cash()) {
+        if price > 0 || cash.has(job.id) {
+            let (go_on, told) = oneshot::channel();
+            let redeems = Message::Redeems(job.id, go_on);
+            let _ = job.messages.unbounded_send(redeems);
+            // Without an answer the service is gone.
+            told.await.map_err(|_| String::new())?;
+            cash.redeem(job.id, token).await?;
+            let _ = job.messages.unbounded_send(Message::Redeemed(job.id));
+            return Ok(());
+        }
+    }
     let (invoice, last) = match job.invoice.take() {
         Some(invoice) if invoice.paid => return Ok(()),
         Some(invoice) => {

@@ -8,11 +8,7 @@ use crate::nip90::announcement::{ParamInfo, ServedModel};
 use crate::nip90::{Announcement, Heartbeat};
 use crate::relay::Keep;
 use crate::{Error, Result};
-use std::collections::BTreeMap;
 use web_time::Instant;
-
-/// Parameters by name.
-type Params = BTreeMap<String, ParamInfo>;
 
 fn range(min: &str, max: Option<String>, default: Option<String>) -> ParamInfo {
     ParamInfo {
@@ -38,55 +34,43 @@ impl Settings {
         offer.template.is_some() && !self.raw
     }
 
-    fn text_params(&self, offer: &TextOffer) -> Params {
-        let tokens = Some(self.default_tokens.to_string());
+    fn text_params(&self, offer: &TextOffer) -> Vec<(&'static str, ParamInfo)> {
         let text = |text: &str| Some(text.to_string());
-        let is_chat = self.is_chat(offer).to_string();
+        let tokens = |tokens: usize| Some(tokens.to_string());
+        let is_raw = (!self.is_chat(offer)).to_string();
         let raw: &[&str] = match offer.template {
             Some(_) => &YES_OR_NO,
             None => &["true"],
         };
-        let is_raw = if is_chat == "true" { "false" } else { "true" };
-        let mut params = Params::from([
-            (
-                "max_tokens".to_string(),
-                range("1", Some(self.max_tokens.to_string()), tokens),
-            ),
-            ("temperature".to_string(), range("0", None, text("0"))),
-            ("top_k".to_string(), range("0", None, None)),
-            ("top_p".to_string(), range("0", text("1"), None)),
-            ("min_p".to_string(), range("0", text("1"), text("0"))),
-            (
-                "frequency_penalty".to_string(),
-                range("0", text("100"), text("1")),
-            ),
-            (
-                "seed".to_string(),
-                range("0", text(&u64::MAX.to_string()), None),
-            ),
-            ("stop".to_string(), ParamInfo::default()),
-            ("raw".to_string(), one_of(raw, Some(is_raw))),
-        ]);
+        let (most, standard) = (tokens(self.max_tokens), tokens(self.default_tokens));
+        let mut params = vec![
+            ("max_tokens", range("1", most, standard)),
+            ("temperature", range("0", None, text("0"))),
+            ("top_k", range("0", None, None)),
+            ("top_p", range("0", text("1"), None)),
+            ("min_p", range("0", text("1"), text("0"))),
+            ("frequency_penalty", range("0", text("100"), text("1"))),
+            ("seed", range("0", text(&u64::MAX.to_string()), None)),
+            ("stop", ParamInfo::default()),
+            ("raw", one_of(raw, Some(&is_raw))),
+        ];
         if offer.template.is_some() {
-            params.insert("system".to_string(), ParamInfo::default());
+            params.push(("system", ParamInfo::default()));
         }
         params
     }
 }
 
-fn speech_params(offer: &SpeechOffer) -> Params {
+fn speech_params(offer: &SpeechOffer) -> Vec<(&'static str, ParamInfo)> {
     let translate: &[&str] = match offer.listener.translates() {
         true => &YES_OR_NO,
         false => &["false"],
     };
-    Params::from([
-        (
-            "language".to_string(),
-            one_of(offer.listener.languages(), None),
-        ),
-        ("translate".to_string(), one_of(translate, Some("false"))),
-        ("timestamps".to_string(), one_of(&YES_OR_NO, Some("false"))),
-    ])
+    vec![
+        ("language", one_of(offer.listener.languages(), None)),
+        ("translate", one_of(translate, Some("false"))),
+        ("timestamps", one_of(&YES_OR_NO, Some("false"))),
+    ]
 }
 
 impl Service {
@@ -98,14 +82,12 @@ impl Service {
             .iter()
             .filter_map(|kind| self.offers.model(*kind))
             .collect();
-        let mut params = Params::new();
-        params.insert(
-            "model".to_string(),
-            one_of(&models, models.first().copied()),
-        );
         let (text, speech) = (self.offers.text.as_ref(), self.offers.speech.as_ref());
+        let mut params = vec![("model", one_of(&models, models.first().copied()))];
         params.extend(text.into_iter().flat_map(|text| settings.text_params(text)));
         params.extend(speech.into_iter().flat_map(speech_params));
+        let params = params.into_iter();
+        let params = params.map(|(name, info)| (name.to_string(), info));
         let topics = kinds.iter().map(|kind| kind.name().replace(' ', "-"));
         Announcement {
             identifier: settings.identifier.clone(),
@@ -123,9 +105,10 @@ impl Service {
                 context: text.generator.context().map(|tokens| tokens as u64),
             }),
             speech_model: speech.map(|speech| speech.model.clone()),
-            params,
+            params: params.collect(),
             topics: topics.chain(["candle".to_string()]).collect(),
             encryption: true,
+            mints: self.payment.cash().map_or(Vec::new(), |cash| cash.mints()),
             amount_msat: Some(self.payment.price_msat()),
             kinds,
         }

@@ -110,6 +110,8 @@ pub struct Settings {
     pub busy_work: u8,
     /// The price of a job, in thousandths of a satoshi.
     pub price_msat: u64,
+    /// Mints whose Cashu tokens pay for jobs.
+    pub cashu_mints: Vec<String>,
     /// A file with the wallet's `nostr+walletconnect://` address.
     pub wallet_file: Option<PathBuf>,
 }
@@ -164,6 +166,7 @@ impl Default for Settings {
             min_work: 0,
             busy_work: limits.busy_work,
             price_msat: 0,
+            cashu_mints: Vec::new(),
             wallet_file: None,
         }
     }
@@ -264,9 +267,10 @@ impl Settings {
             let expected = "a local address, such as 127.0.0.1:9464".to_string();
             return wrong("metrics", address.to_string(), expected);
         }
-        if self.price_msat > 0 && self.wallet_file.is_none() {
+        if self.price_msat > 0 && self.wallet_file.is_none() && self.cashu_mints.is_empty() {
             let expected =
-                "0, unless wallet-file is set to a wallet that can create invoices".to_string();
+                "0, unless cashu-mints is set, or wallet-file to a wallet that can create invoices"
+                    .to_string();
             return wrong("price-msat", self.price_msat.to_string(), expected);
         }
         self.limits().map(|_| ())

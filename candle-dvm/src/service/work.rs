@@ -2,6 +2,7 @@
 
 use super::actor::{Bill, LiveState, Message, Place, Service};
 use super::inbox::{customer, event_id};
+use super::money::CANCELLED;
 use super::now;
 use super::offers::{Product, Ready};
 use crate::jobs::{Entry, JobId};
@@ -176,6 +177,10 @@ impl Service {
         self.waiting.leave(id);
         let Some(live) = self.live.get_mut(&id) else {
             return Ok(());
+        };
+        let prepared = match live.is_unwanted {
+            true => prepared.and(Err(CANCELLED.to_string())),
+            false => prepared,
         };
         match prepared {
             Ok(ready) => {

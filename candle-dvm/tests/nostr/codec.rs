@@ -64,12 +64,13 @@ prop_compose! {
         named in any::<bool>(),
         expiration in option::of(any::<u64>()),
         encryption in scheme(),
+        cashu in option::of(".*"),
     ) -> JobRequest {
         let providers = match named || encryption.is_some() {
             true => vec![PROVIDER.public_key()],
             false => vec![],
         };
-        JobRequest { kind, inputs, params, output, bid_msat, relays, providers, expiration, encryption }
+        JobRequest { kind, inputs, params, output, bid_msat, relays, providers, expiration, cashu, encryption }
     }
 }
 
@@ -105,6 +106,7 @@ proptest! {
         amount_msat in option::of(any::<u64>()),
         encryption in scheme(),
         usage in option::of((".*", any::<u64>(), any::<u64>())),
+        cashu in option::of(".+"),
         request in request(),
     ) {
         let request = request.write(&CUSTOMER, NOW).unwrap();
@@ -114,7 +116,7 @@ proptest! {
             Usage { model, prompt_tokens, completion_tokens }
         });
         let invoice = amount_msat.map(|_| "lnbc1".to_string());
-        let result = JobResult { job: request.id, text, amount_msat, invoice, encryption, usage };
+        let result = JobResult { job: request.id, text, amount_msat, invoice, cashu, encryption, usage };
         let event = result.write(&PROVIDER, NOW, &request, Some("ws://a"), usize::MAX).unwrap();
         prop_assert_eq!(JobResult::read(&event, &CUSTOMER).unwrap(), result);
     }
@@ -125,6 +127,7 @@ proptest! {
         extra in option::of(".+"),
         expiration in option::of(any::<u64>()),
         encryption in scheme(),
+        cashu in option::of(".+"),
         request in request(),
     ) {
         let request = request.write(&CUSTOMER, NOW).unwrap();
@@ -134,6 +137,7 @@ proptest! {
                 text: text.clone(),
                 expiration,
                 encryption,
+                cashu: cashu.clone(),
                 ..Feedback::new(request.id, status)
             };
             let event = feedback.write(&PROVIDER, NOW, &request.pubkey).unwrap();
@@ -455,6 +459,7 @@ fn a_result_that_is_too_large_leaves_out_inputs_then_the_request() {
         text: "y".repeat(500),
         amount_msat: None,
         invoice: None,
+        cashu: None,
         encryption: None,
         usage: Some(Usage {
             model: "m".to_string(),
@@ -527,6 +532,7 @@ fn announcements_and_heartbeats_read_back() {
         .into(),
         kinds: vec![JobKind::Speech, JobKind::Text],
         speech_model: Some("s".to_string()),
+        mints: vec!["https://mint.example.com".to_string()],
         topics: vec!["text".to_string()],
         encryption: true,
         amount_msat: Some(1000),

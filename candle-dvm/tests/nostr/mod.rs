@@ -1,5 +1,7 @@
 //! NIP-90: the codec, the relay protocol, the journal, the service and the customer's commands, over a relay of the tests' own.
 
+#[cfg(all(feature = "cashu", unix))]
+mod cash;
 mod client;
 mod codec;
 mod commands;
@@ -20,6 +22,8 @@ mod inputs;
 mod journal;
 mod keys;
 mod machine;
+#[cfg(all(feature = "cashu", unix))]
+mod mint;
 mod pages;
 mod payment;
 mod privacy;

@@ -40,7 +40,7 @@ extern "C" {
 }
 
 /// Settings of `candle-dvm serve` that name what a browser does not have.
-const NATIVE: [&str; 8] = [
+const NATIVE: [&str; 9] = [
     "model",
     "speech-model",
     "device",
@@ -48,6 +48,7 @@ const NATIVE: [&str; 8] = [
     "data-dir",
     "metrics",
     "price-msat",
+    "cashu-mints",
     "wallet-file",
 ];
 
