@@ -13,6 +13,7 @@
 //! | `nostr` | the NIP-90 codec and the relay protocol, without I/O |
 //! | `metal` | `--device metal` on Apple systems: the WebGPU kernels, under Candle's device name |
 //! | `cuda` (default) | CUDA devices; the build needs no CUDA toolkit |
+//! | `cashu` (default) | payment by Cashu tokens, and the command `cashu`; not in a browser |
 //! | `audio` (default) | the command `transcribe`; not in a browser |
 //!
 //! # Errors

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::nip90::announcement::withdraw;
 use super::nip90::{
-    cancellation, expiration, has_work, params, Announcement, Feedback, Heartbeat, JobRequest,
+    cancellation, expiration, has_work, Announcement, Feedback, Heartbeat, JobKind, JobRequest,
     JobResult, Scheme,
 };
 use super::relay::{Keep, Machine, RelayLimits};
@@ -35,7 +35,7 @@ pub fn relay(text: &str) {
     machine.subscribe("jobs", jobs.clone(), Some(NOW), false, now);
     machine.subscribe("once", jobs, None, true, now);
     let id = EventId::from_byte_array([0; 32]);
-    let event = cancellation::write(&PROVIDER, NOW, &id).expect("an event");
+    let event = cancellation::write(&PROVIDER, NOW, JobKind::Text, &id).expect("an event");
     machine.publish(&event, Keep::Until, now);
     machine.opened(now);
     for line in text.lines() {
@@ -86,7 +86,7 @@ fn read(text: &str) -> Option<Event> {
         _ => None,
     };
     let (writer, reader): (&Keys, &Keys) = match kind {
-        5050 => (&CUSTOMER, &PROVIDER),
+        5000 | 5050 => (&CUSTOMER, &PROVIDER),
         _ => (&PROVIDER, &CUSTOMER),
     };
     let mut tags: Vec<Vec<&str>> = lines.map(|line| line.split('|').collect()).collect();
@@ -118,7 +118,7 @@ fn request(event: &Event) {
     let Ok(read) = JobRequest::read(event, &PROVIDER) else {
         return;
     };
-    let _ = params::read(&read.params);
+    let _ = read.task();
     if let Ok(written) = read.write(&CUSTOMER, NOW) {
         assert_eq!(JobRequest::read(&written, &PROVIDER), Ok(read));
     }
@@ -132,7 +132,7 @@ fn result(event: &Event) {
         // An invoice over nothing is nothing that is written.
         read.invoice = None;
     }
-    let Ok(request) = cancellation::write(&CUSTOMER, NOW, &read.job) else {
+    let Ok(request) = cancellation::write(&CUSTOMER, NOW, JobKind::Text, &read.job) else {
         return;
     };
     if let Ok(written) = read.write(&PROVIDER, NOW, &request, None, usize::MAX) {

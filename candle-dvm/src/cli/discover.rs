@@ -2,7 +2,7 @@
 
 use super::customer::{plain, Relays};
 use super::{print, print_json};
-use crate::nip90::{self, Announcement, Heartbeat};
+use crate::nip90::{self, Announcement, Heartbeat, JobKind};
 use crate::relay::driver::Report;
 use crate::relay::normal_url;
 use crate::service::now;
@@ -49,9 +49,14 @@ struct Provider {
     about: String,
     picture: Option<String>,
     topics: Vec<String>,
+    /// The kinds of its jobs.
+    kinds: Vec<u16>,
     model: Option<nip90::announcement::ServedModel>,
+    speech_model: Option<String>,
     params: BTreeMap<String, nip90::announcement::ParamInfo>,
     encryption: bool,
+    /// Mints whose Cashu tokens pay.
+    mints: Vec<String>,
     /// 0 is free, and nothing means that nothing was said.
     amount_msat: Option<u64>,
     announced: u64,
@@ -91,7 +96,7 @@ pub(super) fn run(args: Args) -> Result<()> {
         let _ = write_provider(&mut text, provider);
     }
     if providers.is_empty() {
-        text.push_str("no provider of kind 5050 found\n");
+        text.push_str("no provider of kind 5050 or 5000 found\n");
     }
     print(&text)
 }
@@ -101,7 +106,10 @@ async fn find(args: &Args) -> Result<Vec<Provider>> {
     let mut relays = Relays::connect(&args.relay, &keys)?;
     let announcements = Filter::new()
         .kind(Kind::from_u16(nip90::ANNOUNCEMENT))
-        .custom_tag(SingleLetterTag::LOWERCASE_K, nip90::REQUEST.to_string());
+        .custom_tags(
+            SingleLetterTag::LOWERCASE_K,
+            JobKind::ALL.map(|kind| kind.request().to_string()),
+        );
     relays.subscribe("announcements", &announcements, true);
     let heartbeats = Filter::new()
         .kind(Kind::from_u16(nip90::HEARTBEAT))
@@ -165,9 +173,12 @@ async fn find(args: &Args) -> Result<Vec<Provider>> {
             about: read.about,
             picture: read.picture,
             topics: read.topics,
+            kinds: read.kinds.iter().map(|kind| kind.request()).collect(),
             model: read.model,
+            speech_model: read.speech_model,
             params: read.params,
             encryption: read.encryption,
+            mints: read.mints,
             amount_msat: read.amount_msat,
             announced: event.created_at.as_secs(),
             state: state(beat, now),
@@ -217,12 +228,18 @@ fn write_provider(text: &mut String, provider: &Provider) -> std::fmt::Result {
         false => "unencrypted jobs only",
     };
     writeln!(text, "  {price}, {encryption}")?;
+    for mint in &provider.mints {
+        writeln!(text, "  takes Cashu tokens of {}", plain(mint))?;
+    }
     if let Some(model) = &provider.model {
         let (name, prompt) = (plain(&model.name), plain(&model.prompt));
         match model.context {
             Some(context) => writeln!(text, "  {name}: {prompt}, {context} tokens of context")?,
             None => writeln!(text, "  {name}: {prompt}")?,
         }
+    }
+    if let Some(model) = &provider.speech_model {
+        writeln!(text, "  {}: speech to text (kind 5000)", plain(model))?;
     }
     for (name, info) in &provider.params {
         let mut values: Vec<String> = info.values.iter().map(|value| plain(value)).collect();

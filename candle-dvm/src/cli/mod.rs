@@ -3,6 +3,8 @@
 //! Results go to standard output, everything else to standard error. A failure is one line there, `error: …`, and exit
 //! code 1.
 
+#[cfg(feature = "cashu")]
+mod cashu;
 #[cfg(feature = "serve")]
 mod customer;
 #[cfg(feature = "serve")]
@@ -34,15 +36,18 @@ struct Cli {
 enum Command {
     #[command(flatten)]
     Model(candle_cli::Command),
-    /// Answer text generation jobs on Nostr relays (NIP-90, kind 5050)
+    /// Answer jobs on Nostr relays: text generation and speech to text (NIP-90, kinds 5050 and 5000)
     #[cfg(feature = "serve")]
     Serve(serve::Args),
     /// Submit a job to Nostr relays and stream the result to standard output
     #[cfg(feature = "serve")]
     Request(request::Args),
-    /// List text generation providers on Nostr relays
+    /// List providers of text generation and speech to text on Nostr relays
     #[cfg(feature = "serve")]
     Discover(discover::Args),
+    /// Show and take out what `serve` earned in Cashu tokens
+    #[cfg(feature = "cashu")]
+    Cashu(cashu::Args),
     /// Generate a key, or print its public key
     #[cfg(feature = "serve")]
     Key(key::Args),
@@ -63,6 +68,8 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Request(args) => request::run(args),
         #[cfg(feature = "serve")]
         Command::Discover(args) => discover::run(args),
+        #[cfg(feature = "cashu")]
+        Command::Cashu(args) => cashu::run(args),
         #[cfg(feature = "serve")]
         Command::Key(args) => key::run(args),
     };

@@ -7,7 +7,8 @@ use super::customer::{plain, Relays};
 use super::print;
 use crate::key_file::KeySource;
 use crate::nip90::{
-    self, cancellation, Feedback, Input, InputKind, JobRequest, JobResult, Scheme, Status,
+    self, cancellation, Feedback, Input, InputKind, JobKind, JobRequest, JobResult, ReadError,
+    Scheme, Status,
 };
 use crate::relay::driver::Report;
 use crate::relay::Outcome;
@@ -26,7 +27,14 @@ const MOST_WORK: i64 = 28;
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// Text to complete
-    prompt: String,
+    #[arg(required_unless_present = "url")]
+    prompt: Option<String>,
+    /// Address of a text to put before it; of kind 5000, of the recording
+    #[arg(long, value_name = "URL")]
+    url: Option<String>,
+    /// Kind of the job: 5050 for text generation, 5000 for speech to text
+    #[arg(long, default_value = "5050", value_parser = kind)]
+    kind: JobKind,
     /// Relay to submit the job to; may be given several times
     #[arg(long, value_name = "URL", required = true)]
     relay: Vec<String>,
@@ -45,6 +53,9 @@ pub(super) struct Args {
     /// Maximum price in millisatoshi
     #[arg(long, value_name = "MSAT")]
     bid: Option<u64>,
+    /// Cashu token to pay with, of a mint that the provider takes; `-` reads standard input. Change comes back with the answer
+    #[arg(long, value_name = "TOKEN", requires = "encrypt")]
+    cashu: Option<String>,
     /// Bits of proof of work for the request (NIP-13), if the provider requires it; each bit doubles the time
     #[arg(long, value_name = "BITS", default_value_t = 0, value_parser = clap::value_parser!(u8).range(..=MOST_WORK))]
     pow: u8,
@@ -57,6 +68,11 @@ pub(super) struct Args {
     /// File with your secret key; `-` reads standard input [default: a new key for this job]
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
+}
+
+fn kind(text: &str) -> std::result::Result<JobKind, String> {
+    let kind = text.parse().ok().and_then(JobKind::asked_by);
+    kind.ok_or_else(|| "expected 5050 or 5000".to_string())
 }
 
 pub(super) fn run(args: Args) -> Result<()> {
@@ -78,6 +94,7 @@ pub(super) fn run(args: Args) -> Result<()> {
             relays,
             keys,
             event,
+            kind: request.kind,
             providers: request.providers,
             printed: String::new(),
             silence: Duration::from_secs(args.silence),
@@ -126,24 +143,46 @@ fn request(args: &Args) -> Result<JobRequest> {
             .ok_or_else(|| wrong("param", param, "KEY=VALUE, such as max_tokens=64"))?;
         params.push((key.to_string(), value.to_string()));
     }
-    nip90::params::read(&params).map_err(|err| Error::service(format!("--param: {err}")))?;
     let provider = args.provider.iter().map(|text| {
         PublicKey::parse(text)
             .map_err(|_| wrong("provider", text, "npub1… or 64 hexadecimal digits"))
     });
-    let after = args.after.iter().map(|id| Input {
-        kind: InputKind::Job,
-        ..Input::text(id)
-    });
-    Ok(JobRequest {
-        inputs: after.chain([Input::text(&args.prompt)]).collect(),
+    let input = |kind| {
+        move |data: &String| Input {
+            kind,
+            ..Input::text(data)
+        }
+    };
+    let after = args.after.iter().map(input(InputKind::Job));
+    let url = args.url.iter().map(input(InputKind::Url));
+    let prompt = args.prompt.iter().map(Input::text);
+    let request = JobRequest {
+        kind: args.kind,
+        inputs: after.chain(url).chain(prompt).collect(),
         params,
         output: Some("text/plain".to_string()),
         bid_msat: args.bid,
+        cashu: match args.cashu.as_deref() {
+            Some("-") => {
+                let text =
+                    std::io::read_to_string(std::io::stdin()).map_err(candle_cli::Error::Stdin)?;
+                Some(text.trim().to_string())
+            }
+            token => token.map(str::to_string),
+        },
         providers: provider.collect::<Result<_>>()?,
         encryption: args.encrypt.then_some(Scheme::Nip44),
         ..JobRequest::default()
-    })
+    };
+    match request.task() {
+        Ok(_) => Ok(request),
+        Err(ReadError::Value { name, .. }) if name == "i" => Err(wrong(
+            "url",
+            args.url.as_deref().unwrap_or_default(),
+            "the address of one recording, and no text, with --kind 5000",
+        )),
+        Err(err) => Err(Error::service(format!("--param: {err}"))),
+    }
 }
 
 /// How long others may take to speak after a provider has refused.
@@ -159,10 +198,18 @@ enum Ended {
     Silence(String),
 }
 
+/// Shows a token that came with an answer.
+fn comes_back(token: Option<&str>) {
+    if let Some(token) = token {
+        note(&format!("comes back: {}", plain(token)));
+    }
+}
+
 struct Customer {
     relays: Relays,
     keys: Keys,
     event: Event,
+    kind: JobKind,
     providers: Vec<PublicKey>,
     printed: String,
     /// How long a provider's first word may take.
@@ -180,7 +227,7 @@ impl Customer {
     /// Asks, shows what comes, and returns with the result.
     async fn wait(&mut self) -> Result<Ended> {
         let filter = Filter::new()
-            .kinds([nip90::RESULT, nip90::FEEDBACK].map(Kind::from_u16))
+            .kinds([self.kind.result(), nip90::FEEDBACK].map(Kind::from_u16))
             .event(self.event.id);
         self.relays.subscribe("answers", &filter, false);
         let event = self.event.clone();
@@ -254,13 +301,14 @@ impl Customer {
         if !asked || event.verify().is_err() {
             return Ok(None);
         }
-        if event.kind.as_u16() == nip90::RESULT {
+        if event.kind.as_u16() == self.kind.result() {
             let Ok(result) = JobResult::read(event, &self.keys) else {
                 return Ok(None);
             };
             if result.job != self.event.id {
                 return Ok(None);
             }
+            comes_back(result.cashu.as_deref());
             match result.text.strip_prefix(&self.printed) {
                 Some(rest) => print(&format!("{rest}\n"))?,
                 // Somebody else's partials, or a model that has thought again.
@@ -280,6 +328,7 @@ impl Customer {
             Ok(feedback) if feedback.job == self.event.id => feedback,
             _ => return Ok(None),
         };
+        comes_back(feedback.cashu.as_deref());
         let extra = plain(&feedback.extra.unwrap_or_default());
         if feedback.status == Status::Error {
             self.at_work.remove(&event.pubkey);
@@ -315,7 +364,7 @@ impl Customer {
     }
 
     async fn cancel(&mut self) {
-        if let Ok(event) = cancellation::write(&self.keys, now(), &self.event.id) {
+        if let Ok(event) = cancellation::write(&self.keys, now(), self.kind, &self.event.id) {
             self.relays.publish(&event);
             // As long as it takes one relay to say that it has it.
             let told = async {

@@ -4,16 +4,21 @@ use crate::journal::RedbJournal;
 use crate::key_file::KeySource;
 use crate::payment::nwc::Wallet;
 use crate::payment::{Free, Payment};
-use crate::service::{prometheus, Generator, Metrics, Service, Settings};
+#[cfg(feature = "audio")]
+use crate::service::speech::Whisper;
+use crate::service::{prometheus, Generator, Metrics, Offers, Service, Settings};
 use crate::{Error, Result};
 use candle_engine::batch::{BatchEngine, BatchSettings};
 use candle_engine::device::{describe, DeviceChoice, DeviceParser};
 use candle_engine::format::KvType;
 use candle_engine::model::{ChatTemplate, Message, ModelFiles, ModelSource, Role};
 use candle_engine::progress::{note, LoadBar};
-use candle_engine::registry::BackendRegistry;
+use candle_engine::registry::{BackendEntry, BackendRegistry};
+#[cfg(feature = "audio")]
+use candle_engine::speech::SpeechFiles;
 use candle_engine::CandleBackend;
 use nostr::nips::nip19::ToBech32;
+use nostr::prelude::Keys;
 use std::io::{IsTerminal, Write};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -34,6 +39,10 @@ pub(super) struct Args {
     /// A GGUF file, a Hugging Face folder or a Hub model, owner/name[@revision][:file.gguf] [default: the small embedded model]
     #[arg(long, value_name = "MODEL")]
     model: Option<PathBuf>,
+    /// A Whisper model, a Hugging Face folder or a Hub model, for jobs of kind 5000; without --model it is served alone
+    #[cfg(feature = "audio")]
+    #[arg(long, value_name = "MODEL")]
+    speech_model: Option<PathBuf>,
     /// Device to run on
     #[arg(long, value_parser = DeviceParser)]
     device: Option<DeviceChoice>,
@@ -70,6 +79,10 @@ pub(super) fn run(args: Args) -> Result<()> {
         settings.relays = args.relay;
     }
     settings.model = args.model.or(settings.model);
+    #[cfg(feature = "audio")]
+    {
+        settings.speech_model = args.speech_model.or(settings.speech_model);
+    }
     settings.key_file = args.key_file.or(settings.key_file);
     settings.data_dir = args.data_dir.or(settings.data_dir);
     settings.metrics = args.metrics.or(settings.metrics);
@@ -85,37 +98,23 @@ pub(super) fn run(args: Args) -> Result<()> {
         .unwrap_or_else(|| "candle-dvm-data".into());
     let journal = open_journal(&folder)?;
 
-    let source = settings
-        .model
-        .clone()
-        .map_or(ModelSource::Embedded, ModelSource::at);
-    let mut files = ModelFiles::open(&source)?;
-    files.kv_type = args.kv_dtype;
-    let model = settings.model_name.clone();
-    let model = model.unwrap_or_else(|| source.short_name());
-    // More than the model has places for cannot be promised.
-    settings.max_tokens = settings.max_tokens.min(files.max_positions());
-    settings.default_tokens = settings.default_tokens.min(settings.max_tokens);
-    let template = usable_template(&files);
     let registry = BackendRegistry::detect();
     let entry = registry.select(device)?;
-    let bar = LoadBar::new(files.total_bytes());
-    let backend = entry.load(files, None, &|bytes| bar.advance(bytes))?;
+    let mut offers = Offers::default();
+    if settings.model.is_some() || settings.speech_model.is_none() {
+        let (model, backend, template) = text_model(&mut settings, entry, args.kv_dtype)?;
+        let generator = generator(backend, settings.running)?;
+        offers = offers.text(model, generator, template);
+    }
+    if let Some(model) = settings.speech_model.clone() {
+        offers = add_speech(offers, &settings, entry, ModelSource::at(model))?;
+    }
     let public = keys.public_key().to_bech32().map_err(Error::service)?;
-    bar.finish(&format!(
-        "serving {model} on {} as {public}",
-        describe(backend.device())
-    ));
-    note(&terms(&settings, template.is_some()));
+    note(&format!("serving as {public}; {}", terms(&settings)));
 
     let runtime = candle_cli::runtime()?;
     let end = runtime.block_on(async move {
-        let payment: Arc<dyn Payment> = match &settings.wallet_file {
-            Some(file) if settings.price_msat > 0 => {
-                Arc::new(Wallet::connect(file, settings.price_msat)?)
-            }
-            _ => Arc::new(Free),
-        };
+        let payment = payment(&settings, &folder, &keys)?;
         let metrics = Arc::new(Metrics::default());
         if let Some(address) = settings.metrics {
             prometheus::serve(address, metrics.clone())
@@ -125,22 +124,124 @@ pub(super) fn run(args: Args) -> Result<()> {
         if std::io::stderr().is_terminal() && !args.log_json {
             tokio::spawn(status_line(metrics.clone(), settings.relays.len()));
         }
-        let generator = generator(backend, settings.running)?;
-        let service = Service::new(
-            settings,
-            model,
-            keys,
-            generator,
-            Arc::new(journal),
-            payment,
-            metrics,
-        )?;
-        let service = service.with_template(template);
+        let journal = Arc::new(journal);
+        let service = Service::new(settings, offers, keys, journal, payment, metrics)?;
         service.run(candle_cli::asked_to_stop()?).await
     });
     // A thread that waits for a device that hangs ends with the process.
     runtime.shutdown_background();
     end
+}
+
+/// How jobs are paid for: by invoices of a wallet, by tokens of mints, or by either.
+fn payment(settings: &Settings, folder: &Path, keys: &Arc<Keys>) -> Result<Arc<dyn Payment>> {
+    let price = settings.price_msat;
+    if price == 0 {
+        return Ok(Arc::new(Free));
+    }
+    let wallet = settings.wallet_file.as_ref();
+    let wallet = wallet
+        .map(|file| Wallet::connect(file, price))
+        .transpose()?;
+    match wallet {
+        Some(wallet) if settings.cashu_mints.is_empty() => Ok(Arc::new(wallet)),
+        wallet => {
+            let wallet = wallet.map(|wallet| Box::new(wallet) as Box<dyn Payment>);
+            with_cash(settings, folder, keys, wallet)
+        }
+    }
+}
+
+#[cfg(feature = "cashu")]
+fn with_cash(
+    settings: &Settings,
+    folder: &Path,
+    keys: &Arc<Keys>,
+    wallet: Option<Box<dyn Payment>>,
+) -> Result<Arc<dyn Payment>> {
+    use crate::payment::{cashu::Till, WithCash};
+    let (mints, price_msat) = (&settings.cashu_mints, settings.price_msat);
+    let folder = folder.join(super::cashu::FOLDER);
+    let cash = Till::open(&folder, mints, price_msat, keys.clone())?;
+    Ok(Arc::new(WithCash {
+        wallet,
+        cash,
+        price_msat,
+    }))
+}
+
+#[cfg(not(feature = "cashu"))]
+fn with_cash(
+    settings: &Settings,
+    _: &Path,
+    _: &Arc<Keys>,
+    _: Option<Box<dyn Payment>>,
+) -> Result<Arc<dyn Payment>> {
+    Err(Error::Setting {
+        name: "cashu-mints",
+        value: settings.cashu_mints.join(" "),
+        expected: "none: this program was built without the feature `cashu`".to_string(),
+    })
+}
+
+/// Loads the language model; the settings' tokens become what it has places for.
+fn text_model(
+    settings: &mut Settings,
+    entry: &BackendEntry,
+    kv_type: KvType,
+) -> Result<(String, CandleBackend, Option<ChatTemplate>)> {
+    let source = settings.model.clone();
+    let source = source.map_or(ModelSource::Embedded, ModelSource::at);
+    let mut files = ModelFiles::open(&source)?;
+    files.kv_type = kv_type;
+    let model = settings.model_name.clone();
+    let model = model.unwrap_or_else(|| source.short_name());
+    // More than the model has places for cannot be promised.
+    settings.max_tokens = settings.max_tokens.min(files.max_positions());
+    settings.default_tokens = settings.default_tokens.min(settings.max_tokens);
+    let template = usable_template(&files);
+    let bar = LoadBar::new(files.total_bytes());
+    let backend = entry.load(files, None, &|bytes| bar.advance(bytes))?;
+    let prompts = match template.is_some() && !settings.raw {
+        true => "its chat template",
+        false => "raw prompts",
+    };
+    bar.finish(&format!(
+        "{model} on {}, {prompts}, up to {} running jobs and {} tokens per job",
+        describe(backend.device()),
+        settings.running,
+        settings.max_tokens
+    ));
+    Ok((model, backend, template))
+}
+
+#[cfg(feature = "audio")]
+fn add_speech(
+    offers: Offers,
+    settings: &Settings,
+    entry: &BackendEntry,
+    source: ModelSource,
+) -> Result<Offers> {
+    let model = source.short_name();
+    let files = SpeechFiles::at(source)?;
+    let device = entry.open()?;
+    let whisper = files.load(device, None, Default::default())?;
+    note(&format!(
+        "{model} on {}, speech to text, recordings of up to {} s",
+        describe(device),
+        settings.recording_seconds
+    ));
+    let whisper = Whisper::new(whisper, settings.recording_seconds);
+    Ok(offers.speech(model, Arc::new(whisper)))
+}
+
+#[cfg(not(feature = "audio"))]
+fn add_speech(_: Offers, _: &Settings, _: &BackendEntry, source: ModelSource) -> Result<Offers> {
+    Err(Error::Setting {
+        name: "speech-model",
+        value: source.short_name(),
+        expected: "none: this program was built without the feature `audio`".to_string(),
+    })
 }
 
 /// The model's chat template, if it has one that takes a conversation.
@@ -195,22 +296,16 @@ fn device(flag: Option<DeviceChoice>, setting: Option<&str>) -> Result<DeviceCho
     }
 }
 
-/// What customers get and what it costs, in one line.
-fn terms(settings: &Settings, has_template: bool) -> String {
+/// What it costs and where it is, in one line.
+fn terms(settings: &Settings) -> String {
     let price = match settings.price_msat {
         0 => "free".to_string(),
         msat => format!("{msat} msat per job"),
     };
-    let prompts = match has_template && !settings.raw {
-        true => "the model's chat template",
-        false => "raw prompts",
-    };
     format!(
-        "name {:?}, {price}, {prompts}, up to {} running jobs, {} queued jobs and {} tokens per job; relays: {}",
+        "name {:?}, {price}, up to {} queued jobs; relays: {}",
         settings.name,
-        settings.running,
         settings.queue,
-        settings.max_tokens,
         settings.relays.join(" ")
     )
 }
@@ -243,7 +338,11 @@ fn keep_private(folder: &Path) {
         return;
     }
     let ours = std::fs::read_dir(folder).is_ok_and(|mut files| {
-        files.all(|file| file.is_ok_and(|file| file.file_name() == JOURNAL))
+        files.all(|file| {
+            file.is_ok_and(|file| {
+                [JOURNAL, "cashu"].contains(&&*file.file_name().to_string_lossy())
+            })
+        })
     });
     let place = folder.display();
     let set =

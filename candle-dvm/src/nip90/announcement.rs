@@ -1,7 +1,7 @@
 //! What a provider says about itself: the announcement (kind 31990, NIP-89) and the heartbeat (kind 11998).
 
 use super::{all, expect_kind, first, sign, tag, tags, ReadError, WriteError};
-use super::{ANNOUNCEMENT, DELETION, HEARTBEAT, REQUEST};
+use super::{JobKind, ANNOUNCEMENT, DELETION, HEARTBEAT};
 use nostr::prelude::{Event, EventId, Keys};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -50,14 +50,20 @@ pub struct Announcement {
     pub about: String,
     /// The address of a picture.
     pub picture: Option<String>,
-    /// The model, where it is announced.
+    /// The sorts of jobs that are done; none stands for text generation.
+    pub kinds: Vec<JobKind>,
+    /// The language model, where it is announced.
     pub model: Option<ServedModel>,
+    /// The name of the speech model, where it is announced.
+    pub speech_model: Option<String>,
     /// Parameters by name.
     pub params: BTreeMap<String, ParamInfo>,
     /// Words to be found by.
     pub topics: Vec<String>,
     /// Whether encrypted requests are taken.
     pub encryption: bool,
+    /// Mints whose Cashu tokens pay for jobs.
+    pub mints: Vec<String>,
     /// The price of a job in thousandths of a satoshi, 0 where it is free; `None` where nothing is said, or not as a number.
     pub amount_msat: Option<u64>,
 }
@@ -75,11 +81,15 @@ struct Content {
     picture: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     model: Option<ServedModel>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    speech_model: Option<String>,
     nip90_params: BTreeMap<String, ParamInfo>,
     encryption_supported: bool,
     supports_encryption: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     amount: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    cashu_mints: Vec<String>,
 }
 
 impl Announcement {
@@ -93,6 +103,7 @@ impl Announcement {
             about: self.about.clone(),
             picture: self.picture.clone(),
             model: self.model.clone(),
+            speech_model: self.speech_model.clone(),
             nip90_params: self.params.clone(),
             encryption_supported: self.encryption,
             supports_encryption: self.encryption,
@@ -100,27 +111,32 @@ impl Announcement {
                 0 => FREE.to_string(),
                 msat => msat.to_string(),
             }),
+            cashu_mints: self.mints.clone(),
         };
         let content =
             serde_json::to_string(&content).map_err(|err| WriteError::Invalid(err.to_string()))?;
-        let mut list = vec![
-            tag("d", [&self.identifier]),
-            tag("k", [REQUEST.to_string()]),
-        ];
+        let mut list = vec![tag("d", [&self.identifier])];
+        let kinds = match self.kinds.as_slice() {
+            [] => &[JobKind::Text],
+            kinds => kinds,
+        };
+        let kinds = kinds.iter().map(|kind| kind.request().to_string());
+        list.extend(kinds.map(|kind| tag("k", [kind])));
         list.extend(self.topics.iter().map(|topic| tag("t", [topic])));
         sign(keys, now, ANNOUNCEMENT, content, list)
     }
 
-    /// Reads an announcement of a provider of text generation. Content that is not as expected leaves its fields empty.
+    /// Reads an announcement of a provider of such jobs. Content that is not as expected leaves its fields empty.
     ///
     /// # Errors
     /// Another kind of event, or of job.
     pub fn read(event: &Event) -> Result<Self, ReadError> {
         expect_kind(event, ANNOUNCEMENT)?;
         let tags = tags(event);
-        let kind = REQUEST.to_string();
-        if !all(&tags, "k").any(|k| k.first() == Some(&kind)) {
-            return Err(ReadError::Missing("k 5050"));
+        let named = all(&tags, "k").flat_map(|k| k.first()?.parse().ok());
+        let kinds: Vec<JobKind> = named.filter_map(JobKind::asked_by).collect();
+        if kinds.is_empty() {
+            return Err(ReadError::Missing("k 5050 or 5000"));
         }
         let json: serde_json::Value = serde_json::from_str(&event.content).unwrap_or_default();
         // Field by field: one that somebody writes in another form should not take the name away.
@@ -133,7 +149,9 @@ impl Announcement {
             name: text("name"),
             about: text("about"),
             picture: json["picture"].as_str().map(str::to_string),
+            kinds,
             model: serde_json::from_value(json["model"].clone()).ok().flatten(),
+            speech_model: json["speechModel"].as_str().map(str::to_string),
             params: params
                 .map(|(name, info)| {
                     let info = serde_json::from_value(info.clone()).unwrap_or_default();
@@ -142,6 +160,7 @@ impl Announcement {
                 .collect(),
             topics: all(&tags, "t").filter_map(|t| t.first().cloned()).collect(),
             encryption: json["encryptionSupported"] == true || json["supportsEncryption"] == true,
+            mints: serde_json::from_value(json["cashuMints"].clone()).unwrap_or_default(),
             amount_msat: match json["amount"].as_str() {
                 Some(amount) if amount.eq_ignore_ascii_case(FREE) => Some(0),
                 Some(amount) => amount.parse().ok(),

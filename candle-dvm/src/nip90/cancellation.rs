@@ -1,14 +1,15 @@
 //! A job's cancellation: a request to delete it (kind 5, NIP-09), which only its author may send.
 
-use super::{all, expect_kind, sign, tag, tags, ReadError, WriteError, DELETION, REQUEST};
+use super::{all, expect_kind, sign, tag, tags, JobKind, ReadError, WriteError, DELETION};
 use nostr::prelude::{Event, EventId, Keys};
 
-/// Asks to cancel `job`.
+/// Asks to cancel `job`, which is of the sort `kind`.
 ///
 /// # Errors
 /// Failures to sign.
-pub fn write(keys: &Keys, now: u64, job: &EventId) -> Result<Event, WriteError> {
-    let tags = vec![tag("e", [job.to_hex()]), tag("k", [REQUEST.to_string()])];
+pub fn write(keys: &Keys, now: u64, kind: JobKind, job: &EventId) -> Result<Event, WriteError> {
+    let kind = kind.request().to_string();
+    let tags = vec![tag("e", [job.to_hex()]), tag("k", [kind])];
     sign(keys, now, DELETION, String::new(), tags)
 }
 

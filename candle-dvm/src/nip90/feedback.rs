@@ -3,7 +3,9 @@
 use super::crypto::{decrypt, Scheme};
 use super::request::hidden_tags;
 use super::result::{amount, job};
-use super::{expect_kind, first, sign, tag, tags, ReadError, WriteError, FEEDBACK};
+use super::{
+    expect_kind, first, sign, tag, tags, token, token_tag, ReadError, WriteError, FEEDBACK,
+};
 use nostr::prelude::{Event, EventId, Keys, PublicKey};
 
 /// Where a job stands.
@@ -57,6 +59,8 @@ pub struct Feedback {
     pub amount_msat: Option<u64>,
     /// An invoice for that.
     pub invoice: Option<String>,
+    /// A Cashu token for the customer: what was paid for a job that failed.
+    pub cashu: Option<String>,
     /// When the feedback stops to matter.
     pub expiration: Option<u64>,
     /// How `extra` and `text` are hidden from others.
@@ -73,6 +77,7 @@ impl Feedback {
             text: String::new(),
             amount_msat: None,
             invoice: None,
+            cashu: None,
             expiration: None,
             encryption: None,
         }
@@ -94,6 +99,9 @@ impl Feedback {
                 "amount",
                 [amount.to_string()].into_iter().chain(self.invoice.clone()),
             ));
+        }
+        if let Some(token) = &self.cashu {
+            outer.push(token_tag(keys, customer, token)?);
         }
         if let Some(at) = self.expiration {
             outer.push(tag("expiration", [at.to_string()]));
@@ -139,6 +147,7 @@ impl Feedback {
             text: event.content.clone(),
             amount_msat,
             invoice,
+            cashu: token(&tags, keys, &event.pubkey),
             expiration: super::expiration(event),
             encryption: None,
         };

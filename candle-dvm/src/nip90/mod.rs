@@ -1,4 +1,4 @@
-//! NIP-90, "Data Vending Machines", for kind 5050, text generation: between events and typed values. No I/O.
+//! NIP-90, "Data Vending Machines", for the kinds 5050, text generation, and 5000, speech to text: between events and typed values. No I/O.
 //!
 //! Strict in what it writes, lenient in what it reads: unknown tags and parameters are ignored, several spellings in
 //! use are understood, and what is wrong comes back as a [`ReadError`] that can be told to the customer. Events are
@@ -12,25 +12,25 @@ pub mod announcement;
 pub mod cancellation;
 pub mod crypto;
 pub mod feedback;
+pub mod kind;
 pub mod params;
 pub mod request;
 pub mod result;
+pub mod speech;
 
 pub use announcement::{Announcement, Heartbeat};
 pub use crypto::Scheme;
 pub use feedback::{Feedback, Status};
-pub use request::{Input, InputKind, JobRequest};
+pub use kind::JobKind;
+pub use request::{Input, InputKind, JobRequest, Task};
 pub use result::{JobResult, Usage};
+pub use speech::SpeechParams;
 
 use nostr::event::FinalizeUnsignedEvent;
 use nostr::nips::nip13::SingleThreadPow;
-use nostr::prelude::{Event, EventBuilder, FinalizeEvent, Keys, Kind, Tag, Timestamp};
+use nostr::prelude::{Event, EventBuilder, FinalizeEvent, Keys, Kind, PublicKey, Tag, Timestamp};
 use std::num::NonZeroU8;
 
-/// A request to generate text.
-pub const REQUEST: u16 = 5050;
-/// The result of one: the request's kind and 1000.
-pub const RESULT: u16 = 6050;
 /// What a provider says about a job while it is under way.
 pub const FEEDBACK: u16 = 7000;
 /// A provider's announcement (NIP-89).
@@ -41,6 +41,20 @@ pub const HEARTBEAT: u16 = 11998;
 pub const DELETION: u16 = 5;
 /// A person's list of relays (NIP-65).
 pub const RELAY_LIST: u16 = 10002;
+
+/// The tag with a token that goes back to the customer, encrypted to them (NIP-44) whatever else is.
+pub(crate) fn token_tag(keys: &Keys, customer: &PublicKey, token: &str) -> Result<Tag, WriteError> {
+    let hidden = Scheme::Nip44.encrypt(keys, customer, token)?;
+    Ok(tag("cashu", [hidden]))
+}
+
+/// The token that an answer has for the customer, if it has one that opens.
+pub(crate) fn token(tags: &[Vec<String>], keys: &Keys, author: &PublicKey) -> Option<String> {
+    let hidden = first(tags, "cashu")?.first()?;
+    crypto::decrypt(keys, author, hidden)
+        .ok()
+        .map(|(token, _)| token)
+}
 
 /// Why an event is not what it was read as.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -124,13 +124,7 @@ pub fn read(params: &[(String, String)]) -> Result<Params, ReadError> {
                 let neutral = penalty == 0.0;
                 read.frequency_penalty = Some(if neutral { 1.0 } else { penalty as f32 });
             }
-            "raw" => {
-                read.raw = Some(match value.to_ascii_lowercase().as_str() {
-                    "true" | "1" => true,
-                    "false" | "0" => false,
-                    _ => return Err(ReadError::value(key, value, "true or false")),
-                });
-            }
+            "raw" => read.raw = Some(yes_or_no(key, value)?),
             "system" | "system_prompt" => read.system = Some(value.to_string()),
             // As others write that none is given.
             "seed" if value == "-1" => read.seed = None,
@@ -166,6 +160,14 @@ fn add_stops(stops: &mut Vec<String>, key: &str, value: &str) -> Result<(), Read
             found,
             most: STOPS,
         }),
+    }
+}
+
+pub(super) fn yes_or_no(name: &str, value: &str) -> Result<bool, ReadError> {
+    match value.to_ascii_lowercase().as_str() {
+        "true" | "1" => Ok(true),
+        "false" | "0" => Ok(false),
+        _ => Err(ReadError::value(name, value, "true or false")),
     }
 }
 

@@ -1,6 +1,6 @@
-//! The request, kind 5050.
+//! The request, kind 5050 or 5000.
 //!
-//! Where a prompt may be, in this order; the first place that has one counts alone:
+//! A recording is one input, an address. Where a prompt may be, in this order; the first place that has one counts alone:
 //!
 //! 1. The tags `i`, `["i", data, type]`, and `input`, which some write as `["input", type, data]`, in the order in which they come.
 //! 2. The parameter `prompt`, of several the last.
@@ -12,7 +12,8 @@
 
 use super::crypto::{decrypt, Scheme};
 use super::params::{self, Params};
-use super::{all, expect_kind, first, sign_with_work, tag, tags, ReadError, WriteError, REQUEST};
+use super::speech::{self, SpeechParams};
+use super::{all, first, sign_with_work, tag, tags, JobKind, ReadError, WriteError};
 use nostr::prelude::{Event, Keys, PublicKey, Tag};
 
 /// The most inputs, of parameters, and of relays that a request may have.
@@ -67,14 +68,35 @@ impl Input {
     }
 }
 
-/// A request to generate text.
+/// What a request asks for, with its parameters.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Task {
+    /// A text that follows the inputs.
+    Text(Params),
+    /// The text of the recording that is the input.
+    Speech(SpeechParams),
+}
+
+impl Task {
+    /// The name of the model that is asked for.
+    pub fn model(&self) -> Option<&str> {
+        match self {
+            Self::Text(params) => params.model.as_deref(),
+            Self::Speech(params) => params.model.as_deref(),
+        }
+    }
+}
+
+/// A request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct JobRequest {
+    /// The sort of job.
+    pub kind: JobKind,
     /// The inputs, in order.
     pub inputs: Vec<Input>,
-    /// The parameters as they are written; [`super::params::read`] makes sense of them.
+    /// The parameters as they are written; [`Self::task`] makes sense of them.
     pub params: Vec<(String, String)>,
-    /// The type of text that is wanted, such as `text/plain`.
+    /// The type of answer that is wanted, such as `text/plain`.
     pub output: Option<String>,
     /// The most that the customer pays, in thousandths of a satoshi.
     pub bid_msat: Option<u64>,
@@ -84,7 +106,9 @@ pub struct JobRequest {
     pub providers: Vec<PublicKey>,
     /// When the job stops to matter.
     pub expiration: Option<u64>,
-    /// How the inputs and parameters are hidden from others.
+    /// A Cashu token that pays for the job.
+    pub cashu: Option<String>,
+    /// How the inputs, the parameters and the token are hidden from others.
     pub encryption: Option<Scheme>,
 }
 
@@ -94,9 +118,10 @@ impl JobRequest {
     /// # Errors
     /// Another kind, content that cannot be read, values that do not fit, and more than 64 inputs, parameters or relays.
     pub fn read(event: &Event, keys: &Keys) -> Result<Self, ReadError> {
-        expect_kind(event, REQUEST)?;
+        let kind = JobKind::of_request(event)?;
         let outer = tags(event);
         let mut request = Self {
+            kind,
             providers: all(&outer, "p")
                 .filter_map(|p| PublicKey::from_hex(p.first()?).ok())
                 .collect(),
@@ -132,8 +157,9 @@ impl JobRequest {
             .collect::<Result<_, _>>()?;
         let named = all(&read, "param").filter(|param| !param.is_empty());
         request.params = at_most("param", named.flat_map(param))?;
+        request.cashu = first(&read, "cashu").and_then(|token| token.first().cloned());
         request.output = first(&read, "output").and_then(|output| output.first().cloned());
-        if request.inputs.is_empty() {
+        if request.inputs.is_empty() && kind == JobKind::Text {
             let prompt = request.other_prompt(&event.content);
             request.inputs.extend(prompt.map(Input::text));
         }
@@ -153,20 +179,30 @@ impl JobRequest {
         is_prompt.then(|| content.to_string())
     }
 
-    /// The parameters, if text can be the answer to this request.
+    /// What is to be done, if text can be the answer to this request.
     ///
     /// # Errors
-    /// No prompt, an output that is no text, and the first parameter that does not fit.
-    pub fn text_params(&self) -> Result<Params, ReadError> {
-        if self.inputs.is_empty() {
-            return Err(ReadError::Missing("i"));
-        }
+    /// No prompt, other inputs than the address of one recording, an output that is no text, and the first parameter that does not fit.
+    pub fn task(&self) -> Result<Task, ReadError> {
+        let first = self.inputs.first().ok_or(ReadError::Missing("i"))?;
         let output = self.output.as_deref().unwrap_or_default();
-        if !is_text(output) {
-            let expected = "a type of text, such as text/plain";
-            return Err(ReadError::value("output", output, expected));
+        let wrong = |expected| Err(ReadError::value("output", output, expected));
+        match self.kind {
+            JobKind::Text if !is_text(output) => wrong("a type of text, such as text/plain"),
+            JobKind::Text => params::read(&self.params).map(Task::Text),
+            JobKind::Speech if !is_text(output) && !is_json(output) => {
+                wrong("text/plain or application/json")
+            }
+            JobKind::Speech if self.inputs.len() > 1 || first.kind != InputKind::Url => {
+                let expected = "one input of the type url, the address of a recording";
+                Err(ReadError::value("i", first.kind.name(), expected))
+            }
+            JobKind::Speech => {
+                let json = is_json(output);
+                let params = speech::read(&self.params)?;
+                Ok(Task::Speech(SpeechParams { json, ..params }))
+            }
         }
-        params::read(&self.params)
     }
 
     /// Whether `provider` is among those that are asked.
@@ -208,6 +244,7 @@ impl JobRequest {
                 .iter()
                 .map(|(key, value)| tag("param", [key, value])),
         );
+        hidden.extend(self.cashu.iter().map(|token| tag("cashu", [token])));
         hidden.extend(self.output.iter().map(|output| tag("output", [output])));
 
         let mut outer = Vec::new();
@@ -232,7 +269,7 @@ impl JobRequest {
             self.expiration
                 .map(|at| tag("expiration", [at.to_string()])),
         );
-        sign_with_work(keys, now, REQUEST, content, outer, work)
+        sign_with_work(keys, now, self.kind.request(), content, outer, work)
     }
 }
 
@@ -261,10 +298,21 @@ fn at_most<T>(name: &'static str, items: impl Iterator<Item = T>) -> Result<Vec<
     }
 }
 
+/// An output's type, without its parameters.
+fn media_type(output: &str) -> String {
+    let kind = output.split(';').next().unwrap_or_default();
+    kind.trim().to_ascii_lowercase()
+}
+
+/// Whether an output's type is JSON.
+fn is_json(output: &str) -> bool {
+    matches!(media_type(output).as_str(), "json" | "application/json")
+}
+
 /// Whether an output's type is one of text. Nothing means any.
 fn is_text(output: &str) -> bool {
-    let output = output.trim().to_ascii_lowercase();
-    let kind = output.split(';').next().unwrap_or_default().trim_end();
+    let kind = media_type(output);
+    let kind = kind.as_str();
     matches!(
         kind,
         "" | "text" | "txt" | "plain" | "markdown" | "md" | "string" | "*/*" | "*"

@@ -1,11 +1,13 @@
-//! The result, kind 6050.
+//! The result, kind 6050 or 6000.
 //!
 //! Beside what NIP-90 asks for, it has `status`, as most providers write it, `alt` for programs that do not know the kind (NIP-31), and in the
 //! tags `llm-model`, `llm-prompt-tokens` and `llm-completion-tokens`, which agents on Nostr use, what made the text and how much of it there
 //! was. An encrypted result goes without the last three, for they tell something of what is hidden.
 
 use super::crypto::{decrypt, Scheme};
-use super::{all, expect_kind, first, sign, tag, tags, ReadError, Status, WriteError, RESULT};
+use super::{
+    all, first, sign, tag, tags, token, token_tag, JobKind, ReadError, Status, WriteError,
+};
 use nostr::prelude::{Event, EventId, Keys, Tag};
 
 /// What made a text, and from how much.
@@ -33,6 +35,8 @@ pub struct JobResult {
     pub amount_msat: Option<u64>,
     /// An invoice for that.
     pub invoice: Option<String>,
+    /// A Cashu token for the customer: what was paid beyond the price.
+    pub cashu: Option<String>,
     /// How the text is hidden from others.
     pub encryption: Option<Scheme>,
     /// What made the text; nothing of it is written where the text is encrypted.
@@ -54,6 +58,7 @@ impl JobResult {
         relay: Option<&str>,
         limit: usize,
     ) -> Result<Event, WriteError> {
+        let kind = JobKind::of_request(request).unwrap_or_default();
         let content = match self.encryption {
             Some(scheme) => scheme.encrypt(keys, &request.pubkey, &self.text)?,
             None => self.text.clone(),
@@ -71,13 +76,16 @@ impl JobResult {
                 [amount.to_string()].into_iter().chain(self.invoice.clone()),
             ));
         }
+        if let Some(token) = &self.cashu {
+            least.push(token_tag(keys, &request.pubkey, token)?);
+        }
         if self.encryption.is_some() {
             least.push(tag("encrypted", [""; 0]));
         }
         least.push(tag("status", [Status::Success.name()]));
         let described = || {
             let mut tags = least.clone();
-            tags.extend(self.description());
+            tags.extend(self.description(kind));
             tags
         };
         let with_request = || {
@@ -97,7 +105,7 @@ impl JobResult {
         let first = usize::from(self.encryption.is_some());
         let mut size = 0;
         for form in &forms[first..] {
-            let event = sign(keys, now, RESULT, content.clone(), form())?;
+            let event = sign(keys, now, kind.result(), content.clone(), form())?;
             size = event.as_json().len();
             if size <= limit {
                 return Ok(event);
@@ -107,12 +115,13 @@ impl JobResult {
     }
 
     /// The tags that a customer can do without. None of them repeats anything of the request or the text.
-    fn description(&self) -> Vec<Tag> {
+    fn description(&self, kind: JobKind) -> Vec<Tag> {
         let hidden = self.encryption.is_some();
-        let alt = match hidden {
-            true => "Encrypted result of a text generation job (NIP-90)",
-            false => "Result of a text generation job (NIP-90)",
+        let result = match hidden {
+            true => "Encrypted result",
+            false => "Result",
         };
+        let alt = format!("{result} of a {} job (NIP-90)", kind.name());
         let mut tags = vec![tag("alt", [alt])];
         if let Some(usage) = self.usage.as_ref().filter(|_| !hidden) {
             let values = [
@@ -131,7 +140,7 @@ impl JobResult {
     /// # Errors
     /// Another kind, no job, and content that cannot be decrypted.
     pub fn read(event: &Event, keys: &Keys) -> Result<Self, ReadError> {
-        expect_kind(event, RESULT)?;
+        JobKind::of_result(event)?;
         let tags = tags(event);
         let (text, encryption) = match first(&tags, "encrypted") {
             Some(_) => {
@@ -146,6 +155,7 @@ impl JobResult {
             text,
             amount_msat,
             invoice,
+            cashu: token(&tags, keys, &event.pubkey),
             encryption,
             usage: usage(&tags),
         })

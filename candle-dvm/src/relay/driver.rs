@@ -316,6 +316,7 @@ async fn information(url: String, reach: Reach) -> Information {
         return (None, None);
     };
     let accept = "application/nostr+json";
-    let (text, date) = http::get_dated(&url, accept, reach, 64 * 1024, INFORMATION_TIMEOUT).await;
+    let (bytes, date) = http::get_dated(&url, accept, reach, 64 * 1024, INFORMATION_TIMEOUT).await;
+    let text = bytes.and_then(http::text);
     (text.ok().map(|text| RelayLimits::read(&text)), date)
 }

@@ -3,28 +3,25 @@
 use super::clock::{Clock, Reachable};
 use super::deliveries::Deliveries;
 use super::guests::RelayLists;
+use super::lanes::Lanes;
 use super::lookup::{Search, Searching};
 use super::metrics::Metrics;
 use super::now;
+use super::offers::{Offers, Product, Ready};
 use super::reading::Reading;
 use super::recent::Recent;
 use super::refusals::Untold;
 use super::relays::Relays;
 use super::settings::{Settings, DAY};
-use super::work::{Generator, Stop};
-use crate::jobs::{
-    Admission, FairQueue, Invoice, JobId, Journal, Stage, Telling, Waiting, WaitingLimits,
-};
+use super::work::Stop;
+use crate::jobs::{Admission, Invoice, JobId, Journal, Stage, Telling, Waiting, WaitingLimits};
 use crate::nip90::announcement::withdraw;
-use crate::nip90::params::Params;
-use crate::nip90::JobRequest;
+use crate::nip90::{JobRequest, Task as Asked};
 use crate::payment::Payment;
 use crate::platform::{sleep, Every, Task};
 use crate::relay::driver::Report;
 use crate::relay::Keep;
 use crate::Result;
-use candle_engine::backend::{Completion, CompletionRequest};
-use candle_engine::model::ChatTemplate;
 use futures_channel::{mpsc, oneshot};
 use futures_util::{select, FutureExt, StreamExt};
 use nostr::prelude::{Event, EventId, Keys, PublicKey};
@@ -41,18 +38,22 @@ pub(super) const CANCELLATIONS: &str = "cancellations";
 
 /// What tasks tell the service.
 pub enum Message {
-    /// A job's prompt is there, or why there is none.
-    Prepared(JobId, std::result::Result<CompletionRequest, String>),
+    /// What a job needs is there, or why it is not.
+    Prepared(JobId, std::result::Result<Ready, String>),
     /// The relays that customers read; none where there is no list.
     RelayLists(Vec<(PublicKey, Vec<String>)>),
     /// An invoice was made for a job.
     Billed(JobId, Invoice),
     /// A job's invoice was paid.
     Paid(JobId),
+    /// A job's token is about to be taken. From the answer on, the job is not given up.
+    Redeems(JobId, oneshot::Sender<()>),
+    /// A job's token was taken.
+    Redeemed(JobId),
     /// All text of a job so far.
     Partial(JobId, String),
     /// A job has ended.
-    Finished(JobId, std::result::Result<Completion, String>),
+    Finished(JobId, std::result::Result<Product, String>),
     /// The thread of a job panicked.
     Panicked(JobId),
     /// Somebody looks for events.
@@ -66,7 +67,7 @@ const MOST_PANICS: usize = 3;
 pub(super) struct Live {
     pub(super) event: Event,
     pub(super) request: JobRequest,
-    pub(super) params: Params,
+    pub(super) task: Asked,
     pub(super) found_on: String,
     /// Relays beside our own that get the answers.
     pub(super) guests: BTreeSet<String>,
@@ -76,6 +77,8 @@ pub(super) struct Live {
     pub(super) number: u64,
     pub(super) place: Place,
     pub(super) bill: Bill,
+    /// Whether its customer cancelled it while its token was taken.
+    pub(super) is_unwanted: bool,
     pub(super) state: LiveState,
 }
 
@@ -118,10 +121,8 @@ enum Next {
 /// The service.
 pub struct Service {
     pub(super) settings: Arc<Settings>,
-    pub(super) model: String,
-    pub(super) template: Option<Arc<ChatTemplate>>,
+    pub(super) offers: Arc<Offers>,
     pub(super) keys: Arc<Keys>,
-    pub(super) generator: Arc<dyn Generator>,
     pub(super) journal: Arc<dyn Journal>,
     pub(super) payment: Arc<dyn Payment>,
     pub(super) metrics: Arc<Metrics>,
@@ -129,11 +130,10 @@ pub struct Service {
     pub(super) admission: Admission,
     /// Refusals that strangers have not heard yet.
     pub(super) telling: Telling<Untold>,
-    pub(super) queue: FairQueue<CompletionRequest>,
+    pub(super) lanes: Lanes,
     pub(super) waiting: Waiting,
     pub(super) relay_lists: RelayLists,
     pub(super) live: HashMap<JobId, Live>,
-    pub(super) running: usize,
     /// The number of the next job.
     pub(super) next_job: u64,
     /// Jobs that panicked since one was done.
@@ -162,15 +162,14 @@ pub struct Service {
 }
 
 impl Service {
-    /// Puts a service together; nothing runs yet. `model` is its name, `settings` have been checked.
+    /// Puts a service together; nothing runs yet. `settings` have been checked.
     ///
     /// # Errors
     /// Keys in a list that are none.
     pub fn new(
         settings: Settings,
-        model: String,
+        offers: Offers,
         keys: impl Into<Arc<Keys>>,
-        generator: Arc<dyn Generator>,
         journal: Arc<dyn Journal>,
         payment: Arc<dyn Payment>,
         metrics: Arc<Metrics>,
@@ -183,11 +182,10 @@ impl Service {
             relays: Relays::new(keys.clone(), &settings, report),
             admission: Admission::new(settings.limits()?),
             telling: Telling::default(),
-            queue: FairQueue::default(),
+            lanes: Lanes::new(settings.running),
             waiting: Waiting::new(WaitingLimits::default()),
             relay_lists: RelayLists::default(),
             live: HashMap::new(),
-            running: 0,
             next_job: 0,
             panics: 0,
             hang: None,
@@ -205,10 +203,8 @@ impl Service {
             announcement: None,
             announced: Instant::now(),
             settings: Arc::new(settings),
-            model,
-            template: None,
+            offers: Arc::new(offers),
             keys,
-            generator,
             journal,
             payment,
             metrics,
@@ -218,17 +214,11 @@ impl Service {
         })
     }
 
-    /// Jobs go through the model's chat template, unless they or the settings want it otherwise.
-    pub fn with_template(mut self, template: Option<ChatTemplate>) -> Self {
-        self.template = template.map(Arc::new);
-        self
-    }
-
     /// Serves until `stop` is done, or the generator has failed: then running jobs get a while to end, the announcement is withdrawn, and what
     /// is left is done at the next start.
     ///
     /// # Errors
-    /// A journal that cannot be written: going on would mean to forget jobs. A generator that has failed, see [`Generator::failure`], at
+    /// A journal that cannot be written: going on would mean to forget jobs. A generator that has failed, see [`super::Generator::failure`], at
     /// which three jobs in a row panicked, or which does not come back from a job. Its thread is left behind then, so the process has to end.
     pub async fn run(mut self, stop: impl Future<Output = ()>) -> Result<()> {
         self.start()?;
@@ -261,7 +251,7 @@ impl Service {
     /// Why no job will be done any more, if so.
     fn failure(&self) -> Option<String> {
         let panics = || format!("{} jobs in a row panicked", self.panics);
-        let failure = self.generator.failure().or_else(|| self.hang.clone());
+        let failure = self.offers.failure().or_else(|| self.hang.clone());
         failure.or_else(|| (self.panics >= MOST_PANICS).then(panics))
     }
 
@@ -293,6 +283,7 @@ impl Service {
             Stage::Answered => self.deliver_again(id, &entry),
             _ => open.push((id, entry)),
         })?;
+        self.settle_answered()?;
         open.sort_by_key(|(_, entry)| entry.received);
         for (id, entry) in open {
             self.resume(id, entry)?;
@@ -363,6 +354,17 @@ impl Service {
             Message::RelayLists(lists) => self.relay_lists(lists),
             Message::Billed(id, invoice) => self.billed(id, invoice),
             Message::Paid(id) => self.paid(id),
+            Message::Redeems(id, go_on) => {
+                self.keep(id);
+                // It may have been cancelled before.
+                let _ = go_on.send(());
+                Ok(())
+            }
+            Message::Redeemed(id) => {
+                tracing::info!(job = %id, "paid with a token");
+                self.processing(id);
+                Ok(())
+            }
             Message::Partial(id, text) => {
                 self.partial(id, text);
                 Ok(())
@@ -386,8 +388,10 @@ impl Service {
         if self.cancellations_changed {
             self.watch_cancellations();
         }
-        self.metrics.queued.store(self.queue.len() as u64, Relaxed);
-        self.metrics.running.store(self.running as u64, Relaxed);
+        self.metrics.queued.store(self.lanes.len() as u64, Relaxed);
+        self.metrics
+            .running
+            .store(self.lanes.running() as u64, Relaxed);
         let undelivered = self.answers.len() as u64;
         self.metrics.undelivered.store(undelivered, Relaxed);
     }
@@ -423,7 +427,7 @@ impl Service {
 
     async fn stop(mut self) -> Result<()> {
         self.stopping = true;
-        tracing::info!(running = self.running, "stopping");
+        tracing::info!(running = self.lanes.running(), "stopping");
         self.relays.unsubscribe(JOBS);
         let mut farewell = None;
         if let Some(announcement) = &self.announcement {
@@ -444,7 +448,7 @@ impl Service {
         let mut idle_until = None;
         loop {
             let at = Instant::now();
-            if self.running > 0 && at >= drain && !told {
+            if self.lanes.running() > 0 && at >= drain && !told {
                 // Their journal entries say that they have started: the next start runs them again.
                 told = true;
                 for live in self.live.values() {
@@ -454,11 +458,11 @@ impl Service {
                 }
             }
             let farewell_done = unheard.is_empty() || at >= farewell_until;
-            if self.running == 0 && idle_until.is_none() {
+            if self.lanes.running() == 0 && idle_until.is_none() {
                 idle_until = Some(at + Duration::from_secs(3));
             }
             let undelivered = !self.answers.is_empty() && idle_until.is_some_and(|end| at < end);
-            if (self.running == 0 && farewell_done && !undelivered)
+            if (self.lanes.running() == 0 && farewell_done && !undelivered)
                 || at >= drain + Duration::from_secs(5)
             {
                 break;

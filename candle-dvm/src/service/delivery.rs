@@ -6,11 +6,11 @@
 use super::actor::Service;
 use super::guests::known;
 use super::now;
+use super::offers::Product;
 use crate::jobs::{Answer, Entry, JobId};
 use crate::nip90::{sign, Feedback, JobResult, Status, Usage, WriteError};
 use crate::relay::{Keep, Outcome};
 use crate::{Error, Result};
-use candle_engine::backend::Completion;
 use nostr::prelude::{Event, EventId, Keys};
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::Relaxed;
@@ -24,11 +24,11 @@ const GUEST_PATIENCE: u64 = 600;
 const SHED_SAID: Duration = Duration::from_secs(60);
 
 impl Service {
-    /// Gives a job its one answer: the completion, or the reason why there is none.
+    /// Gives a job its one answer: what it came to, or the reason why there is none.
     pub(super) fn answer(
         &mut self,
         id: JobId,
-        outcome: std::result::Result<Completion, String>,
+        outcome: std::result::Result<Product, String>,
     ) -> Result<()> {
         let Some(live) = self.close(id) else {
             return Ok(());
@@ -41,28 +41,33 @@ impl Service {
                 Some(_) => tracing::info!(job = %id, "fails"),
             }
         }
+        let cash = self.payment.cash().map(|cash| cash.held(id));
+        let cash = cash.transpose().map_err(Error::service)?.flatten();
+        let (change, all) = cash.map_or((None, None), |money| (money.change, money.all));
         let error = |service: &Self, problem: String| {
             let feedback = Feedback {
                 extra: Some(problem),
+                cashu: all.clone(),
                 encryption,
                 ..Feedback::new(live.event.id, Status::Error)
             };
             feedback.write(&service.keys, now(), &live.event.pubkey)
         };
         let written = match outcome {
-            Ok(completion) => {
+            Ok(product) => {
                 let invoice = self.journal.get(id)?.and_then(|entry| entry.invoice);
                 let result = JobResult {
                     job: live.event.id,
-                    usage: Some(Usage {
-                        model: self.model.clone(),
-                        prompt_tokens: completion.prompt_tokens as u64,
-                        completion_tokens: completion.token_ids.len() as u64,
+                    usage: self.offers.model(live.request.kind).map(|model| Usage {
+                        model: model.to_string(),
+                        prompt_tokens: product.prompt_tokens as u64,
+                        completion_tokens: product.tokens as u64,
                     }),
-                    text: completion.text,
+                    text: product.text,
                     // The invoice is the one that was paid, so that nobody takes it for another.
                     amount_msat: invoice.as_ref().map(|invoice| invoice.amount_msat),
                     invoice: invoice.map(|invoice| invoice.bolt11),
+                    cashu: change,
                     encryption,
                 };
                 let relay = Some(live.found_on.as_str());
@@ -103,6 +108,7 @@ impl Service {
             tracing::error!(job = %id, "the job already has an answer; keeping it");
             return Ok(());
         }
+        self.settle_money(id, is_result)?;
         let counter = match is_result {
             true => &self.metrics.results,
             false => &self.metrics.errors,

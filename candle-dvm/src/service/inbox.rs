@@ -4,14 +4,12 @@
 //! the same way, and quotes nothing of it.
 
 use super::actor::{Bill, Live, LiveState, Place, Service, CANCELLATIONS, JOBS};
+use super::money::CANCELLED;
 use super::now;
 use super::prepare::{prepare, Preparation, GAVE_WAY, MADE_ROOM};
-use super::prompt::NO_TEMPLATE;
 use super::work::StopReason;
-use crate::jobs::{Customer, Entry, Invoice, JobId, Offer, Places, Refusal, Seat, Stage};
-use crate::nip90::{
-    self, cancellation, params, Feedback, InputKind, JobRequest, ReadError, Scheme, Status,
-};
+use crate::jobs::{Customer, Entry, JobId, Offer, Places, Refusal, Seat, Stage};
+use crate::nip90::{self, cancellation, InputKind, JobKind, JobRequest, ReadError, Scheme, Task};
 use crate::{platform, Result};
 use futures_channel::oneshot;
 use nostr::prelude::{Event, EventId};
@@ -72,7 +70,10 @@ impl Service {
         }
         let kind = event.kind.as_u16();
         let wanted = match subscription {
-            JOBS => kind == nip90::REQUEST,
+            JOBS => {
+                let asked = JobKind::asked_by(kind);
+                asked.is_some_and(|kind| self.offers.model(kind).is_some())
+            }
             CANCELLATIONS => kind == nip90::DELETION,
             _ => false,
         };
@@ -105,13 +106,17 @@ impl Service {
             return Ok(());
         }
         let hidden = scheme(&event);
-        let (request, params) = match self.read(&event, hidden) {
+        let (request, task) = match self.read(&event, hidden) {
             Ok(read) => read,
             Err(Verdict::Pass(reason)) => {
                 self.admission.count(reason);
                 return Ok(());
             }
             Err(Verdict::Refuse(refusal)) => return self.refuse(url, &event, hidden, &refusal),
+        };
+        let system = match &task {
+            Task::Text(params) => params.system.as_deref(),
+            Task::Speech(_) => None,
         };
         let offer = Offer {
             customer: customer(&event),
@@ -124,7 +129,7 @@ impl Service {
                 .iter()
                 .map(|input| input.data.len())
                 .sum::<usize>()
-                + params.system.as_deref().map_or(0, str::len),
+                + system.map_or(0, str::len),
         };
         self.note_load();
         let (place, free) = self.place(&offer, &request);
@@ -149,7 +154,7 @@ impl Service {
         }
         self.metrics.accepted.fetch_add(1, Relaxed);
         tracing::info!(job = %id, customer = %offer.customer, relay = url, "accepted");
-        self.take_up(id, event, request, params, entry, place);
+        self.take_up(id, event, request, task, entry, place);
         Ok(())
     }
 
@@ -158,7 +163,7 @@ impl Service {
         &self,
         event: &Event,
         hidden: Option<Scheme>,
-    ) -> std::result::Result<(JobRequest, params::Params), Verdict> {
+    ) -> std::result::Result<(JobRequest, Task), Verdict> {
         let us = self.keys.public_key();
         // Before anything is read: what is wrong with a job of others is for them to say.
         let named: Vec<&str> = event
@@ -172,8 +177,8 @@ impl Service {
             return Err(Verdict::Pass("for_others"));
         }
         let read = JobRequest::read(event, &self.keys);
-        let read = read.and_then(|request| Ok((request.text_params()?, request)));
-        let (params, request) = match read {
+        let read = read.and_then(|request| Ok((request.task()?, request)));
+        let (task, request) = match read {
             Ok(read) => read,
             Err(ReadError::NotForUs) => return Err(Verdict::Pass("for_others")),
             // Whoever does such jobs answers it.
@@ -185,7 +190,8 @@ impl Service {
                 return Err(Verdict::Refuse(refusal));
             }
         };
-        if let Some(model) = params.model.as_ref().filter(|model| **model != self.model) {
+        let ours = self.offers.model(request.kind).unwrap_or_default();
+        if let Some(model) = task.model().filter(|model| *model != ours) {
             if !addressed {
                 // Somebody else may have it; everybody saying no would be noise.
                 return Err(Verdict::Pass("other_model"));
@@ -194,19 +200,21 @@ impl Service {
                 None => format!(" {:?}", model.chars().take(80).collect::<String>()),
                 Some(_) => String::new(),
             };
-            let text = format!("`model`{found}: expected {:?}", self.model);
+            let text = format!("`model`{found}: expected {ours:?}");
             return Err(Verdict::Refuse(Refusal::NotOffered(text)));
         }
-        if params.raw == Some(false) && self.template.is_none() {
-            return Err(Verdict::Refuse(Refusal::NotOffered(
-                NO_TEMPLATE.to_string(),
-            )));
+        if let Some(problem) = self.offers.problem(&task) {
+            return Err(Verdict::Refuse(Refusal::NotOffered(problem)));
         }
         let least = self.payment.price_msat();
         if let Some(found) = request.bid_msat.filter(|bid| *bid < least) {
             return Err(Verdict::Refuse(Refusal::BidTooLow { found, least }));
         }
-        Ok((request, params))
+        if least > 0 {
+            self.pays(&request, least)
+                .map_err(|problem| Verdict::Refuse(Refusal::NotOffered(problem)))?;
+        }
+        Ok((request, task))
     }
 
     /// Which sort of place a job would take, and whether there is one; one of those that wait may have to leave for it.
@@ -215,14 +223,25 @@ impl Service {
         offer: &Offer,
         request: &JobRequest,
     ) -> (Place, std::result::Result<Option<JobId>, Refusal>) {
+        let is_known = self.admission.is_known(offer.customer);
+        if request.kind == JobKind::Speech && self.has_recordings(is_known) {
+            return (Place::Waiting, Err(Refusal::QueueFull));
+        }
         if waits(request, self.payment.price_msat()) {
-            let is_known = self.admission.is_known(offer.customer);
             let free = self.waiting.admit(offer.customer, is_known, now());
             return (Place::Waiting, free);
         }
         let places = Places::new(self.settings.queue, self.settings.running);
-        let is_known = self.admission.is_known(offer.customer);
         (Place::Queue, places.admit(is_known, self.seats()))
+    }
+
+    /// Whether there are as many jobs with recordings as may be: each is held in memory. A quarter of them is for known customers.
+    fn has_recordings(&self, is_known: bool) -> bool {
+        let most = self.settings.recordings;
+        let most = if is_known { most } else { most - most / 4 };
+        let open = self.live.values();
+        let open = open.filter(|live| live.request.kind == JobKind::Speech);
+        open.count() >= most
     }
 
     /// The jobs that have a place of the queue. Those whose prompts are being looked at will come into it as well.
@@ -255,11 +274,11 @@ impl Service {
             .and_then(|event| {
                 let text = |err: ReadError| problem(&err, scheme(&event));
                 let request = JobRequest::read(&event, &self.keys).map_err(text)?;
-                let params = params::read(&request.params).map_err(text)?;
-                Ok((event, request, params))
+                let task = request.task().map_err(text)?;
+                Ok((event, request, task))
             });
         match read {
-            Ok((event, request, params)) => {
+            Ok((event, request, task)) => {
                 tracing::info!(job = %id, stage = ?entry.stage, "resumed");
                 self.seen.insert(event.id);
                 self.admission.reopen(customer(&event));
@@ -272,7 +291,7 @@ impl Service {
                     true => Place::Waiting,
                     false => Place::Queue,
                 };
-                self.take_up(id, event, request, params, entry, place);
+                self.take_up(id, event, request, task, entry, place);
             }
             Err(problem) => {
                 // It was readable once; with another key it is not.
@@ -288,7 +307,7 @@ impl Service {
         id: JobId,
         event: Event,
         request: JobRequest,
-        params: params::Params,
+        task: Task,
         entry: Entry,
         place: Place,
     ) {
@@ -298,22 +317,23 @@ impl Service {
             self.waiting.enter(id, customer, is_known, now());
         }
         let (hurry, hurried) = oneshot::channel();
-        let task = platform::spawn(prepare(Preparation {
+        let preparing = platform::spawn(prepare(Preparation {
             id,
             customer: event.pubkey,
             request: request.clone(),
-            params: params.clone(),
-            template: self.template.clone(),
+            task: task.clone(),
             keys: self.keys.clone(),
             lookup: self.lookup(),
             settings: self.settings.clone(),
-            generator: self.generator.clone(),
+            offers: self.offers.clone(),
             payment: self.payment.clone(),
             messages: self.messages.clone(),
             invoice: entry.invoice.clone(),
             hurry: hurried,
         }));
+        let has_cash = self.payment.cash().is_some_and(|cash| cash.has(id));
         let bill = match &entry.invoice {
+            None if has_cash => Bill::Paid,
             None => Bill::None,
             Some(invoice) if invoice.paid => Bill::Paid,
             Some(_) => Bill::Open,
@@ -323,14 +343,15 @@ impl Service {
         let live = Live {
             event,
             request,
-            params,
+            task,
             found_on: entry.found_on,
             guests,
             told: None,
             number: self.next_job,
             place,
             bill,
-            state: LiveState::Preparing(task, Some(hurry)),
+            is_unwanted: false,
+            state: LiveState::Preparing(preparing, Some(hurry)),
         };
         self.live.insert(id, live);
         self.next_job += 1;
@@ -358,17 +379,28 @@ impl Service {
     }
 
     fn cancel(&mut self, id: JobId) -> Result<()> {
-        if let Some(live) = self.live.get(&id) {
+        let has_cash = self.payment.cash().is_some_and(|cash| cash.has(id));
+        if let Some(live) = self.live.get_mut(&id) {
             tracing::info!(job = %id, "cancelled by its customer");
+            let redeems = live.bill == Bill::Paid && live.request.cashu.is_some();
             match &live.state {
                 LiveState::Running(stop) => {
                     // The rest follows when it has stopped.
                     stop.stop(StopReason::Cancelled);
                     return Ok(());
                 }
+                LiveState::Preparing(..) if redeems => {
+                    // When it is certain what has become of the token, it goes back.
+                    live.is_unwanted = true;
+                    return Ok(());
+                }
                 LiveState::Preparing(task, _) => task.abort(),
                 LiveState::Queued => {
-                    self.queue.remove(customer(&live.event), id);
+                    let customer = customer(&live.event);
+                    self.lanes.remove(live.request.kind, customer, id);
+                    if has_cash {
+                        return self.answer(id, Err(CANCELLED.to_string()));
+                    }
                 }
             }
             self.cancelled(id)?;
@@ -378,6 +410,8 @@ impl Service {
 
     pub(super) fn cancelled(&mut self, id: JobId) -> Result<()> {
         self.journal.change(id, &mut Entry::cancel)?;
+        // It ran, at least for a while.
+        self.settle_money(id, true)?;
         self.metrics.cancelled.fetch_add(1, Relaxed);
         self.close(id);
         Ok(())
@@ -390,45 +424,5 @@ impl Service {
         self.admission.close(customer(&live.event));
         self.cancellations_changed = true;
         Some(live)
-    }
-
-    pub(super) fn billed(&mut self, id: JobId, invoice: Invoice) -> Result<()> {
-        let kept = self
-            .journal
-            .change(id, &mut |entry| entry.bill(invoice.clone()))?;
-        if kept.is_some() {
-            if let Some(live) = self.live.get_mut(&id) {
-                live.bill = Bill::Open;
-            }
-            self.ask_payment(id, invoice);
-        }
-        Ok(())
-    }
-
-    fn ask_payment(&mut self, id: JobId, invoice: Invoice) {
-        let feedback = Feedback {
-            amount_msat: Some(invoice.amount_msat),
-            invoice: Some(invoice.bolt11),
-            ..Feedback::new(event_id(id), Status::PaymentRequired)
-        };
-        self.feedback(id, feedback);
-    }
-
-    fn processing(&mut self, id: JobId) {
-        self.feedback(id, Feedback::new(event_id(id), Status::Processing));
-    }
-
-    pub(super) fn paid(&mut self, id: JobId) -> Result<()> {
-        if self.journal.change(id, &mut Entry::paid)?.is_some() {
-            tracing::info!(job = %id, "paid");
-            // Nobody takes its place any more.
-            self.waiting.leave(id);
-            if let Some(live) = self.live.get_mut(&id) {
-                live.bill = Bill::Paid;
-                live.place = Place::Queue;
-            }
-            self.processing(id);
-        }
-        Ok(())
     }
 }

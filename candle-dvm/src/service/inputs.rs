@@ -3,9 +3,10 @@
 //! Errors name an input by its place and never quote it: it may have been hidden.
 
 use super::lookup::Lookup;
+use super::offers::Recording;
 use super::settings::Settings;
 use crate::nip90::crypto::decrypt;
-use crate::nip90::{self, Input, InputKind, JobRequest, RESULT};
+use crate::nip90::{self, Input, InputKind, JobRequest};
 use crate::platform::timeout;
 use crate::relay::{http, normal_url, Reach};
 use nostr::prelude::{Event, EventId, Filter, Keys, Kind, PublicKey};
@@ -15,6 +16,9 @@ use web_time::Instant;
 
 const STORED: Duration = Duration::from_secs(10);
 const FETCH: Duration = Duration::from_secs(20);
+const FETCH_RECORDING: Duration = Duration::from_secs(120);
+/// The kinds of results that others give: of jobs on texts and recordings.
+const RESULTS: std::ops::Range<u16> = 6000..6100;
 /// The most relays of inputs where something is looked for.
 const MOST_HINTS: usize = 5;
 
@@ -43,11 +47,7 @@ pub async fn texts(
             InputKind::Text => Ok(input.data.clone()),
             InputKind::Url => {
                 let fetched = fetch(&input.data, settings, FETCH.min(left())).await;
-                fetched.map_err(|problem| match request.encryption {
-                    None => problem,
-                    // It may name what was asked.
-                    Some(_) => "cannot fetch the URL".to_string(),
-                })
+                fetched.map_err(|problem| fetch_problem(problem, request))
             }
             InputKind::Event => event(input, hint, lookup, STORED.min(left())).await,
             InputKind::Job => match job(input, hint, lookup, left()).await {
@@ -70,6 +70,38 @@ pub async fn texts(
         texts.push(text);
     }
     Ok(texts)
+}
+
+/// The recording that is a job's one input.
+///
+/// # Errors
+/// Why it cannot be had, in a line for the customer.
+pub async fn recording(request: &JobRequest, settings: &Settings) -> Result<Recording, String> {
+    let address = request.inputs.first().map_or("", |input| &input.data);
+    let fetched = async {
+        let url = allowed_url(address, &settings.url_hosts)?;
+        let ending = url.path().rsplit_once('.').map_or("", |(_, ending)| ending);
+        let is_ending = ending.len() <= 5 && ending.bytes().all(|b| b.is_ascii_alphanumeric());
+        let name = match is_ending && !ending.is_empty() {
+            true => format!("recording.{ending}"),
+            false => "recording".to_string(),
+        };
+        let most = settings.recording_bytes;
+        // The operator has named the host, so it may be one inside.
+        let bytes = http::get(&url, "audio/*", Reach::Anywhere, most, FETCH_RECORDING).await?;
+        Ok(Recording { name, bytes })
+    };
+    let problem = |problem| format!("input 1 (url): {}", fetch_problem(problem, request));
+    fetched.await.map_err(problem)
+}
+
+/// What a customer is told of an address that could not be fetched.
+fn fetch_problem(problem: String, request: &JobRequest) -> String {
+    match request.encryption {
+        None => problem,
+        // It may name what was asked.
+        Some(_) => "cannot fetch the URL".to_string(),
+    }
 }
 
 fn name(kind: InputKind) -> &'static str {
@@ -104,7 +136,7 @@ pub fn allowed_url(text: &str, hosts: &[String]) -> Result<Url, String> {
 async fn fetch(text: &str, settings: &Settings, timeout: Duration) -> Result<String, String> {
     let url = allowed_url(text, &settings.url_hosts)?;
     // The operator has named the host, so it may be one inside.
-    http::get(
+    http::get_text(
         &url,
         "text/*",
         Reach::Anywhere,
@@ -151,9 +183,7 @@ async fn job(
     let result = timeout(wait, async {
         let mut providers = providers(id, hint.clone(), lookup).await;
         loop {
-            let filter = Filter::new()
-                .kinds((RESULT - 50..RESULT + 50).map(Kind::from_u16))
-                .event(id);
+            let filter = Filter::new().kinds(RESULTS.map(Kind::from_u16)).event(id);
             let filter = match providers.is_empty() {
                 true => filter,
                 false => filter.authors(providers.clone()),

@@ -2,17 +2,15 @@
 
 use super::actor::Message;
 use super::lookup::Lookup;
+use super::offers::{Offers, Ready};
 use super::prompt::prompt;
 use super::settings::Settings;
-use super::work::{told, Generator};
+use super::work::told;
 use super::{inputs, now};
 use crate::jobs::{Invoice, JobId};
-use crate::nip90::params::Params;
-use crate::nip90::JobRequest;
+use crate::nip90::{JobRequest, Task};
 use crate::payment::Payment;
 use crate::platform::{self, timeout};
-use candle_engine::backend::CompletionRequest;
-use candle_engine::model::ChatTemplate;
 use futures_channel::{mpsc, oneshot};
 use futures_util::future::{select, Either};
 use nostr::prelude::{Keys, PublicKey};
@@ -40,12 +38,11 @@ pub(super) struct Preparation {
     pub(super) id: JobId,
     pub(super) customer: PublicKey,
     pub(super) request: JobRequest,
-    pub(super) params: Params,
-    pub(super) template: Option<Arc<ChatTemplate>>,
+    pub(super) task: Task,
     pub(super) keys: Arc<Keys>,
     pub(super) lookup: Lookup,
     pub(super) settings: Arc<Settings>,
-    pub(super) generator: Arc<dyn Generator>,
+    pub(super) offers: Arc<Offers>,
     pub(super) payment: Arc<dyn Payment>,
     pub(super) messages: mpsc::UnboundedSender<Message>,
     /// The invoice that the job had before a restart.
@@ -56,30 +53,80 @@ pub(super) struct Preparation {
 
 /// Fetches what a job needs, then waits for its payment: nobody pays for inputs that cannot be had.
 pub(super) async fn prepare(mut job: Preparation) {
-    let done: Result<CompletionRequest, String> = async {
-        let texts = inputs::texts(
-            &job.request,
-            &job.customer,
-            &job.keys,
-            &job.lookup,
-            &job.settings,
-        )
-        .await?;
-        let template = job.template.as_deref();
-        let prompt = prompt(&job.request, &job.params, texts, template, job.settings.raw)?;
-        let is_hidden = job.request.encryption.is_some();
-        let checked = job.generator.check(&prompt);
-        checked.map_err(|err| told(&err, is_hidden))?;
-        pay(&mut job).await?;
-        Ok(prompt)
+    let done: Result<Ready, String> = async {
+        // What became of a token that was about to be taken before a restart has to be known before the job can fail.
+        let is_begun = job.payment.cash().is_some_and(|cash| cash.has(job.id));
+        if is_begun {
+            pay(&mut job).await?;
+        }
+        let ready = inputs(&job).await?;
+        if !is_begun {
+            pay(&mut job).await?;
+        }
+        Ok(ready)
     }
     .await;
     // The service may be gone; then the journal has the job.
     let _ = job.messages.unbounded_send(Message::Prepared(job.id, done));
 }
 
+/// Fetches the inputs, and asks the model whether it takes them.
+async fn inputs(job: &Preparation) -> Result<Ready, String> {
+    let is_hidden = job.request.encryption.is_some();
+    match (&job.task, &job.offers.text, &job.offers.speech) {
+        (Task::Text(params), Some(text), _) => {
+            let texts = inputs::texts(
+                &job.request,
+                &job.customer,
+                &job.keys,
+                &job.lookup,
+                &job.settings,
+            )
+            .await?;
+            let template = text.template.as_ref();
+            let prompt = prompt(&job.request, params, texts, template, job.settings.raw)?;
+            let checked = text.generator.check(&prompt);
+            checked.map_err(|err| told(&err, is_hidden))?;
+            Ok(Ready::Text(text.generator.clone(), prompt))
+        }
+        (Task::Speech(params), _, Some(speech)) => {
+            let recording = inputs::recording(&job.request, &job.settings).await?;
+            let listener = speech.listener.clone();
+            let (told, checked) = oneshot::channel();
+            let work = move || async move {
+                let checked = listener.check(&recording);
+                // The service may be gone.
+                let _ = told.send(checked.map(|()| recording));
+            };
+            let failed = || "the recording cannot be decoded".to_string();
+            platform::spawn_work(work).await.map_err(|_| failed())?;
+            let checked = checked.await.map_err(|_| failed())?;
+            let recording = checked.map_err(|err| err.one_line())?;
+            Ok(Ready::Speech(
+                speech.listener.clone(),
+                recording,
+                params.clone(),
+            ))
+        }
+        // It did when the job came, before a restart.
+        _ => Err("this service does not do such jobs any more".to_string()),
+    }
+}
+
 async fn pay(job: &mut Preparation) -> Result<(), String> {
     let price = job.payment.price_msat();
+    if let (Some(token), Some(cash)) = (&job.request.cashu, job.payment.cash()) {
+        if price > 0 || cash.has(job.id) {
+            let (go_on, told) = oneshot::channel();
+            let redeems = Message::Redeems(job.id, go_on);
+            let _ = job.messages.unbounded_send(redeems);
+            // Without an answer the service is gone.
+            told.await.map_err(|_| String::new())?;
+            cash.redeem(job.id, token).await?;
+            let _ = job.messages.unbounded_send(Message::Redeemed(job.id));
+            return Ok(());
+        }
+    }
     let (invoice, last) = match job.invoice.take() {
         Some(invoice) if invoice.paid => return Ok(()),
         Some(invoice) => {
@@ -135,7 +182,7 @@ async fn pay(job: &mut Preparation) -> Result<(), String> {
 }
 
 async fn bill(job: &Preparation, price: u64) -> Result<Invoice, String> {
-    let memo = format!("text generation, job {}", job.id);
+    let memo = format!("{}, job {}", job.request.kind.name(), job.id);
     let asked = timeout(
         Duration::from_secs(WALLET),
         job.payment.invoice(price, &memo),

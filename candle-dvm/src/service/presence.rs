@@ -2,36 +2,49 @@
 
 use super::actor::Service;
 use super::now;
+use super::offers::{SpeechOffer, TextOffer};
+use super::settings::Settings;
 use crate::nip90::announcement::{ParamInfo, ServedModel};
 use crate::nip90::{Announcement, Heartbeat};
 use crate::relay::Keep;
 use crate::{Error, Result};
-use std::collections::BTreeMap;
 use web_time::Instant;
 
-impl Service {
-    /// What is announced: the limits that hold.
-    pub(super) fn announcement(&self) -> Announcement {
-        let settings = &self.settings;
-        let range = |min: &str, max: Option<String>, default: Option<String>| ParamInfo {
-            min: Some(min.to_string()),
-            max,
-            default,
-            ..ParamInfo::default()
-        };
-        let model = ParamInfo {
-            values: vec![self.model.clone()],
-            default: Some(self.model.clone()),
-            ..ParamInfo::default()
-        };
-        let tokens = Some(settings.default_tokens.to_string());
+fn range(min: &str, max: Option<String>, default: Option<String>) -> ParamInfo {
+    ParamInfo {
+        min: Some(min.to_string()),
+        max,
+        default,
+        ..ParamInfo::default()
+    }
+}
+
+fn one_of(values: &[&str], default: Option<&str>) -> ParamInfo {
+    ParamInfo {
+        values: values.iter().map(ToString::to_string).collect(),
+        default: default.map(str::to_string),
+        ..ParamInfo::default()
+    }
+}
+
+const YES_OR_NO: [&str; 2] = ["true", "false"];
+
+impl Settings {
+    fn is_chat(&self, offer: &TextOffer) -> bool {
+        offer.template.is_some() && !self.raw
+    }
+
+    fn text_params(&self, offer: &TextOffer) -> Vec<(&'static str, ParamInfo)> {
         let text = |text: &str| Some(text.to_string());
-        let params = [
-            ("model", model),
-            (
-                "max_tokens",
-                range("1", Some(settings.max_tokens.to_string()), tokens),
-            ),
+        let tokens = |tokens: usize| Some(tokens.to_string());
+        let is_raw = (!self.is_chat(offer)).to_string();
+        let raw: &[&str] = match offer.template {
+            Some(_) => &YES_OR_NO,
+            None => &["true"],
+        };
+        let (most, standard) = (tokens(self.max_tokens), tokens(self.default_tokens));
+        let mut params = vec![
+            ("max_tokens", range("1", most, standard)),
             ("temperature", range("0", None, text("0"))),
             ("top_k", range("0", None, None)),
             ("top_p", range("0", text("1"), None)),
@@ -39,38 +52,65 @@ impl Service {
             ("frequency_penalty", range("0", text("100"), text("1"))),
             ("seed", range("0", text(&u64::MAX.to_string()), None)),
             ("stop", ParamInfo::default()),
+            ("raw", one_of(raw, Some(&is_raw))),
         ];
-        let is_chat = self.template.is_some() && !settings.raw;
-        let raw = ParamInfo {
-            values: match self.template {
-                Some(_) => vec!["true".to_string(), "false".to_string()],
-                None => vec!["true".to_string()],
-            },
-            default: Some((!is_chat).to_string()),
-            ..ParamInfo::default()
-        };
-        let mut params: BTreeMap<String, ParamInfo> = params
-            .into_iter()
-            .map(|(name, info)| (name.to_string(), info))
-            .collect();
-        params.insert("raw".to_string(), raw);
-        if self.template.is_some() {
-            params.insert("system".to_string(), ParamInfo::default());
+        if offer.template.is_some() {
+            params.push(("system", ParamInfo::default()));
         }
+        params
+    }
+}
+
+fn speech_params(offer: &SpeechOffer) -> Vec<(&'static str, ParamInfo)> {
+    let translate: &[&str] = match offer.listener.translates() {
+        true => &YES_OR_NO,
+        false => &["false"],
+    };
+    vec![
+        ("language", one_of(offer.listener.languages(), None)),
+        ("translate", one_of(translate, Some("false"))),
+        ("timestamps", one_of(&YES_OR_NO, Some("false"))),
+    ]
+}
+
+impl Service {
+    /// What is announced: the limits that hold.
+    pub(super) fn announcement(&self) -> Announcement {
+        let settings = &self.settings;
+        let kinds = self.offers.kinds();
+        let models: Vec<&str> = kinds
+            .iter()
+            .filter_map(|kind| self.offers.model(*kind))
+            .collect();
+        let (text, speech) = (self.offers.text.as_ref(), self.offers.speech.as_ref());
+        let mut params = vec![("model", one_of(&models, models.first().copied()))];
+        params.extend(text.into_iter().flat_map(|text| settings.text_params(text)));
+        params.extend(speech.into_iter().flat_map(speech_params));
+        let params = params.into_iter();
+        let params = params.map(|(name, info)| (name.to_string(), info));
+        let topics = kinds.iter().map(|kind| kind.name().replace(' ', "-"));
         Announcement {
             identifier: settings.identifier.clone(),
             name: settings.name.clone(),
             about: settings.about.clone(),
             picture: settings.picture.clone(),
-            model: Some(ServedModel {
-                name: self.model.clone(),
-                prompt: if is_chat { "chat" } else { "raw" }.to_string(),
-                context: self.generator.context().map(|tokens| tokens as u64),
+            model: text.map(|text| ServedModel {
+                name: text.model.clone(),
+                prompt: if settings.is_chat(text) {
+                    "chat"
+                } else {
+                    "raw"
+                }
+                .to_string(),
+                context: text.generator.context().map(|tokens| tokens as u64),
             }),
-            params,
-            topics: vec!["text-generation".to_string(), "candle".to_string()],
+            speech_model: speech.map(|speech| speech.model.clone()),
+            params: params.collect(),
+            topics: topics.chain(["candle".to_string()]).collect(),
             encryption: true,
+            mints: self.payment.cash().map_or(Vec::new(), |cash| cash.mints()),
             amount_msat: Some(self.payment.price_msat()),
+            kinds,
         }
     }
 

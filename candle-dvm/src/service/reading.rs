@@ -21,7 +21,12 @@ impl Service {
     /// Asks the configured relays for requests. By the right clock it is `at`, or later; where a relay is asked for the first time, only
     /// requests of `since` and after are for us.
     pub(super) fn read_relays(&mut self, at: u64, since: u64) -> Result<()> {
-        let jobs = Filter::new().kind(Kind::from_u16(crate::nip90::REQUEST));
+        let jobs = Filter::new().kinds(
+            self.offers
+                .kinds()
+                .iter()
+                .map(|kind| Kind::from_u16(kind.request())),
+        );
         for url in self.settings.relays.clone() {
             let found = self.journal.begin(&url, at, since)?;
             if found.ahead > 0 {

@@ -21,6 +21,8 @@ pub struct Settings {
     pub relays: Vec<String>,
     /// The model's path, or its name on the Hugging Face Hub; `None` is the embedded one.
     pub model: Option<PathBuf>,
+    /// The speech model's path, or its name on the Hugging Face Hub. Without `model`, it is served alone.
+    pub speech_model: Option<PathBuf>,
     /// The device, as `--device` takes it.
     pub device: Option<String>,
     /// The file with the secret key.
@@ -64,6 +66,12 @@ pub struct Settings {
     pub max_tokens: usize,
     /// Tokens of a stranger's job, at most, while strangers fill much of the queue.
     pub busy_tokens: usize,
+    /// Jobs with recordings, at most: each is held in memory.
+    pub recordings: usize,
+    /// Bytes of a recording.
+    pub recording_bytes: usize,
+    /// Seconds of a recording.
+    pub recording_seconds: u64,
     /// Seconds to wait for another job's result.
     pub chain_seconds: u64,
     /// Hosts from which inputs may be fetched; `*.example.com` means every name below.
@@ -102,6 +110,8 @@ pub struct Settings {
     pub busy_work: u8,
     /// The price of a job, in thousandths of a satoshi.
     pub price_msat: u64,
+    /// Mints whose Cashu tokens pay for jobs.
+    pub cashu_mints: Vec<String>,
     /// A file with the wallet's `nostr+walletconnect://` address.
     pub wallet_file: Option<PathBuf>,
 }
@@ -112,6 +122,7 @@ impl Default for Settings {
         Self {
             relays: Vec::new(),
             model: None,
+            speech_model: None,
             device: None,
             key_file: None,
             data_dir: None,
@@ -133,6 +144,9 @@ impl Default for Settings {
             default_tokens: 256,
             max_tokens: 2048,
             busy_tokens: 128,
+            recordings: 8,
+            recording_bytes: 25 << 20,
+            recording_seconds: 3600,
             chain_seconds: 600,
             url_hosts: Vec::new(),
             private_relays: false,
@@ -152,6 +166,7 @@ impl Default for Settings {
             min_work: 0,
             busy_work: limits.busy_work,
             price_msat: 0,
+            cashu_mints: Vec::new(),
             wallet_file: None,
         }
     }
@@ -212,6 +227,8 @@ impl Settings {
             ("busy-tokens", self.busy_tokens),
             ("open-per-key", self.open_per_key),
             ("undelivered", self.undelivered),
+            ("recordings", self.recordings),
+            ("recording-bytes", self.recording_bytes),
         ] {
             if value == 0 {
                 return wrong(name, "0".to_string(), "at least 1".to_string());
@@ -250,16 +267,17 @@ impl Settings {
             let expected = "a local address, such as 127.0.0.1:9464".to_string();
             return wrong("metrics", address.to_string(), expected);
         }
-        if self.price_msat > 0 && self.wallet_file.is_none() {
+        if self.price_msat > 0 && self.wallet_file.is_none() && self.cashu_mints.is_empty() {
             let expected =
-                "0, unless wallet-file is set to a wallet that can create invoices".to_string();
+                "0, unless cashu-mints is set, or wallet-file to a wallet that can create invoices"
+                    .to_string();
             return wrong("price-msat", self.price_msat.to_string(), expected);
         }
         self.limits().map(|_| ())
     }
 
     /// Every setting that is a time, and what it may be. Longer ones would only be mistakes, and overflow sums of times.
-    fn durations(&self) -> [(&'static str, u64, RangeInclusive<u64>); 10] {
+    fn durations(&self) -> [(&'static str, u64, RangeInclusive<u64>); 11] {
         [
             ("heartbeat-seconds", self.heartbeat_seconds, 1..=DAY),
             ("announce-seconds", self.announce_seconds, 1..=YEAR),
@@ -267,6 +285,7 @@ impl Settings {
             ("hang-seconds", self.hang_seconds, 1..=DAY),
             ("drain-seconds", self.drain_seconds, 0..=DAY),
             ("partial-millis", self.partial_millis, 0..=DAY * 1000),
+            ("recording-seconds", self.recording_seconds, 1..=DAY),
             ("chain-seconds", self.chain_seconds, 0..=30 * DAY),
             ("remember-days", self.remember_days, 1..=3650),
             ("look-back-seconds", self.look_back_seconds, 0..=YEAR),

@@ -2,10 +2,12 @@
 
 use super::actor::{Bill, LiveState, Message, Place, Service};
 use super::inbox::{customer, event_id};
+use super::money::CANCELLED;
 use super::now;
+use super::offers::{Product, Ready};
 use crate::jobs::{Entry, JobId};
 use crate::nip90::params::Params;
-use crate::nip90::{Feedback, Status};
+use crate::nip90::{Feedback, Status, Task};
 use crate::relay::Keep;
 use crate::{platform, Result};
 #[cfg(not(target_arch = "wasm32"))]
@@ -170,20 +172,24 @@ impl Service {
     pub(super) fn prepared(
         &mut self,
         id: JobId,
-        prepared: std::result::Result<CompletionRequest, String>,
+        prepared: std::result::Result<Ready, String>,
     ) -> Result<()> {
         self.waiting.leave(id);
         let Some(live) = self.live.get_mut(&id) else {
             return Ok(());
         };
+        let prepared = match live.is_unwanted {
+            true => prepared.and(Err(CANCELLED.to_string())),
+            false => prepared,
+        };
         match prepared {
-            Ok(prompt) => {
+            Ok(ready) => {
                 live.state = LiveState::Queued;
                 // It waited for something that it has now, so it is not refused for want of a place.
                 live.place = Place::Queue;
                 let customer = customer(&live.event);
                 let is_known = self.admission.is_known(customer);
-                self.queue.push(customer, is_known, id, prompt);
+                self.lanes.push(customer, is_known, id, ready);
                 Ok(())
             }
             Err(problem) => self.answer(id, Err(problem)),
@@ -228,7 +234,8 @@ impl Service {
                 self.answer(id, Err(problem.to_string()))
             }
             (LiveState::Queued, _) => {
-                self.queue.remove(customer(&live.event), id);
+                self.lanes
+                    .remove(live.request.kind, customer(&live.event), id);
                 self.answer(id, Err(problem.to_string()))
             }
             (LiveState::Preparing(..), Bill::Paid) | (LiveState::Running(_), _) => Ok(()),
@@ -237,10 +244,7 @@ impl Service {
 
     /// Fills the places that are free.
     pub(super) fn start_jobs(&mut self) {
-        while self.running < self.settings.running {
-            let Some((id, prompt)) = self.queue.pop() else {
-                return;
-            };
+        while let Some((id, ready)) = self.lanes.pop() {
             let live = self.live.get(&id);
             let end = live.and_then(|live| live.request.expiration);
             if end.is_some_and(|end| end <= now()) && live.is_some_and(|l| l.bill != Bill::Paid) {
@@ -249,7 +253,7 @@ impl Service {
                 let _ = self.messages.unbounded_send(expired);
                 continue;
             }
-            self.start_job(id, prompt);
+            self.start_job(id, ready);
         }
     }
 
@@ -262,8 +266,9 @@ impl Service {
         is_capped.then_some(self.settings.busy_tokens)
     }
 
-    fn start_job(&mut self, id: JobId, prompt: CompletionRequest) {
+    fn start_job(&mut self, id: JobId, mut ready: Ready) {
         let busy_tokens = self.busy_tokens(id);
+        let kind = ready.kind();
         let Some(live) = self.live.get_mut(&id) else {
             return;
         };
@@ -281,18 +286,22 @@ impl Service {
         }
         let stop = Arc::new(Stop::new(Duration::from_secs(self.settings.job_seconds)));
         live.state = LiveState::Running(stop.clone());
-        self.running += 1;
+        self.lanes.started(kind);
         let is_hidden = live.request.encryption.is_some();
-        let mut request = self.settings.completion(id, prompt, &live.params);
-        let capped = busy_tokens.filter(|most| *most < request.max_tokens);
-        request.max_tokens = capped.unwrap_or(request.max_tokens);
+        let mut capped = None;
+        if let (Ready::Text(_, request), Task::Text(params)) = (&mut ready, &live.task) {
+            *request = self
+                .settings
+                .completion(id, std::mem::take(request), params);
+            capped = busy_tokens.filter(|most| *most < request.max_tokens);
+            request.max_tokens = capped.unwrap_or(request.max_tokens);
+        }
         let work = Work {
             id,
-            request,
+            ready,
             is_hidden,
             stop,
             every: Duration::from_millis(self.settings.partial_millis),
-            generator: self.generator.clone(),
             messages: self.messages.clone(),
         };
         let messages = self.messages.clone();
@@ -324,34 +333,33 @@ impl Service {
     pub(super) fn finished(
         &mut self,
         id: JobId,
-        result: std::result::Result<Completion, String>,
+        result: std::result::Result<Product, String>,
     ) -> Result<()> {
-        self.running = self.running.saturating_sub(1);
-        let stopped = match self.live.get(&id).map(|live| &live.state) {
-            Some(LiveState::Running(stop)) => stop.reason(),
-            _ => return Ok(()),
+        let Some(live) = self.live.get(&id) else {
+            return Ok(());
         };
-        if let Ok(completion) = &result {
+        let LiveState::Running(stop) = &live.state else {
+            return Ok(());
+        };
+        let stopped = stop.reason();
+        self.lanes.ended(live.request.kind);
+        if let Ok(product) = &result {
             self.panics = 0;
-            let timings = &completion.timings;
-            let seconds = timings.prompt_seconds + timings.generation_seconds;
-            let tokens = completion.token_ids.len() as u64;
-            self.metrics.tokens.fetch_add(tokens, Relaxed);
+            self.metrics
+                .tokens
+                .fetch_add(product.tokens as u64, Relaxed);
             self.metrics
                 .busy_millis
-                .fetch_add((seconds * 1000.0) as u64, Relaxed);
-            if let Some(live) = self.live.get(&id) {
-                let customer = customer(&live.event);
-                self.admission.serve(customer, now());
-                self.journal.note_served(customer, now())?;
-            }
+                .fetch_add((product.seconds * 1000.0) as u64, Relaxed);
+            let customer = customer(&live.event);
+            self.admission.serve(customer, now());
+            self.journal.note_served(customer, now())?;
             tracing::info!(
                 job = %id,
-                prompt_tokens = completion.prompt_tokens,
-                tokens,
-                seconds,
-                stop = ?completion.stop_reason,
-                "generated"
+                prompt_tokens = product.prompt_tokens,
+                tokens = product.tokens,
+                seconds = product.seconds,
+                "done"
             );
         }
         match stopped {
@@ -406,11 +414,10 @@ impl Service {
 
 struct Work {
     id: JobId,
-    request: CompletionRequest,
+    ready: Ready,
     is_hidden: bool,
     stop: Arc<Stop>,
     every: Duration,
-    generator: Arc<dyn Generator>,
     messages: mpsc::UnboundedSender<Message>,
 }
 
@@ -421,14 +428,14 @@ impl Work {
         let mut last = Instant::now();
         let mut on_piece = |piece: &str| {
             text.push_str(piece);
-            if last.elapsed() >= self.every {
+            if !piece.is_empty() && last.elapsed() >= self.every {
                 last = Instant::now();
                 let partial = Message::Partial(self.id, text.clone());
                 let _ = self.messages.unbounded_send(partial);
             }
             self.stop.go_on()
         };
-        let result = self.generator.generate(&self.request, &mut on_piece).await;
+        let result = self.ready.run(&mut on_piece).await;
         let result = result.map_err(|err| told(&err, self.is_hidden));
         let finished = Message::Finished(self.id, result);
         let _ = self.messages.unbounded_send(finished);

@@ -3,7 +3,7 @@
 use candle_dvm::nip90::announcement::{withdraw, ParamInfo, ServedModel};
 use candle_dvm::nip90::{
     cancellation, crypto, has_work, params, Announcement, Feedback, Heartbeat, Input, InputKind,
-    JobRequest, JobResult, ReadError, Scheme, Status, Usage,
+    JobKind, JobRequest, JobResult, ReadError, Scheme, Status, Task, Usage,
 };
 use nostr::prelude::{Event, EventBuilder, FinalizeEvent, Keys, Kind, Tag};
 use proptest::collection::vec;
@@ -57,18 +57,20 @@ prop_compose! {
     fn request()(
         inputs in vec(input(), 1..4),
         params in vec((".+", ".*"), 0..4),
+        kind in prop::sample::select(JobKind::ALL.to_vec()),
         output in option::of(".*"),
         bid_msat in option::of(any::<u64>()),
         relays in vec(".*", 0..3),
         named in any::<bool>(),
         expiration in option::of(any::<u64>()),
         encryption in scheme(),
+        cashu in option::of(".*"),
     ) -> JobRequest {
         let providers = match named || encryption.is_some() {
             true => vec![PROVIDER.public_key()],
             false => vec![],
         };
-        JobRequest { inputs, params, output, bid_msat, relays, providers, expiration, encryption }
+        JobRequest { kind, inputs, params, output, bid_msat, relays, providers, expiration, cashu, encryption }
     }
 }
 
@@ -104,6 +106,7 @@ proptest! {
         amount_msat in option::of(any::<u64>()),
         encryption in scheme(),
         usage in option::of((".*", any::<u64>(), any::<u64>())),
+        cashu in option::of(".+"),
         request in request(),
     ) {
         let request = request.write(&CUSTOMER, NOW).unwrap();
@@ -113,7 +116,7 @@ proptest! {
             Usage { model, prompt_tokens, completion_tokens }
         });
         let invoice = amount_msat.map(|_| "lnbc1".to_string());
-        let result = JobResult { job: request.id, text, amount_msat, invoice, encryption, usage };
+        let result = JobResult { job: request.id, text, amount_msat, invoice, cashu, encryption, usage };
         let event = result.write(&PROVIDER, NOW, &request, Some("ws://a"), usize::MAX).unwrap();
         prop_assert_eq!(JobResult::read(&event, &CUSTOMER).unwrap(), result);
     }
@@ -124,6 +127,7 @@ proptest! {
         extra in option::of(".+"),
         expiration in option::of(any::<u64>()),
         encryption in scheme(),
+        cashu in option::of(".+"),
         request in request(),
     ) {
         let request = request.write(&CUSTOMER, NOW).unwrap();
@@ -133,6 +137,7 @@ proptest! {
                 text: text.clone(),
                 expiration,
                 encryption,
+                cashu: cashu.clone(),
                 ..Feedback::new(request.id, status)
             };
             let event = feedback.write(&PROVIDER, NOW, &request.pubkey).unwrap();
@@ -156,7 +161,7 @@ proptest! {
         for kind in [5050, 6050, 7000, 5, 31990, 11998] {
             let event = event(kind, &lists, &content);
             if let Ok(request) = JobRequest::read(&event, &PROVIDER) {
-                let _ = request.text_params();
+                let _ = request.task();
                 if let Ok(written) = request.write(&CUSTOMER, NOW) {
                     prop_assert_eq!(JobRequest::read(&written, &PROVIDER), Ok(request));
                 }
@@ -249,7 +254,7 @@ fn a_prompt_may_be_a_parameter_or_an_input_with_the_type_first() {
 #[test]
 fn jobs_of_another_sort_are_told_from_mistakes() {
     let problem = |tags: &[&[&str]], content: &str| {
-        let read = read(tags, content).and_then(|request| request.text_params());
+        let read = read(tags, content).and_then(|request| request.task());
         read.map(|_| ()).unwrap_err()
     };
     let others: [(&[&[&str]], &str); 6] = [
@@ -283,13 +288,17 @@ fn jobs_of_another_sort_are_told_from_mistakes() {
     ] {
         let request = read(&[i, &["output", output], &["param", "table", "x"]], "").unwrap();
         assert_eq!(
-            request.text_params(),
-            Ok(params::Params::default()),
+            request.task(),
+            Ok(Task::Text(params::Params::default())),
             "{output}"
         );
     }
     let titled = read(&[&["param", "max_tokens", "3"]], "a prompt").unwrap();
-    assert_eq!(titled.text_params().unwrap().max_tokens, Some(3));
+    let three = params::Params {
+        max_tokens: Some(3),
+        ..params::Params::default()
+    };
+    assert_eq!(titled.task(), Ok(Task::Text(three)));
 }
 
 #[test]
@@ -450,6 +459,7 @@ fn a_result_that_is_too_large_leaves_out_inputs_then_the_request() {
         text: "y".repeat(500),
         amount_msat: None,
         invoice: None,
+        cashu: None,
         encryption: None,
         usage: Some(Usage {
             model: "m".to_string(),
@@ -520,6 +530,9 @@ fn announcements_and_heartbeats_read_back() {
             },
         )]
         .into(),
+        kinds: vec![JobKind::Speech, JobKind::Text],
+        speech_model: Some("s".to_string()),
+        mints: vec!["https://mint.example.com".to_string()],
         topics: vec!["text".to_string()],
         encryption: true,
         amount_msat: Some(1000),

@@ -211,6 +211,7 @@ fn a_request_waits_for_whoever_works_on_it() {
             text: "at last".to_string(),
             amount_msat: None,
             invoice: None,
+            cashu: None,
             encryption: None,
             usage: None,
         };
@@ -231,6 +232,7 @@ fn an_answer_does_not_control_the_terminal() {
             text: hostile.to_string(),
             amount_msat: None,
             invoice: None,
+            cashu: None,
             encryption: None,
             usage: None,
         };

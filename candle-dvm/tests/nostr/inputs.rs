@@ -100,6 +100,7 @@ fn inputs_are_looked_for_where_the_customer_says_too() {
         text: "from-a-job".to_string(),
         amount_msat: None,
         invoice: None,
+        cashu: None,
         encryption: None,
         usage: None,
     };
@@ -126,6 +127,7 @@ fn a_result_counts_if_its_author_was_asked() {
             text: text.to_string(),
             amount_msat: None,
             invoice: None,
+            cashu: None,
             encryption: None,
             usage: None,
         };

@@ -1,5 +1,7 @@
 //! NIP-90: the codec, the relay protocol, the journal, the service and the customer's commands, over a relay of the tests' own.
 
+#[cfg(all(feature = "cashu", unix))]
+mod cash;
 mod client;
 mod codec;
 mod commands;
@@ -10,6 +12,8 @@ mod crowd;
 #[cfg(target_os = "linux")]
 mod disk;
 mod fairness;
+#[cfg(feature = "audio")]
+mod files;
 #[cfg(target_os = "linux")]
 mod flood;
 mod guests;
@@ -18,6 +22,8 @@ mod inputs;
 mod journal;
 mod keys;
 mod machine;
+#[cfg(all(feature = "cashu", unix))]
+mod mint;
 mod pages;
 mod payment;
 mod privacy;
@@ -28,6 +34,8 @@ mod served;
 mod service;
 #[cfg(target_os = "linux")]
 mod soak;
+#[cfg(feature = "audio")]
+mod speech;
 mod starts;
 #[cfg(unix)]
 mod stoppable;

@@ -4,7 +4,7 @@ use super::hostile::{event_message, request_at};
 use super::relay::{Behaviour, Notices, TestRelay};
 use super::served::{Customer, Served};
 use super::wait::wait_until;
-use candle_dvm::nip90::{Input, InputKind};
+use candle_dvm::nip90::{Input, InputKind, JobKind};
 use candle_dvm::relay::driver::{Command, Driver, Report};
 use candle_dvm::relay::{normal_url, Keep, Outcome, Reach};
 use candle_dvm::service::now;
@@ -190,7 +190,9 @@ fn cancellations_of_many_jobs_are_asked_for_together() {
         || "it does not run",
         || served.echo.started.load(SeqCst) == 41,
     );
-    let cancelled = candle_dvm::nip90::cancellation::write(&customer.0, now(), &last.id).unwrap();
+    let cancelled =
+        candle_dvm::nip90::cancellation::write(&customer.0, now(), JobKind::Text, &last.id)
+            .unwrap();
     relay.publish(&cancelled);
     // It is asked for within a second; then the model may go on, and is stopped.
     std::thread::sleep(Duration::from_millis(2500));

@@ -5,7 +5,7 @@ use super::wait::wait_until;
 use candle_dvm::journal::RedbJournal;
 use candle_dvm::nip90::{Feedback, Input, JobRequest, JobResult, Status};
 use candle_dvm::payment::{Free, Payment};
-use candle_dvm::service::{now, Generator, Metrics, Service, Settings};
+use candle_dvm::service::{now, Generator, Listener, Metrics, Offers, Service, Settings};
 use candle_engine::{ChatTemplate, Completion, CompletionRequest, Result, StopReason, Timings};
 use futures_util::future::LocalBoxFuture;
 use nostr::prelude::{Event, Keys};
@@ -131,7 +131,7 @@ impl Served {
         payment: Arc<dyn Payment>,
         change: impl FnOnce(&mut Settings),
     ) -> Self {
-        Self::start(relays, data, keys, payment, None, change)
+        Self::start(relays, data, keys, payment, (None, None), change)
     }
 
     /// With a chat template.
@@ -142,7 +142,20 @@ impl Served {
         change: impl FnOnce(&mut Settings),
     ) -> Self {
         let keys = Keys::generate();
-        Self::start(relays, data, keys, Arc::new(Free), template, change)
+        let models = (template, None);
+        Self::start(relays, data, keys, Arc::new(Free), models, change)
+    }
+
+    /// With a speech model, `ears`.
+    pub fn hearing(
+        relays: &[&TestRelay],
+        data: &Path,
+        ears: Arc<dyn Listener>,
+        change: impl FnOnce(&mut Settings),
+    ) -> Self {
+        let keys = Keys::generate();
+        let models = (None, Some(ears));
+        Self::start(relays, data, keys, Arc::new(Free), models, change)
     }
 
     fn start(
@@ -150,7 +163,7 @@ impl Served {
         data: &Path,
         keys: Keys,
         payment: Arc<dyn Payment>,
-        template: Option<ChatTemplate>,
+        (template, ears): (Option<ChatTemplate>, Option<Arc<dyn Listener>>),
         change: impl FnOnce(&mut Settings),
     ) -> Self {
         let mut settings = Settings {
@@ -172,17 +185,12 @@ impl Served {
         let (stop, stopped) = oneshot::channel::<()>();
         let journal = Arc::new(RedbJournal::open(&data.join("journal.redb")).unwrap());
         let service = runtime.block_on(async {
-            Service::new(
-                settings,
-                "echo".to_string(),
-                keys.clone(),
-                echo.clone(),
-                journal,
-                payment,
-                metrics.clone(),
-            )
-            .unwrap()
-            .with_template(template)
+            let mut offers = Offers::default().text("echo".to_string(), echo.clone(), template);
+            if let Some(ears) = ears {
+                offers = offers.speech("ears".to_string(), ears);
+            }
+            let metrics = metrics.clone();
+            Service::new(settings, offers, keys.clone(), journal, payment, metrics).unwrap()
         });
         let done = runtime.spawn(service.run(async {
             let _ = stopped.await;

@@ -3,7 +3,9 @@
 use super::relay::{Behaviour, TestRelay};
 use super::served::{error, feedback, wait_read, Customer, Served, HELD};
 use super::wait::wait_until;
-use candle_dvm::nip90::{cancellation, Announcement, Heartbeat, Input, JobRequest, Scheme, Status};
+use candle_dvm::nip90::{
+    cancellation, Announcement, Heartbeat, Input, JobKind, JobRequest, Scheme, Status,
+};
 use candle_dvm::service::now;
 use nostr::prelude::{Event, EventBuilder, FinalizeEvent, Keys, Kind, Tag};
 use std::sync::atomic::Ordering::SeqCst;
@@ -230,14 +232,14 @@ fn only_the_author_cancels_and_it_takes_a_token() {
     });
     relay.publish(&job);
     relay.wait_for(7000, 2);
-    let stranger = cancellation::write(&Keys::generate(), now(), &job.id).unwrap();
+    let stranger = cancellation::write(&Keys::generate(), now(), JobKind::Text, &job.id).unwrap();
     relay.publish(&stranger);
     wait_read(&relay);
     let pieces = || served.echo.pieces.load(SeqCst);
     let before = pieces();
     wait_until(|| "it does not run any more", || pieces() > before + 2);
     assert_eq!(served.metrics.cancelled.load(SeqCst), 0);
-    relay.publish(&cancellation::write(&customer.0, now(), &job.id).unwrap());
+    relay.publish(&cancellation::write(&customer.0, now(), JobKind::Text, &job.id).unwrap());
     wait_until(
         || "it was not cancelled",
         || served.metrics.cancelled.load(SeqCst) == 1,

@@ -80,18 +80,18 @@ pub fn read_audio(path: &Path) -> Result<Audio> {
 /// # Errors
 /// Those of [`read_audio`].
 pub fn read_audio_bytes(name: &str, bytes: &[u8]) -> Result<Audio> {
-    read_audio_up_to(MAX_SECONDS, name, bytes)
+    read_short_audio(name, bytes, MAX_SECONDS)
 }
 
-/// As [`read_audio_bytes`], of a file that lasts at most `seconds`: decoded, a small file can fill the memory.
+/// As [`read_audio_bytes`], of a file that may last at most `most` seconds: a stranger's. No more than those are held while it is decoded.
 ///
 /// # Errors
 /// Those of [`read_audio`], and a file that is longer.
-pub fn read_audio_up_to(seconds: u64, name: &str, bytes: &[u8]) -> Result<Audio> {
+pub fn read_short_audio(name: &str, bytes: &[u8], most: u64) -> Result<Audio> {
     if bytes.is_empty() {
         return Err(empty(name));
     }
-    read(name, Box::new(Cursor::new(bytes)), seconds.min(MAX_SECONDS))
+    read(name, Box::new(Cursor::new(bytes)), most.min(MAX_SECONDS))
 }
 
 fn empty(name: &str) -> Error {
@@ -105,7 +105,7 @@ fn problem(name: &str, problem: String) -> Error {
     }
 }
 
-fn read(name: &str, source: Box<dyn MediaSource + '_>, most_seconds: u64) -> Result<Audio> {
+fn read(name: &str, source: Box<dyn MediaSource + '_>, most: u64) -> Result<Audio> {
     let stream = MediaSourceStream::new(source, Default::default());
     let mut hint = Hint::new();
     if let Some(ending) = Path::new(name)
@@ -143,7 +143,7 @@ fn read(name: &str, source: Box<dyn MediaSource + '_>, most_seconds: u64) -> Res
             let problem_of = format!("cannot decode the audio: found {kind}, {err}; {KNOWN}");
             problem(name, problem_of)
         })?;
-    let decoded = decode(name, &mut *format, &mut *decoder, id, most_seconds)?;
+    let decoded = decode(name, &mut *format, &mut *decoder, id, most)?;
     let Some(mut mono) = decoded.mono else {
         let found = match decoded.missing {
             Some(reason) => format!("found {kind}, {reason}"),
@@ -188,7 +188,7 @@ fn decode(
     format: &mut dyn FormatReader,
     decoder: &mut dyn AudioDecoder,
     track: u32,
-    most_seconds: u64,
+    most: u64,
 ) -> Result<Decoded> {
     let mut decoded = Decoded {
         mono: None,
@@ -240,7 +240,7 @@ fn decode(
             Some(mono) => mono,
             none => {
                 decoded.channels = channels;
-                none.insert(Mono::new(rate, most_seconds).map_err(|err| problem(name, err))?)
+                none.insert(Mono::new(rate, most).map_err(|err| problem(name, err))?)
             }
         };
         mono.take(&interleaved, channels)
@@ -259,7 +259,8 @@ fn decode(
 /// Takes the channels' samples as they are decoded and holds their mean at [`SAMPLE_RATE`], so that memory follows that rate.
 struct Mono {
     rate: u32,
-    most_seconds: u64,
+    /// The most seconds.
+    most: u64,
     /// Samples of a channel so far.
     taken: u64,
     /// What does not fill a chunk of the filter yet.
@@ -275,7 +276,7 @@ struct Filter {
 }
 
 impl Mono {
-    fn new(rate: u32, most_seconds: u64) -> std::result::Result<Self, String> {
+    fn new(rate: u32, most: u64) -> std::result::Result<Self, String> {
         if !RATES.contains(&rate) {
             return Err(format!(
                 "the sample rate is {rate} Hz; expected {} to {}; resample it",
@@ -288,7 +289,7 @@ impl Mono {
             .transpose()?;
         Ok(Self {
             rate,
-            most_seconds,
+            most,
             taken: 0,
             pending: Vec::new(),
             samples: Vec::new(),
@@ -315,11 +316,12 @@ impl Mono {
                 interleaved[at]
             ));
         }
-        if self.taken > self.most_seconds * u64::from(self.rate) {
-            return Err(format!(
-                "longer than {} hours; split it",
-                self.most_seconds / 3600
-            ));
+        if self.taken > self.most * u64::from(self.rate) {
+            let most = match self.most {
+                MAX_SECONDS => format!("{} hours", MAX_SECONDS / 3600),
+                most => format!("{most} s"),
+            };
+            return Err(format!("longer than {most}; split it"));
         }
         let Some(filter) = &mut self.filter else {
             return Ok(());

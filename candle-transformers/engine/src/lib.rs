@@ -50,8 +50,8 @@
 //!   [`stream`]: tokens to text; [`chat`]: conversations.
 //! - [`registry`], [`device`], [`devices`]: the available backends. [`model`]: files and weights; [`mod@format`]: the storage
 //!   formats of weights.
-//! - `audio`, `speech`: sound files and their transcription. `embed`: text embeddings. `batch`: several completions at once; `queue`: one request after
-//!   the other. None of them in a browser. `secret_file`: keys that others must not read; `terminal`: text without control
+//! - `audio`, `speech`, `transcript`: sound files and their transcription. `embed`: text embeddings. `batch`: several completions at once;
+//!   `queue`: one request after the other. None of them in a browser. `secret_file`: keys that others must not read; `terminal`: text without control
 //!   characters.
 
 #![deny(missing_docs)]
@@ -87,6 +87,8 @@ pub mod speech;
 pub mod stream;
 #[cfg(not(target_arch = "wasm32"))]
 pub mod terminal;
+#[cfg(all(feature = "audio", not(target_arch = "wasm32")))]
+pub mod transcript;
 mod turn;
 
 pub use backend::{Completion, CompletionRequest, Guesses, InferenceBackend, StopReason, Timings};

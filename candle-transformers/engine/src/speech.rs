@@ -19,21 +19,25 @@
 //! ```
 
 use crate::error::{brief, Doing};
-use crate::model::{expect_folder, kind, open_weights, read, read_tokenizer, CONFIG, TOKENIZER};
+use crate::model::{
+    expect_folder, kind, open_weights, read, read_tokenizer, Hub, ModelSource, CONFIG, TOKENIZER,
+};
 use crate::{Error, Result};
 use candle_core::{DType, Device};
 use candle_nn::VarBuilder;
 use candle_transformers::models::silero_vad::{self, SileroVad, Speech};
-use candle_transformers::models::whisper::transcribe::{Options, Transcriber, Vocabulary};
+use candle_transformers::models::whisper::transcribe::Vocabulary;
 use candle_transformers::models::whisper::{model, quantized_model, Config};
 use serde::Deserialize;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use tokenizers::Tokenizer;
 
-pub mod subtitles;
 mod worker;
 
+pub use candle_transformers::models::whisper::transcribe::{
+    Options, Segment, Transcriber, Transcript, LANGUAGES,
+};
 pub use worker::{Asked, Heard, Listener, SpeechWorker, MAX_SECONDS};
 
 const LOADING: &str = "loading the weights";
@@ -71,6 +75,29 @@ struct Kind {
 }
 
 impl SpeechFiles {
+    /// The files of `source`, fetched first if it is a model of the Hub.
+    ///
+    /// # Errors
+    /// Those of the Hub and of [`open`](Self::open); a source that is no folder.
+    pub fn at(source: ModelSource) -> Result<Self> {
+        let source = match source {
+            ModelSource::Hub(model) => Hub::from_env()?.fetch(&model)?,
+            local => local,
+        };
+        match source {
+            ModelSource::Folder(folder) => Self::open(&folder),
+            ModelSource::Gguf(file) => Err(Error::file(
+                &file,
+                "is a file; expected a folder with config.json, tokenizer.json and the weights",
+            )),
+            other => Err(Error::Parameter {
+                name: "model",
+                value: other.short_name(),
+                expected: "the folder of a Whisper model",
+            }),
+        }
+    }
+
     /// Reads `config.json`, `tokenizer.json` and, if it is there, `generation_config.json`, and finds the weights: `model.safetensors`, its
     /// shards, or one GGUF file with the same names of tensors.
     ///

@@ -1,6 +1,7 @@
 //! What `cargo xtask test` does, in order.
 
 mod auth;
+mod cashu;
 mod chrome;
 mod cross;
 pub mod cuda;
@@ -229,6 +230,15 @@ pub const STEPS: &[Step] = &[
         budget: 400,
         paths: &[],
         run: cross::long,
+        ahead: None,
+    },
+    Step {
+        name: "cashu",
+        title: "jobs paid with tokens of PyPI's mint and wallet: once, with change, and back on failure, also when the service is killed",
+        when: When::All,
+        budget: 120,
+        paths: &["candle-dvm/"],
+        run: cashu::cashu,
         ahead: None,
     },
     Step {

@@ -13,7 +13,7 @@ pub async fn fetch(
     reach: Reach,
     most: usize,
     _date: &mut Option<u64>,
-) -> Result<String, String> {
+) -> Result<Vec<u8>, String> {
     allowed(url, reach)?;
     let failed = |err: gloo_net::Error| err.to_string();
     let request = Request::get(url.as_str())
@@ -27,5 +27,5 @@ pub async fn fetch(
     if bytes.len() > most {
         return Err(format!("more than {most} bytes"));
     }
-    String::from_utf8(bytes).map_err(|_| "not UTF-8 text".to_string())
+    Ok(bytes)
 }

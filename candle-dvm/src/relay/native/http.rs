@@ -3,10 +3,10 @@
 use super::connect::connect;
 use crate::platform;
 use crate::relay::Reach;
-use http_body_util::{BodyExt, Empty};
+use http_body_util::{BodyExt, Full};
 use hyper::body::Bytes;
-use hyper::header::{HeaderValue, ACCEPT, DATE, HOST, USER_AGENT};
-use hyper::Request;
+use hyper::header::{HeaderValue, ACCEPT, CONTENT_TYPE, DATE, HOST, USER_AGENT};
+use hyper::{Method, Request};
 use hyper_util::rt::TokioIo;
 use url::Url;
 
@@ -17,7 +17,22 @@ pub async fn fetch(
     reach: Reach,
     most: usize,
     date: &mut Option<u64>,
-) -> Result<String, String> {
+) -> Result<Vec<u8>, String> {
+    match send(url, accept, None, reach, most, date).await? {
+        (200, bytes) => Ok(bytes),
+        (status, _) => Err(format!("HTTP status {status}")),
+    }
+}
+
+/// Sends a GET, or a POST of JSON, and returns the status and what follows.
+pub async fn send(
+    url: &Url,
+    accept: &str,
+    json: Option<String>,
+    reach: Reach,
+    most: usize,
+    date: &mut Option<u64>,
+) -> Result<(u16, Vec<u8>), String> {
     let text = |err: hyper::Error| err.to_string();
     let stream = connect(url, reach).await.map_err(|err| err.reason)?;
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
@@ -37,20 +52,27 @@ pub async fn fetch(
         Some(query) => format!("{}?{query}", url.path()),
         None => url.path().to_string(),
     };
-    let request = Request::get(path)
+    let method = match json {
+        Some(_) => Method::POST,
+        None => Method::GET,
+    };
+    let mut request = Request::builder()
+        .method(method)
+        .uri(path)
         .header(HOST, host)
         .header(ACCEPT, accept)
         .header(
             USER_AGENT,
             concat!("candle-dvm/", env!("CARGO_PKG_VERSION")),
-        )
-        .body(Empty::<Bytes>::new())
-        .map_err(|err| err.to_string())?;
+        );
+    if json.is_some() {
+        request = request.header(CONTENT_TYPE, "application/json");
+    }
+    let body = Full::new(Bytes::from(json.unwrap_or_default()));
+    let request = request.body(body).map_err(|err| err.to_string())?;
     let response = sender.send_request(request).await.map_err(text)?;
     *date = self::date(response.headers().get(DATE));
-    if response.status() != 200 {
-        return Err(format!("HTTP status {}", response.status()));
-    }
+    let status = response.status().as_u16();
     let mut body = response.into_body();
     let mut read = Vec::new();
     while let Some(frame) = body.frame().await {
@@ -61,7 +83,7 @@ pub async fn fetch(
             read.extend_from_slice(&data);
         }
     }
-    String::from_utf8(read).map_err(|_| "not UTF-8 text".to_string())
+    Ok((status, read))
 }
 
 /// Seconds since 1970 of a `Date`.

@@ -5,4 +5,6 @@ mod http;
 mod socket;
 
 pub use http::fetch;
+#[cfg(feature = "cashu")]
+pub use http::send;
 pub use socket::Socket;

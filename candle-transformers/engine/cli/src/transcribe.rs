@@ -5,11 +5,11 @@ use crate::{Error, Result};
 use candle_engine::audio::read_audio;
 use candle_engine::device::{describe, DeviceChoice, DeviceParser, FloatType};
 use candle_engine::error::Doing;
-use candle_engine::model::{Hub, ModelSource};
+use candle_engine::model::ModelSource;
 use candle_engine::progress::{note, SpeechBar};
 use candle_engine::registry::BackendRegistry;
-use candle_engine::speech::subtitles::{clock, subrip};
 use candle_engine::speech::{speech_in, SpeechFiles};
+use candle_engine::transcript::{subtitle, timed};
 use candle_transformers::models::silero_vad::{self, Speech};
 use candle_transformers::models::whisper::transcribe::{Options, Segment, Transcript};
 use serde::Serialize;
@@ -91,7 +91,7 @@ pub(super) fn run(args: Args) -> Result<()> {
     }
     let audio = read_audio(&args.file)?;
     let start = Instant::now();
-    let files = open(args.model)?;
+    let files = SpeechFiles::at(ModelSource::at(args.model))?;
     let defaults = Options::default();
     let options = Options {
         language: args.language,
@@ -143,7 +143,7 @@ pub(super) fn run(args: Args) -> Result<()> {
             return Ok(());
         }
         let text = match (args.srt, args.timestamps) {
-            (true, _) => subrip(count, segment),
+            (true, _) => subtitle(count, segment),
             (false, true) => timed(segment),
             (false, false) => format!("{}\n", segment.text.trim()),
         };
@@ -181,31 +181,6 @@ pub(super) fn run(args: Args) -> Result<()> {
     Ok(())
 }
 
-/// The files of a Whisper, from a folder or the Hub.
-pub(super) fn open(model: PathBuf) -> Result<SpeechFiles> {
-    let folder = match ModelSource::at(model) {
-        ModelSource::Hub(model) => Hub::from_env()?.fetch(&model)?,
-        local => local,
-    };
-    let folder = match folder {
-        ModelSource::Folder(folder) => folder,
-        ModelSource::Gguf(file) => {
-            return Err(Error::file(
-                &file,
-                "is a file; expected a folder with config.json, tokenizer.json and the weights",
-            ))
-        }
-        _ => {
-            return Err(Error::parameter(
-                "model",
-                folder.short_name(),
-                "the folder of a Whisper model",
-            ))
-        }
-    };
-    Ok(SpeechFiles::open(&folder)?)
-}
-
 fn in_seconds(speech: &Speech) -> Vec<[f64; 2]> {
     let seconds = |samples: usize| samples as f64 / silero_vad::SAMPLE_RATE as f64;
     let ranges = speech.ranges.iter();
@@ -222,15 +197,4 @@ fn placed(segment: &Segment, speech: &Speech) -> Segment {
         (word.start, word.end) = (speech.start(word.start), speech.end(word.end));
     }
     segment
-}
-
-/// `[00:00:00.000 --> 00:00:02.500] text`, and each word on a line below if words have times.
-fn timed(segment: &Segment) -> String {
-    let line = |indent: &str, start, end, text: &str| {
-        let (start, end) = (clock(start, '.'), clock(end, '.'));
-        format!("{indent}[{start} --> {end}] {}\n", text.trim())
-    };
-    let words = segment.words.iter();
-    let words = words.map(|word| line("  ", word.start, word.end, &word.text));
-    line("", segment.start, segment.end, &segment.text) + &words.collect::<String>()
 }

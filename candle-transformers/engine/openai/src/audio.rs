@@ -8,8 +8,8 @@ use axum::extract::{Request, State};
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use axum::Json;
-use candle_engine::speech::subtitles::{subrip, webvtt, WEBVTT};
 use candle_engine::speech::{Heard, Listener, SpeechWorker};
+use candle_engine::transcript::{subtitle, webvtt, WEBVTT};
 use candle_transformers::models::whisper::transcribe::{Segment, Transcript};
 use form::{Form, Format};
 use futures_util::stream::{self, StreamExt};
@@ -99,7 +99,7 @@ async fn create(served: &Served, request: Request, translate: bool) -> Result<Re
         Format::Srt => {
             let all = all
                 .zip(1..)
-                .map(|(segment, number)| subrip(number, segment));
+                .map(|(segment, number)| subtitle(number, segment));
             text("application/x-subrip", all.collect())
         }
         Format::Vtt => text(

@@ -1,7 +1,7 @@
 //! A Whisper for several people: a thread that transcribes one recording after the other.
 
 use super::SpeechFiles;
-use crate::audio::read_audio_up_to;
+use crate::audio::read_short_audio;
 use crate::batch::Owner;
 use crate::error::Doing;
 use crate::queue::{Job, Queue};
@@ -128,15 +128,22 @@ impl Whisper {
     fn hear(&mut self, recording: &mut Recording) -> Result<Transcript> {
         self.ask(&recording.asked)?;
         let bytes = std::mem::take(&mut recording.bytes);
-        let audio = read_audio_up_to(MAX_SECONDS, &recording.name, &bytes)?;
+        let audio = read_short_audio(&recording.name, &bytes, MAX_SECONDS)?;
         drop(bytes);
-        let listener = &mut recording.listener;
-        let transcript = self.model.transcribe(&audio.samples, |segment| {
-            match listener.heard(Heard::Segment(segment)) {
+        let listener = std::cell::RefCell::new(&mut recording.listener);
+        let gone = || candle_core::Error::msg("nobody listens any more");
+        let is_there = || match listener.borrow().is_there() {
+            true => Ok(()),
+            false => Err(gone()),
+        };
+        let heard = |segment: &Segment| {
+            let answer = listener.borrow_mut().heard(Heard::Segment(segment));
+            match answer {
                 ControlFlow::Continue(()) => Ok(()),
-                ControlFlow::Break(()) => Err(candle_core::Error::msg("nobody listens any more")),
+                ControlFlow::Break(()) => Err(gone()),
             }
-        });
+        };
+        let transcript = self.model.transcribe_while(&audio.samples, is_there, heard);
         let mut transcript = transcript.doing("transcribe")?;
         transcript.duration = audio.seconds;
         Ok(transcript)

@@ -7,7 +7,7 @@ use crate::model::{error, WasmModel};
 use browser::files::JsSource;
 use candle_dvm::journal::RedbJournal;
 use candle_dvm::payment::Free;
-use candle_dvm::service::{Metrics, Service, Settings};
+use candle_dvm::service::{Metrics, Offers, Service, Settings};
 use candle_dvm::Error;
 use candle_engine::{CandleBackend, CompletionRequest, Wait};
 use futures_channel::oneshot;
@@ -40,13 +40,15 @@ extern "C" {
 }
 
 /// Settings of `candle-dvm serve` that name what a browser does not have.
-const NATIVE: [&str; 7] = [
+const NATIVE: [&str; 9] = [
     "model",
+    "speech-model",
     "device",
     "key-file",
     "data-dir",
     "metrics",
     "price-msat",
+    "cashu-mints",
     "wallet-file",
 ];
 
@@ -192,9 +194,8 @@ impl BrowserDvm {
         let name = settings.model_name.clone().unwrap_or(model.name);
         let service = Service::new(
             settings,
-            name,
+            Offers::default().text(name, model.backend, None),
             self.keys.clone(),
-            model.backend,
             Arc::new(journal),
             Arc::new(Free),
             metrics.clone(),

@@ -8,7 +8,7 @@ use candle_engine::embed::EncoderFiles;
 use candle_engine::model::{ChatTemplate, Message, ModelFiles, ModelSource, Role};
 use candle_engine::progress::{note, LoadBar};
 use candle_engine::registry::BackendRegistry;
-use candle_engine::speech::SpeechWorker;
+use candle_engine::speech::{SpeechFiles, SpeechWorker};
 use candle_openai::{Encoder, Served, Speech, TextSource, Texts};
 use std::path::Path;
 use std::sync::Arc;
@@ -59,7 +59,8 @@ pub(super) fn load(args: &Args) -> Result<Served> {
         .map(|folder| EncoderFiles::open(folder, None))
         .transpose()?;
     let speech = args.speech_model.clone();
-    let speech = speech.map(crate::transcribe::open).transpose()?;
+    let speech = speech.map(|model| SpeechFiles::at(ModelSource::at(model)));
+    let speech = speech.transpose()?;
     let loader = Loader {
         registry: Arc::new(BackendRegistry::detect()),
         device: args.device,

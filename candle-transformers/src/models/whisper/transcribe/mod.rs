@@ -218,8 +218,8 @@ pub struct Transcriber {
     device: Device,
 }
 
-/// Whether a model with these special tokens can do what is asked.
-fn check(options: &Options, special: &Special) -> Result<()> {
+/// Whether a model can do what is asked for.
+fn check(special: &Special, options: &Options) -> Result<()> {
     if options.temperatures.is_empty() {
         bail!("whisper: no temperatures; use 0 for greedy decoding")
     }
@@ -248,7 +248,7 @@ impl Transcriber {
     ) -> Result<Self> {
         let network = network.into();
         let special = Special::of(vocabulary.as_ref(), network.config.vocab_size)?;
-        check(&options, &special)?;
+        check(&special, &options)?;
         let (dtype, device) = network.encoder.takes();
         Ok(Self {
             filters: mel_filters(network.config.num_mel_bins),
@@ -262,17 +262,25 @@ impl Transcriber {
         })
     }
 
-    /// What is asked for besides the text.
+    /// What is asked for.
     pub fn options(&self) -> &Options {
         &self.options
     }
 
-    /// Asks for something else from the next recording on.
+    /// Whether [`Self::set_options`] takes these.
     ///
     /// # Errors
-    /// Those of [`Transcriber::new`]; the options stay as they are.
+    /// The model does not know the language or cannot translate, or there is no temperature.
+    pub fn check_options(&self, options: &Options) -> Result<()> {
+        check(&self.special, options)
+    }
+
+    /// Asks for something else from now on.
+    ///
+    /// # Errors
+    /// As for [`Self::check_options`]; then the options stay what they were.
     pub fn set_options(&mut self, options: Options) -> Result<()> {
-        check(&options, &self.special)?;
+        check(&self.special, &options)?;
         self.options = options;
         Ok(())
     }
@@ -284,6 +292,19 @@ impl Transcriber {
     pub fn transcribe(
         &mut self,
         samples: &[f32],
+        heard: impl FnMut(&Segment) -> Result<()>,
+    ) -> Result<Transcript> {
+        self.transcribe_while(samples, || Ok(()), heard)
+    }
+
+    /// As [`Self::transcribe`]; `go_on` is asked before each window, also where nobody speaks, and ends it with an error.
+    ///
+    /// # Errors
+    /// The device fails, or `go_on` or `heard` does.
+    pub fn transcribe_while(
+        &mut self,
+        samples: &[f32],
+        mut go_on: impl FnMut() -> Result<()>,
         mut heard: impl FnMut(&Segment) -> Result<()>,
     ) -> Result<Transcript> {
         if let Some(bad) = samples.iter().position(|s| !s.is_finite()) {
@@ -307,6 +328,7 @@ impl Transcriber {
         let mut segments: Vec<Segment> = Vec::new();
         let mut seek = 0;
         while seek < frames {
+            go_on()?;
             let size = self.window.min(frames - seek);
             let sound = self.encode(&mel.narrow(1, seek, size)?)?;
             let language = match &language {

@@ -1,0 +1,189 @@
+//! What a service offers: the models that do its jobs, what they take and what comes of it.
+
+use super::work::Generator;
+use crate::nip90::{JobKind, SpeechParams, Task};
+use candle_engine::backend::{Completion, CompletionRequest};
+use candle_engine::model::ChatTemplate;
+use candle_engine::Result as EngineResult;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+/// A sound file as it was fetched.
+pub struct Recording {
+    /// What it is called in messages; its ending is a hint at the format.
+    pub name: String,
+    /// The file.
+    pub bytes: Vec<u8>,
+}
+
+/// What hears. It is called from several threads, transcribes one recording at a time, and blocks the thread that it runs on.
+pub trait Listener: Send + Sync + 'static {
+    /// Codes of the languages that it knows.
+    fn languages(&self) -> &[&'static str];
+
+    /// Whether it translates to English.
+    fn translates(&self) -> bool;
+
+    /// Whether a recording can be heard at all.
+    ///
+    /// # Errors
+    /// A format that is not known, and a recording that is too long.
+    fn check(&self, recording: &Recording) -> EngineResult<()>;
+
+    /// Transcribes a recording. Each piece of text is told when it is there, and before each window an empty one, to ask whether to go on.
+    ///
+    /// # Errors
+    /// Failures of the device, and that it was to stop.
+    fn listen(
+        &self,
+        recording: &Recording,
+        asked: &SpeechParams,
+        on_piece: &mut dyn FnMut(&str) -> ControlFlow<()>,
+    ) -> EngineResult<Product>;
+}
+
+/// What a job has come to.
+pub struct Product {
+    /// The answer.
+    pub text: String,
+    /// Tokens that were read; 0 of a recording.
+    pub prompt_tokens: usize,
+    /// Tokens that were made.
+    pub tokens: usize,
+    /// How long it took.
+    pub seconds: f64,
+}
+
+impl From<Completion> for Product {
+    fn from(completion: Completion) -> Self {
+        let timings = &completion.timings;
+        Self {
+            prompt_tokens: completion.prompt_tokens,
+            tokens: completion.token_ids.len(),
+            seconds: timings.prompt_seconds + timings.generation_seconds,
+            text: completion.text,
+        }
+    }
+}
+
+/// What a job needs to run, when all of it is there.
+pub enum Ready {
+    /// A prompt, for a language model.
+    Text(Arc<dyn Generator>, CompletionRequest),
+    /// A recording and what is asked of it, for a speech model.
+    Speech(Arc<dyn Listener>, Recording, SpeechParams),
+}
+
+impl Ready {
+    pub(super) fn kind(&self) -> JobKind {
+        match self {
+            Self::Text(..) => JobKind::Text,
+            Self::Speech(..) => JobKind::Speech,
+        }
+    }
+
+    /// Does the job; see [`Generator::generate`] and [`Listener::listen`].
+    pub(super) async fn run(
+        &self,
+        on_piece: &mut dyn FnMut(&str) -> ControlFlow<()>,
+    ) -> EngineResult<Product> {
+        match self {
+            Self::Text(generator, request) => {
+                let done = generator.generate(request, on_piece).await;
+                done.map(Product::from)
+            }
+            Self::Speech(listener, recording, asked) => listener.listen(recording, asked, on_piece),
+        }
+    }
+}
+
+/// A language model.
+pub(super) struct TextOffer {
+    pub(super) model: String,
+    pub(super) generator: Arc<dyn Generator>,
+    pub(super) template: Option<ChatTemplate>,
+}
+
+/// A speech model.
+pub(super) struct SpeechOffer {
+    pub(super) model: String,
+    pub(super) listener: Arc<dyn Listener>,
+}
+
+impl SpeechOffer {
+    /// What of a request it cannot do, in a line that quotes nothing of it.
+    pub(super) fn problem(&self, asked: &SpeechParams) -> Option<String> {
+        let languages = self.listener.languages();
+        let knows = |code: &String| languages.contains(&code.as_str());
+        if !asked.language.as_ref().is_none_or(knows) {
+            let expected = languages.join(", ");
+            return Some(format!("`language`: this model knows {expected}"));
+        }
+        let translates = !asked.translate || self.listener.translates();
+        (!translates).then(|| "`translate`: this model cannot translate".to_string())
+    }
+}
+
+/// The models of a service.
+#[derive(Default)]
+pub struct Offers {
+    pub(super) text: Option<TextOffer>,
+    pub(super) speech: Option<SpeechOffer>,
+}
+
+impl Offers {
+    /// Generates texts, with a model of this name. With a template, prompts go through it unless they or the settings want it otherwise.
+    pub fn text(
+        mut self,
+        model: String,
+        generator: Arc<dyn Generator>,
+        template: Option<ChatTemplate>,
+    ) -> Self {
+        self.text = Some(TextOffer {
+            model,
+            generator,
+            template,
+        });
+        self
+    }
+
+    /// Transcribes recordings, with a model of this name.
+    pub fn speech(mut self, model: String, listener: Arc<dyn Listener>) -> Self {
+        self.speech = Some(SpeechOffer { model, listener });
+        self
+    }
+
+    /// The sorts of jobs that are done.
+    pub(super) fn kinds(&self) -> Vec<JobKind> {
+        let offered = |kind: &JobKind| self.model(*kind).is_some();
+        JobKind::ALL.into_iter().filter(offered).collect()
+    }
+
+    /// The name of the model that does such jobs.
+    pub(super) fn model(&self, kind: JobKind) -> Option<&str> {
+        match kind {
+            JobKind::Text => self.text.as_ref().map(|text| text.model.as_str()),
+            JobKind::Speech => self.speech.as_ref().map(|speech| speech.model.as_str()),
+        }
+    }
+
+    /// Why a model cannot do a job that names none or its own.
+    pub(super) fn problem(&self, task: &Task) -> Option<String> {
+        match task {
+            Task::Text(params) => {
+                let templates = self
+                    .text
+                    .as_ref()
+                    .is_some_and(|text| text.template.is_some());
+                let wants = params.raw == Some(false) && !templates;
+                wants.then(|| super::prompt::NO_TEMPLATE.to_string())
+            }
+            Task::Speech(params) => self.speech.as_ref()?.problem(params),
+        }
+    }
+
+    /// Why a model fails at every job from now on, if one does.
+    pub(super) fn failure(&self) -> Option<String> {
+        self.text.as_ref()?.generator.failure()
+    }
+}
