@@ -89,7 +89,7 @@ pub enum Error {
         /// What is wrong, and what to do.
         problem: String,
     },
-    /// What was asked of a recording, and the speech model cannot do.
+    /// A language or a task that the speech model does not know.
     #[error("{0}")]
     Speech(String),
     /// A chat template that cannot be rendered.

@@ -19,7 +19,7 @@ pub fn subtitle(number: usize, segment: &Segment) -> String {
     format!("{number}\n{start} --> {end}\n{}\n\n", segment.text.trim())
 }
 
-/// What a file of WebVTT begins with.
+/// The beginning of a file of WebVTT.
 pub const WEBVTT: &str = "WEBVTT\n\n";
 
 /// One subtitle of WebVTT, behind [`WEBVTT`].

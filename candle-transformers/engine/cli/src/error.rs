@@ -9,7 +9,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// One failure. Its `Display` form is a single line.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The engine's: of a model, its files, its device, or what was asked of it.
+    /// The engine's: of a model, its files, its device or a parameter.
     #[error(transparent)]
     Engine(#[from] Engine),
     /// Of the HTTP interface.

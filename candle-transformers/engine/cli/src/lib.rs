@@ -74,7 +74,7 @@ impl Command {
     /// Runs the command until it ends.
     ///
     /// # Errors
-    /// Whatever went wrong, see [`Error`].
+    /// See [`Error`].
     pub fn run(self) -> Result<()> {
         match self {
             Self::Generate(args) => generate::run(args),

@@ -17,7 +17,7 @@ pub fn log_places_of_panics() {
     }));
 }
 
-/// What waits for sockets, on as many threads as there are processors.
+/// A runtime for sockets, with a thread for each processor.
 ///
 /// # Errors
 /// The system has no threads for it.

@@ -20,13 +20,13 @@ use tokio::sync::mpsc::{unbounded_channel, UnboundedReceiver, UnboundedSender};
 
 /// A model of speech.
 pub struct Speech {
-    /// What clients call it.
+    /// The name that clients use.
     pub name: String,
     /// The model.
     pub worker: SpeechWorker,
 }
 
-/// What becomes of a recording.
+/// A piece or the end of a transcript.
 enum Event {
     Segment(Segment),
     Done(candle_engine::Result<Transcript>),

@@ -116,7 +116,7 @@ impl Fields {
         }
     }
 
-    /// What was not taken.
+    /// The fields that were not taken.
     pub(super) fn into_map(self) -> Map<String, Value> {
         self.map
     }

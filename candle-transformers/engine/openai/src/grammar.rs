@@ -124,7 +124,7 @@ impl Format {
 }
 
 impl Grammars {
-    /// What keeps a text to a schema, which the field `place` has.
+    /// A constraint of a text to a schema, which the field `place` has.
     ///
     /// # Errors
     /// A schema that is none, or that is not supported.

@@ -236,7 +236,7 @@ impl Served {
     }
 }
 
-/// What a request is asked of.
+/// The server as one request sees it.
 struct Asked {
     served: Arc<Served>,
     /// The model that was loaded for it. It is the request's also if it is to be unloaded for another by now.

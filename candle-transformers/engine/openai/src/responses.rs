@@ -71,7 +71,7 @@ impl Prepared {
     }
 }
 
-/// What an answer repeats of its request.
+/// The fields of an answer that repeat its request.
 fn head(fields: &Fields) -> Map<String, Value> {
     let or = |name: &str, standard: Value| match fields.value(name) {
         Value::Null => standard,

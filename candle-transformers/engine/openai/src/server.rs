@@ -38,8 +38,8 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             connections: 512,
-            idle: Duration::from_secs(15),
-            drain: Duration::from_secs(10),
+            idle: Duration::from_secs(12),
+            drain: Duration::from_secs(8),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The models that write texts: loaded when they are asked for, and within a budget of memory.
+//! The models that write texts, loaded on request and within a budget of memory.
 
 use super::grammar::Grammars;
 use super::{ApiError, Error, Result};
@@ -8,12 +8,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// How often a model that has to go is asked whether its last answer is out.
+/// The time between two looks at whether a model that has to go has answered its last request.
 const LOOK: Duration = Duration::from_millis(10);
 
 /// A model that can be loaded again and again.
 pub struct TextSource {
-    /// What clients call it.
+    /// The name that clients use.
     pub name: String,
     /// The size of its weights in bytes.
     pub bytes: u64,
@@ -45,7 +45,7 @@ struct Slot {
 #[derive(Default)]
 struct State {
     model: Option<Arc<TextModel>>,
-    /// When it was last asked for.
+    /// When a request last named it.
     used: u64,
 }
 
@@ -91,8 +91,8 @@ impl Texts {
         Self::of(vec![slot], None)
     }
 
-    /// Several models, of which no more than `budget` bytes of weights are loaded at once: one that is asked for takes the place of those that
-    /// were not asked for the longest, once their answers are out. Without a budget each stays once it is loaded.
+    /// Several models, of which no more than `budget` bytes of weights are loaded at once: a requested model takes the place of those that
+    /// were not used for the longest time, once their answers are out. Without a budget each stays once it is loaded.
     ///
     /// # Errors
     /// No model, two of one name, or one that is larger than the budget.

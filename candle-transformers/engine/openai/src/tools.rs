@@ -32,7 +32,7 @@ pub(super) struct Tools {
 /// Where the fields of a function are.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Layout {
-    /// In an object of its own, `function`.
+    /// In an object, `function`.
     Nested,
     /// Beside its type.
     Flat,

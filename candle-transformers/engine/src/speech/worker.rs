@@ -18,7 +18,7 @@ const RECORDINGS: usize = 8;
 /// The longest recording, in seconds: its samples take 460 MB.
 pub const MAX_SECONDS: u64 = 2 * 60 * 60;
 
-/// What is asked of a recording.
+/// The parameters of a transcription.
 #[derive(Clone, Debug, Default)]
 pub struct Asked {
     /// The code of the language that is spoken, such as `de`; without one it is detected.
@@ -33,7 +33,7 @@ pub struct Asked {
     pub temperature: f64,
 }
 
-/// What a listener hears of its recording.
+/// A piece or the end of a transcript.
 pub enum Heard<'a> {
     /// A piece of the text, as soon as it is there.
     Segment(&'a Segment),
@@ -99,7 +99,7 @@ impl SpeechWorker {
     /// Transcribes the file `bytes` when its turn has come. `name` stands for it in messages, and its ending is a hint at the format.
     ///
     /// # Errors
-    /// No place is free for this owner, or the thread has stopped. All else is told to the listener.
+    /// No place is free for this owner, or the thread has stopped. All other errors go to the listener.
     pub fn begin(
         &self,
         owner: Owner,

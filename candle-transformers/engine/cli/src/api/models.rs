@@ -34,7 +34,7 @@ impl Loader {
         let dtype = self.dtype.map(FloatType::dtype);
         let backend = entry.load(files, dtype, &|bytes| bar.advance(bytes))?;
         bar.finish(&format!("{name} on {}", describe(backend.device())));
-        let engine = BatchEngine::new(Arc::new(backend), self.settings.clone())?;
+        let engine = BatchEngine::new(Arc::new(backend), self.settings)?;
         Ok((engine, template))
     }
 }

@@ -89,7 +89,7 @@ impl Events {
         fields
     }
 
-    /// What comes before the first token.
+    /// The events before the first token.
     pub(super) fn begin(&mut self) -> Vec<Value> {
         let response = json!({ "response": self.head });
         vec![
@@ -98,7 +98,7 @@ impl Events {
         ]
     }
 
-    /// What comes of an event of the engine.
+    /// The events for one of the engine.
     pub(super) fn take(&mut self, event: Event) -> Vec<Value> {
         let mut out = Vec::new();
         match event {

@@ -56,7 +56,7 @@ impl Choice {
             }
         };
         match names.is_empty() {
-            true => Err(wrong("there are no tools to choose from".to_string())),
+            true => Err(wrong("found no tools to choose from".to_string())),
             false => Ok(choice),
         }
     }
@@ -99,7 +99,7 @@ impl Tools {
         }
     }
 
-    /// What a call begins with where `template` teaches the form of Hermes.
+    /// The beginning of a call where `template` teaches the form of Hermes.
     pub(in super::super) fn begins(&self, template: &str) -> &'static str {
         const BEGIN: &str = "<tool_call>\n";
         let has_to = matches!(self.choice, Choice::Required | Choice::One(_));

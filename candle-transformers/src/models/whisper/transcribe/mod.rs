@@ -218,7 +218,7 @@ pub struct Transcriber {
     device: Device,
 }
 
-/// Whether a model can do what is asked for.
+/// Whether a model can do the task.
 fn check(special: &Special, options: &Options) -> Result<()> {
     if options.temperatures.is_empty() {
         bail!("whisper: no temperatures; use 0 for greedy decoding")
@@ -262,7 +262,7 @@ impl Transcriber {
         })
     }
 
-    /// What is asked for.
+    /// The options in use.
     pub fn options(&self) -> &Options {
         &self.options
     }
@@ -297,7 +297,7 @@ impl Transcriber {
         self.transcribe_while(samples, || Ok(()), heard)
     }
 
-    /// As [`Self::transcribe`]; `go_on` is asked before each window, also where nobody speaks, and ends it with an error.
+    /// As [`Self::transcribe`]; `go_on` is called before each window, also where nobody speaks, and ends it with an error.
     ///
     /// # Errors
     /// The device fails, or `go_on` or `heard` does.
