@@ -68,7 +68,7 @@ impl Input {
     }
 }
 
-/// What a request asks for, with its parameters.
+/// A job by its sort, with its parameters.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Task {
     /// A text that follows the inputs.
@@ -78,7 +78,7 @@ pub enum Task {
 }
 
 impl Task {
-    /// The name of the model that is asked for.
+    /// The name of the requested model.
     pub fn model(&self) -> Option<&str> {
         match self {
             Self::Text(params) => params.model.as_deref(),
@@ -179,7 +179,7 @@ impl JobRequest {
         is_prompt.then(|| content.to_string())
     }
 
-    /// What is to be done, if text can be the answer to this request.
+    /// The job with its parameters, if text can be the answer to this request.
     ///
     /// # Errors
     /// No prompt, other inputs than the address of one recording, an output that is no text, and the first parameter that does not fit.

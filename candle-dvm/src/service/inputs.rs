@@ -95,7 +95,7 @@ pub async fn recording(request: &JobRequest, settings: &Settings) -> Result<Reco
     fetched.await.map_err(problem)
 }
 
-/// What a customer is told of an address that could not be fetched.
+/// The message to a customer whose address could not be fetched.
 fn fetch_problem(problem: String, request: &JobRequest) -> String {
     match request.encryption {
         None => problem,

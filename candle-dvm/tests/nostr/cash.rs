@@ -200,7 +200,7 @@ fn daemon(relay: &TestRelay, dir: &Path, mint: &Mint) -> Daemon {
     Daemon::start(&[&relay.url], dir, &["--config", config.to_str().unwrap()])
 }
 
-/// What `candle-dvm cashu` prints.
+/// The output of `candle-dvm cashu`.
 fn cashu(dir: &Path, args: &[&str]) -> String {
     let data = dir.join("data").display().to_string();
     stdout(&run(&[&["cashu"], args, &["--data-dir", &data]].concat()))

@@ -216,7 +216,7 @@ pub struct Transcriber {
     device: Device,
 }
 
-/// Whether a model can do what is asked for.
+/// Checks that a model can do these.
 fn check(special: &Special, options: &Options) -> Result<()> {
     if options.temperatures.is_empty() {
         bail!("whisper: no temperatures; use 0 for greedy decoding")
@@ -260,7 +260,7 @@ impl Transcriber {
         })
     }
 
-    /// What is asked for.
+    /// The current options.
     pub fn options(&self) -> &Options {
         &self.options
     }
@@ -295,7 +295,7 @@ impl Transcriber {
         self.transcribe_while(samples, || Ok(()), heard)
     }
 
-    /// As [`Self::transcribe`]; `go_on` is asked before each window, also where nobody speaks, and ends it with an error.
+    /// As [`Self::transcribe`]; `go_on` runs before each window, also where nobody speaks, and ends it with an error.
     ///
     /// # Errors
     /// The device fails, or `go_on` or `heard` does.
