@@ -36,7 +36,7 @@ enum Command {
     },
 }
 
-/// What is to be sent; `None` is everything.
+/// How much to send; `None` is everything.
 #[derive(Clone, Debug)]
 struct Amount(Option<u64>);
 

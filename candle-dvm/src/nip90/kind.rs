@@ -1,4 +1,4 @@
-//! The sorts of jobs: what is asked for under which kind of event.
+//! The sorts of jobs, and their kinds of events.
 
 use super::ReadError;
 use nostr::prelude::Event;
@@ -30,7 +30,7 @@ impl JobKind {
         self.request() + 1000
     }
 
-    /// What it is called in sentences.
+    /// Its name in sentences.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Text => "text generation",

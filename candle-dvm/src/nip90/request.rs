@@ -7,7 +7,7 @@
 //! 3. The content, of a request that is not encrypted and has no parameter that is foreign to text: often it is a title for people, and with
 //!    such parameters a job of another sort.
 //!
-//! A request without any of them, with an input of an unknown type, or with an output that is no text
+//! A request without any of them, with an input of an unknown type, or with an output other than text
 //! ([`super::ReadError::is_other_job`]) is left to others unless it names this provider.
 
 use super::crypto::{decrypt, Scheme};
@@ -68,7 +68,7 @@ impl Input {
     }
 }
 
-/// What a request asks for, with its parameters.
+/// A job by its sort, with its parameters.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Task {
     /// A text that follows the inputs.
@@ -78,7 +78,7 @@ pub enum Task {
 }
 
 impl Task {
-    /// The name of the model that is asked for.
+    /// The name of the requested model.
     pub fn model(&self) -> Option<&str> {
         match self {
             Self::Text(params) => params.model.as_deref(),
@@ -102,7 +102,7 @@ pub struct JobRequest {
     pub bid_msat: Option<u64>,
     /// Where the customer wants the answers.
     pub relays: Vec<String>,
-    /// The providers that are asked; empty means any.
+    /// The providers of the request; empty means any.
     pub providers: Vec<PublicKey>,
     /// When the job stops to matter.
     pub expiration: Option<u64>,
@@ -179,10 +179,10 @@ impl JobRequest {
         is_prompt.then(|| content.to_string())
     }
 
-    /// What is to be done, if text can be the answer to this request.
+    /// The job with its parameters, if text can be the answer to this request.
     ///
     /// # Errors
-    /// No prompt, other inputs than the address of one recording, an output that is no text, and the first parameter that does not fit.
+    /// No prompt, other inputs than the address of one recording, an output other than text, and the first parameter that does not fit.
     pub fn task(&self) -> Result<Task, ReadError> {
         let first = self.inputs.first().ok_or(ReadError::Missing("i"))?;
         let output = self.output.as_deref().unwrap_or_default();
@@ -205,7 +205,7 @@ impl JobRequest {
         }
     }
 
-    /// Whether `provider` is among those that are asked.
+    /// Whether `provider` is among the providers of the request.
     pub fn is_for(&self, provider: &PublicKey) -> bool {
         self.providers.is_empty() || self.providers.contains(provider)
     }

@@ -3,7 +3,7 @@
 use super::params::{name, yes_or_no};
 use super::ReadError;
 
-/// What a request asks of a transcription.
+/// The parameters of a transcription.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SpeechParams {
     /// The model's name.

@@ -25,7 +25,7 @@ pub trait Payment: Send + Sync {
         true
     }
 
-    /// What takes tokens that come with requests, if something does.
+    /// The part that takes tokens of requests, if there is one.
     fn cash(&self) -> Option<&dyn Cash> {
         None
     }
@@ -33,7 +33,7 @@ pub trait Payment: Send + Sync {
 
 /// The tokens of a job that was paid with one.
 pub struct Money {
-    /// What was paid beyond the price.
+    /// The change.
     pub change: Option<String>,
     /// Everything.
     pub all: Option<String>,
@@ -44,7 +44,7 @@ pub trait Cash: Send + Sync {
     /// The mints whose tokens are taken.
     fn mints(&self) -> Vec<String>;
 
-    /// Whether a token may be worth the price, as far as it says itself.
+    /// Whether a token claims to be worth the price.
     ///
     /// # Errors
     /// Why not.
@@ -53,11 +53,11 @@ pub trait Cash: Send + Sync {
     /// Whether a job's token was taken, or may have been.
     fn has(&self, job: JobId) -> bool;
 
-    /// Takes a job's token, once: what a call before a crash has begun is brought to its end. It returns when it is certain what has
+    /// Takes a job's token, once: a call that a crash interrupted is continued. It returns when it is certain what has
     /// become of the token.
     fn redeem<'a>(&'a self, job: JobId, token: &'a str) -> Boxed<'a, Result<(), String>>;
 
-    /// What is held for a job without an answer.
+    /// The money that is held for a job without an answer.
     ///
     /// # Errors
     /// It cannot be read; this is for the operator.
@@ -96,9 +96,9 @@ impl Payment for Free {
 
 /// Invoices of a wallet, where there is one, and tokens.
 pub struct WithCash<C> {
-    /// What makes invoices.
+    /// Makes invoices.
     pub wallet: Option<Box<dyn Payment>>,
-    /// What takes tokens.
+    /// Takes tokens.
     pub cash: C,
     /// The price of a job, in thousandths of a satoshi.
     pub price_msat: u64,

@@ -26,7 +26,7 @@ pub async fn get(
 /// The same, of a text.
 ///
 /// # Errors
-/// As for [`get`], and bytes that are no UTF-8.
+/// As for [`get`], and bytes other than UTF-8.
 pub async fn get_text(
     url: &Url,
     accept: &str,
@@ -40,7 +40,7 @@ pub async fn get_text(
 /// Bytes as text.
 ///
 /// # Errors
-/// They are no UTF-8.
+/// They are not UTF-8.
 pub fn text(bytes: Vec<u8>) -> Result<String, String> {
     String::from_utf8(bytes).map_err(|_| "not UTF-8 text".to_string())
 }

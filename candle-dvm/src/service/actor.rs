@@ -38,7 +38,7 @@ pub(super) const CANCELLATIONS: &str = "cancellations";
 
 /// What tasks tell the service.
 pub enum Message {
-    /// What a job needs is there, or why it is not.
+    /// A job is ready to run, or the reason why it cannot.
     Prepared(JobId, std::result::Result<Ready, String>),
     /// The relays that customers read; none where there is no list.
     RelayLists(Vec<(PublicKey, Vec<String>)>),

@@ -95,7 +95,7 @@ pub async fn recording(request: &JobRequest, settings: &Settings) -> Result<Reco
     fetched.await.map_err(problem)
 }
 
-/// What a customer is told of an address that could not be fetched.
+/// The message to a customer whose address could not be fetched.
 fn fetch_problem(problem: String, request: &JobRequest) -> String {
     match request.encryption {
         None => problem,
@@ -166,7 +166,7 @@ async fn event(
 
 /// Why there is no result of a job.
 enum Absent {
-    /// What names it is no event's id.
+    /// The name is not the id of an event.
     NoId,
     /// None came in time.
     NoResult,

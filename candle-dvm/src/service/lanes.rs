@@ -17,7 +17,7 @@ pub(super) struct Lanes {
 }
 
 impl Lanes {
-    /// With at most so many jobs of text at once, and one of speech.
+    /// With at most `texts` jobs of text at once, and one of speech.
     pub(super) fn new(texts: usize) -> Self {
         let lane = |most| Lane {
             queue: FairQueue::default(),

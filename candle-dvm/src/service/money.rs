@@ -6,7 +6,7 @@ use crate::jobs::{Entry, Invoice, JobId, Stage};
 use crate::nip90::{Feedback, JobRequest, Status};
 use crate::{Error, Result};
 
-/// What customers are told whose job they cancelled and who get their money back.
+/// The error for customers who cancelled their job and get their money back.
 pub(super) const CANCELLED: &str = "cancelled; the token with this answer is what you paid";
 
 impl Service {

@@ -10,13 +10,13 @@ use std::sync::Arc;
 
 /// A sound file as it was fetched.
 pub struct Recording {
-    /// What it is called in messages; its ending is a hint at the format.
+    /// Its name in messages; the ending is a hint at the format.
     pub name: String,
     /// The file.
     pub bytes: Vec<u8>,
 }
 
-/// What hears. It is called from several threads, transcribes one recording at a time, and blocks the thread that it runs on.
+/// A speech model. It is called from several threads, transcribes one recording at a time, and blocks the thread that it runs on.
 pub trait Listener: Send + Sync + 'static {
     /// Codes of the languages that it knows.
     fn languages(&self) -> &[&'static str];
@@ -30,7 +30,7 @@ pub trait Listener: Send + Sync + 'static {
     /// A format that is not known, and a recording that is too long.
     fn check(&self, recording: &Recording) -> EngineResult<()>;
 
-    /// Transcribes a recording. Each piece of text is told when it is there, and before each window an empty one, to ask whether to go on.
+    /// Transcribes a recording. Calls `on_piece` with each piece of text, and before each window with an empty one, and stops if it says so.
     ///
     /// # Errors
     /// Failures of the device, and that it was to stop.
@@ -42,7 +42,7 @@ pub trait Listener: Send + Sync + 'static {
     ) -> EngineResult<Product>;
 }
 
-/// What a job has come to.
+/// The outcome of a job.
 pub struct Product {
     /// The answer.
     pub text: String,
@@ -66,11 +66,11 @@ impl From<Completion> for Product {
     }
 }
 
-/// What a job needs to run, when all of it is there.
+/// A job that is ready to run.
 pub enum Ready {
     /// A prompt, for a language model.
     Text(Arc<dyn Generator>, CompletionRequest),
-    /// A recording and what is asked of it, for a speech model.
+    /// A recording and its parameters, for a speech model.
     Speech(Arc<dyn Listener>, Recording, SpeechParams),
 }
 
@@ -111,7 +111,7 @@ pub(super) struct SpeechOffer {
 }
 
 impl SpeechOffer {
-    /// What of a request it cannot do, in a line that quotes nothing of it.
+    /// The first parameter that it cannot satisfy, in a line that quotes nothing of it.
     pub(super) fn problem(&self, asked: &SpeechParams) -> Option<String> {
         let languages = self.listener.languages();
         let knows = |code: &String| languages.contains(&code.as_str());

@@ -15,7 +15,7 @@ use std::time::Instant;
 /// A Whisper that is loaded.
 pub struct Whisper {
     transcriber: Mutex<Transcriber>,
-    /// What it does where a request says nothing.
+    /// The options where a request says nothing.
     standard: Options,
     languages: Vec<&'static str>,
     translates: bool,
@@ -87,7 +87,7 @@ impl Listener for Whisper {
         let on_piece = std::cell::RefCell::new(on_piece);
         let tell = |piece: &str| match (on_piece.borrow_mut())(piece) {
             ControlFlow::Continue(()) => Ok(()),
-            ControlFlow::Break(()) => Err(CoreError::msg("it was told to stop")),
+            ControlFlow::Break(()) => Err(CoreError::msg("stopped")),
         };
         let heard = |segment: &Segment| {
             let piece = match (asked.json, asked.timestamps) {

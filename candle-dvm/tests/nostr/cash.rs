@@ -60,10 +60,8 @@ fn coins(token: &str) -> u64 {
 
 fn failed(relay: &TestRelay, customer: &Customer, job: &Event) -> Feedback {
     error(relay, customer, job);
-    let all = feedback(relay, customer, job).into_iter();
-    all.filter(|told| told.status == Status::Error)
-        .next_back()
-        .unwrap()
+    let mut all = feedback(relay, customer, job).into_iter();
+    all.rfind(|told| told.status == Status::Error).unwrap()
 }
 
 #[test]
@@ -200,7 +198,7 @@ fn daemon(relay: &TestRelay, dir: &Path, mint: &Mint) -> Daemon {
     Daemon::start(&[&relay.url], dir, &["--config", config.to_str().unwrap()])
 }
 
-/// What `candle-dvm cashu` prints.
+/// The output of `candle-dvm cashu`.
 fn cashu(dir: &Path, args: &[&str]) -> String {
     let data = dir.join("data").display().to_string();
     stdout(&run(&[&["cashu"], args, &["--data-dir", &data]].concat()))

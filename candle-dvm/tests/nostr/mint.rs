@@ -39,7 +39,7 @@ impl Mint {
         }
     }
 
-    /// What a wallet gets for a token, or nothing if it is not worth anything any more.
+    /// The worth of a token to a wallet, or nothing if it is spent.
     pub fn receive(&self, token: &str) -> Option<u64> {
         match self {
             Self::Own(mint) => mint.receive(token),
@@ -115,7 +115,7 @@ impl OwnMint {
         }
     }
 
-    /// How often it was asked for something.
+    /// The number of requests so far.
     pub fn asked(&self) -> usize {
         self.state.lock().unwrap().asked
     }
@@ -288,7 +288,7 @@ impl Nutshell {
             .env("MINT_BACKEND_BOLT11_SAT", "FakeWallet")
             .env("FAKEWALLET_BRR", "true")
             .env("FAKEWALLET_DELAY_INCOMING_PAYMENT", "0")
-            .env("MINT_PRIVATE_KEY", "a test's")
+            .env("MINT_PRIVATE_KEY", "of a test")
             .env("MINT_LISTEN_HOST", "127.0.0.1")
             .env("MINT_LISTEN_PORT", port.to_string())
             .env("MINT_DATABASE", folder.path().join("mint"))
@@ -310,7 +310,7 @@ impl Nutshell {
         mint
     }
 
-    /// What the wallet prints.
+    /// The wallet's output.
     fn try_wallet(&self, args: &[&str]) -> Result<String, String> {
         let output = Command::new(self.venv.join("bin/cashu"))
             .args(["-h", &self.url, "-y"])

@@ -43,7 +43,7 @@ fn tone(folder: &Folder) -> Vec<u8> {
     std::fs::read(folder.at("tone.wav")).unwrap()
 }
 
-/// What `candle-dvm transcribe` says of the tone.
+/// The output of `candle-dvm transcribe` for the tone.
 fn transcribed(folder: &Folder) -> Value {
     let (tone, model) = (folder.at("tone.wav"), folder.path().display().to_string());
     let args = [
@@ -142,7 +142,7 @@ fn a_recording_has_one_result_though_the_service_is_killed() {
 }
 
 #[test]
-fn what_is_no_recording_for_this_service_is_refused_with_its_reason() {
+fn unsuitable_recordings_are_refused_with_their_reason() {
     let folder = Folder::new();
     let whisper = SpeechFiles::open(folder.path()).unwrap();
     let whisper = whisper.load(&Device::Cpu, None, Default::default());

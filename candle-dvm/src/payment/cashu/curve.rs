@@ -38,7 +38,7 @@ pub fn point(secret: &str) -> Result<PublicKey, String> {
 /// A secret's point behind the blinding factor `r`: what the mint gets to sign.
 ///
 /// # Errors
-/// The sum is no point, which no factor drawn at random gives.
+/// The sum is the point at infinity, which no factor drawn at random gives.
 pub fn blind(secret: &str, r: &SecretKey) -> Result<PublicKey, String> {
     let mask = PublicKey::from_secret_key(&Secp256k1::new(), r);
     point(secret)?.combine(&mask).map_err(|err| err.to_string())

@@ -1,4 +1,4 @@
-//! What a mint is asked, over HTTP: its keys (NUT-01, NUT-02), to swap coins (NUT-03), and what it signed before (NUT-09).
+//! Requests to a mint, over HTTP: its keys (NUT-01, NUT-02), to swap coins (NUT-03), and what it signed before (NUT-09).
 
 use super::curve::{blind, from_hex, hex, unblind};
 use super::token::Proof;
@@ -17,7 +17,7 @@ const MOST: usize = 4 << 20;
 /// The codes of mints for coins that another request is about to spend: that one may be ours.
 const PENDING: [u64; 2] = [11002, 11004];
 
-/// Why a mint did not do what it was asked.
+/// Why a mint did not do a request.
 pub enum Failure {
     /// It says no, and why.
     Refused(String),
@@ -25,7 +25,7 @@ pub enum Failure {
     Unknown(String),
 }
 
-/// A coin to come: what the mint is asked to sign, and what makes a coin of the signature.
+/// A coin to come: the message for the mint to sign, and the secrets that make a coin of the signature.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct Output {
     amount: u64,
@@ -129,7 +129,7 @@ impl Keyset {
         all.find(|id| id.starts_with(short))
     }
 
-    /// What it costs to spend coins, in their unit.
+    /// The fee for spending coins, in their unit.
     pub fn fee(&self, proofs: &[Proof]) -> u64 {
         let fee = |proof: &Proof| self.fees.get(&proof.id).copied().unwrap_or(0);
         let all = proofs.iter().map(fee).fold(0u64, u64::saturating_add);

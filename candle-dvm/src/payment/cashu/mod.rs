@@ -1,10 +1,10 @@
 //! Payment by Cashu tokens (NUT-00 to NUT-03, NUT-09, NUT-11), which come with requests.
 //!
 //! A token is swapped at its mint for coins that nobody else knows, in one request: the price, and the change, which goes back with the
-//! answer. What the mint is asked to sign is on disk before the mint is asked, so that the coins can be had after a crash as well. Coins of a job without an
+//! answer. The request is on disk before it is sent, so that the coins can be had after a crash as well. Coins of a job without an
 //! answer are held: a result makes the price the operator's, an error gives everything back.
 //!
-//! - `token`: tokens as text. `curve`: blind signatures. `mint`: what a mint is asked. [`purse`]: coins on disk. [`send`]: how the operator gets them out.
+//! - `token`: tokens as text. `curve`: blind signatures. `mint`: requests to a mint. [`purse`]: coins on disk. [`send`]: how the operator gets them out.
 
 mod curve;
 mod mint;
@@ -29,7 +29,7 @@ use url::Url;
 
 /// The unit of coins that are taken.
 const UNIT: &str = "sat";
-/// Between two questions to a mint that may have done what it was asked, at first and at most.
+/// Between two requests to a mint that may have done the first, at first and at most.
 const PATIENCE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
 /// Takes tokens of some mints.
@@ -93,7 +93,7 @@ impl Till {
         Ok((mint, token))
     }
 
-    /// What opens a coin: a signature, if it is locked to our key.
+    /// The witness of a coin: a signature, if it is locked to our key.
     fn witness(&self, proof: &Proof) -> std::result::Result<Option<String>, String> {
         let secret: Option<(String, serde_json::Value)> = serde_json::from_str(&proof.secret).ok();
         let Some((kind, lock)) = secret else {
@@ -113,7 +113,7 @@ impl Till {
         ))
     }
 
-    /// What the mint is to be asked for.
+    /// The swap to request of the token's mint.
     async fn plan(&self, text: &str) -> std::result::Result<Plan, String> {
         let (mint, token) = self.token(text)?;
         let keyset = Keyset::of(&mint, UNIT).await;

@@ -8,7 +8,7 @@ use std::fs::{DirBuilder, File};
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
-/// What has become of coins.
+/// The state of coins.
 #[derive(Clone, Copy)]
 pub enum Shelf {
     /// A [`Plan`] that the mint may have carried out.
@@ -34,7 +34,7 @@ impl Shelf {
     }
 }
 
-/// What a mint is to give for coins. With it the coins can be had also if the answer was lost.
+/// A swap at a mint. With it the new coins can be had also if the answer was lost.
 #[derive(Serialize, Deserialize)]
 pub struct Plan {
     pub(super) mint: String,
@@ -51,7 +51,7 @@ pub struct Coins {
     pub(super) unit: String,
     /// The price of a job, or what was sent.
     pub(super) price: Vec<Proof>,
-    /// What was paid beyond it.
+    /// The coins beyond it.
     pub(super) change: Vec<Proof>,
     /// Secrets of coins that are gone with it.
     #[serde(default)]
@@ -141,7 +141,7 @@ impl Purse {
         write().map_err(|err: std::io::Error| format!("{}: {err}", file.display()))
     }
 
-    /// What was kept under a name.
+    /// The value under a name.
     ///
     /// # Errors
     /// A file that cannot be read.

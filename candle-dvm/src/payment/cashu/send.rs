@@ -8,10 +8,10 @@ use rand::RngCore;
 use std::collections::{BTreeMap, BTreeSet};
 use url::Url;
 
-/// What names the files of what was sent.
+/// The beginning of the names of sent coins' files.
 const SENT: &str = "send-";
 
-/// What was earned and is not sent, by mint.
+/// The coins that were earned and not sent, by mint.
 ///
 /// # Errors
 /// A file that cannot be read.

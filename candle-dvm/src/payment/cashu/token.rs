@@ -27,12 +27,12 @@ pub struct Proof {
     pub amount: u64,
     /// The id of the keys that signed it.
     pub id: String,
-    /// What it was made for.
+    /// A text, usually random, that the mint has signed.
     pub secret: String,
     /// The mint's signature, a point.
     #[serde(rename = "C")]
     pub c: String,
-    /// What opens a coin that is locked.
+    /// The signatures that open a locked coin.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub witness: Option<String>,
 }
@@ -42,7 +42,7 @@ pub struct Proof {
 pub struct Token {
     /// The mint's address.
     pub mint: String,
-    /// What amounts count, such as `sat`.
+    /// The unit of amounts, such as `sat`.
     pub unit: String,
     /// The coins.
     pub proofs: Vec<Proof>,
@@ -243,5 +243,63 @@ fn repeat<'b>(
             }
             decoder.skip()
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 10 sat of a mint that is gone, as PyPI's wallet writes them.
+    const FOREIGN: &str = "cashuBo2F0gaJhaUgAa4uVh0VQn2FwgqNhYQhhc3hAZDBkMjUzMmU4NDkzMjMwMzRkN2UwNzdhYzYxNjcyNWYwZTQyNjhhZjQ3ZmM1Mjg5ZjJlZDBlNzdmY2RlMWM1NmFjWCEDw2EWhh2anQgsbzUUbgnPQzZ6jQ_ZdM7vTO9cHEcN11KjYWECYXN4QDYzMWZhYmIxMDE4NWVjYWRmOGVkMzRjZjUxYTU2M2FhMDFiZTcwMDAxMmFjMjAxYjFmYzFhMzYwMGE2OGNkYTdhY1ghA2Xlcq54N5FHWuWAfDc6vv6VZ4h-PM-ZA9TW1X-1jpR0YW12aHR0cDovLzEyNy4wLjAuMTozMzM4MGF1Y3NhdA";
+
+    fn problem(text: &str) -> String {
+        Token::read(text).err().expect("a problem")
+    }
+
+    #[test]
+    fn a_wallets_token_reads_and_what_is_written_reads_back() {
+        let token = Token::read(FOREIGN).unwrap();
+        assert_eq!(
+            (token.mint.as_str(), token.unit.as_str(), token.amount()),
+            ("http://127.0.0.1:33380", "sat", Some(10))
+        );
+        assert_eq!(token.proofs[0].id, "006b8b958745509f");
+        let mut locked = token.clone();
+        locked.proofs[1].witness = Some("{}".to_string());
+        locked.proofs[1].id = "00ad268c4d1f5826".to_string();
+        for written in [token, locked] {
+            let text = written.write().unwrap();
+            assert!(Token::read(&format!(" cashu:{text}\n")).unwrap() == written);
+        }
+    }
+
+    #[test]
+    fn older_tokens_are_json() {
+        let json = |entries: &str| {
+            let json = format!(r#"{{"token":[{entries}],"memo":"a"}}"#);
+            format!("cashuA{}", BASE64.encode(json))
+        };
+        let entry =
+            r#"{"mint":"https://a","proofs":[{"amount":2,"id":"00","secret":"s","C":"02"}]}"#;
+        let token = Token::read(&json(entry)).unwrap();
+        assert_eq!((token.unit.as_str(), token.amount()), ("sat", Some(2)));
+        assert!(problem(&json(&format!("{entry},{entry}"))).contains("several mints"));
+        assert!(problem(&json(r#"{"mint":"https://a","proofs":[]}"#)).contains("0 coins"));
+    }
+
+    #[test]
+    fn other_texts_are_refused_and_not_quoted() {
+        for end in 6..FOREIGN.len() {
+            assert!(Token::read(&FOREIGN[..end]).is_err(), "{end}");
+        }
+        for wrong in ["", "cashuC", "cashuAhello", "cashuB\u{e9}", "cashuB//"] {
+            assert!(problem(wrong).starts_with("not a Cashu token"), "{wrong}");
+        }
+        // A map that claims to have more entries than there are numbers.
+        let endless = [&[0xbb][..], &[0xff; 8]].concat();
+        assert!(problem(&format!("cashuB{}", BASE64.encode(endless))).starts_with("not a"));
+        let long = format!("cashuA{}", "a".repeat(MOST_BYTES));
+        assert!(problem(&long).contains("bytes"));
     }
 }

@@ -53,7 +53,7 @@ impl Error {
         Self::Service(problem.to_string())
     }
 
-    /// Whether the reader of standard output has gone away (`… | head -1`), which is no failure.
+    /// Whether the reader of standard output has gone away (`… | head -1`); that is not a failure.
     pub fn is_closed_stdout(&self) -> bool {
         matches!(self, Self::Stdout(err) if err.kind() == std::io::ErrorKind::BrokenPipe)
     }

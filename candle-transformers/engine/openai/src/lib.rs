@@ -160,7 +160,7 @@ fn routes(served: Arc<Served>) -> Router {
 /// Answers until `stop` is ready, and then until what runs has ended or [`Limits::drain`] is over.
 ///
 /// # Errors
-/// The engine fails, see [`BatchEngine::failure`]: then everybody is told, and whoever called starts anew.
+/// The engine fails, see [`BatchEngine::failure`]: then all requests end with an error, and the caller starts anew.
 pub async fn serve(
     listener: tokio::net::TcpListener,
     mut served: Served,

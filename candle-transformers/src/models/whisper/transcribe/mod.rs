@@ -65,7 +65,7 @@ use words::Alignment;
 const FRAMES: usize = 2;
 /// When a piece of text is said, in seconds from the start of its window, and its tokens with the times around it.
 type Piece = (std::ops::Range<f64>, Vec<u32>);
-/// Above this temperature a text is no prompt for the next window.
+/// Above this temperature a text does not become the prompt for the next window.
 const TRUSTED: f64 = 0.5;
 
 /// A network of dense or quantised weights.
@@ -218,7 +218,7 @@ pub struct Transcriber {
     device: Device,
 }
 
-/// Whether a model can do the task.
+/// Checks that a model can do these.
 fn check(special: &Special, options: &Options) -> Result<()> {
     if options.temperatures.is_empty() {
         bail!("whisper: no temperatures; use 0 for greedy decoding")
@@ -262,7 +262,7 @@ impl Transcriber {
         })
     }
 
-    /// The options in use.
+    /// The current options.
     pub fn options(&self) -> &Options {
         &self.options
     }
@@ -297,7 +297,7 @@ impl Transcriber {
         self.transcribe_while(samples, || Ok(()), heard)
     }
 
-    /// As [`Self::transcribe`]; `go_on` is called before each window, also where nobody speaks, and ends it with an error.
+    /// As [`Self::transcribe`]; `go_on` runs before each window, also where nobody speaks, and ends it with an error.
     ///
     /// # Errors
     /// The device fails, or `go_on` or `heard` does.
