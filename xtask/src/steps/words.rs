@@ -71,7 +71,7 @@ const PHRASES: &[Phrase] = &[
         3,
     ),
     ("is asked", "the active voice: request, query, poll", 113),
-    ("are asked", "the active voice: request, query, poll", 31),
+    ("are asked", "the active voice: request, query, poll", 30),
     (
         "was asked",
         "requested, or the active voice: request, query, poll",
@@ -87,7 +87,7 @@ const PHRASES: &[Phrase] = &[
     (
         SUMMARY,
         "the name of the thing: `Minimum number of rows`, since docs.rs shows this line alone",
-        961,
+        960,
     ),
 ];
 
