@@ -189,7 +189,7 @@ fn the_program_takes_a_name() {
         &[
             "no/such/folder",
             "no such file or folder",
-            "owner/name[@revision][:file.gguf]",
+            candle_engine::model::FORM,
         ],
     );
     assert_eq!(place.server.requests(), Vec::<String>::new());

@@ -100,7 +100,13 @@ fn files_below(folder: &Path) -> Vec<PathBuf> {
 #[test]
 fn what_is_pulled_is_listed_and_removed() {
     let place = Place::new();
-    assert_eq!(place.names(), Vec::<String>::new());
+    let empty = place.run(&["list"]);
+    assert!(empty.status.success() && empty.stdout.is_empty());
+    let said = String::from_utf8(empty.stderr).unwrap();
+    assert!(
+        said.contains("no models in") && said.contains("pull"),
+        "{said}"
+    );
     let folder = place.pull("us/demo");
     assert!(folder.join("model.safetensors").exists(), "{folder:?}");
     let file = place.pull("hf.co/us/demo:q8_0");

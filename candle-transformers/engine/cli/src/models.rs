@@ -68,6 +68,13 @@ fn list(hub: &Hub, json: bool) -> Result<()> {
     if json {
         return print_json(&repos);
     }
+    if repos.is_empty() {
+        note(&format!(
+            "no models in {}; `models pull NAME` downloads one",
+            hub.cache.display()
+        ));
+        return Ok(());
+    }
     let mut rows = Vec::new();
     for repo in &repos {
         let models = repo.models.iter();

@@ -48,7 +48,7 @@ use network::{Files, Network};
 use std::path::{Path, PathBuf};
 
 /// The form of a model's name on the Hugging Face Hub, for messages.
-pub const FORM: &str = "owner/name[@revision][:file.gguf]";
+pub const FORM: &str = "owner/name[@revision][:file.gguf or :FORMAT, such as :Q4_K_M]";
 
 /// Where a model comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
