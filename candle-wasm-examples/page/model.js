@@ -197,7 +197,7 @@ function showProgress(box, { name, done, size }) {
 }
 
 /** Files from `input`, or dropped on `drop`; `onChoose` gets a list of them. */
-function takeFiles(input, drop, onChoose) {
+export function takeFiles(input, drop, onChoose) {
     input.onchange = () => onChoose([...input.files]);
     // A file that misses the field must not replace the page.
     document.ondragover = event => event.preventDefault();

@@ -19,7 +19,7 @@ struct Module {
     most: Option<usize>,
 }
 
-const MODULES: [Module; 3] = [
+const MODULES: [Module; 4] = [
     Module {
         krate: "candle-wasm",
         to: "candle-wasm",
@@ -30,6 +30,12 @@ const MODULES: [Module; 3] = [
         to: "embeddings/wasm",
         most: Some(1_740_000),
     },
+    // In the npm package, beside the module of language models, which does not grow by it.
+    Module {
+        krate: "transcribe",
+        to: "candle-wasm/speech",
+        most: Some(1_800_000),
+    },
     Module {
         krate: "ops",
         to: "ops/wasm",
@@ -38,7 +44,7 @@ const MODULES: [Module; 3] = [
 ];
 
 /// Folders with a `page`.
-const PAGES: [&str; 5] = ["chat", "llm", "embeddings", "ops", "dvm"];
+const PAGES: [&str; 6] = ["chat", "llm", "transcribe", "embeddings", "ops", "dvm"];
 
 /// A module is built for processors' vectors and without: a browser takes what it can.
 const BUILDS: [(&str, &[&str]); 2] = [("simd", &["-Ctarget-feature=+simd128"]), ("plain", &[])];

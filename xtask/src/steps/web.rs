@@ -4,6 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+use super::weights::speech;
 use super::{chrome, nostr};
 use crate::command::{cmd, Cmd};
 use crate::install;
@@ -70,6 +71,7 @@ pub fn ahead_published() -> Result<(), String> {
 fn prepared() -> Result<(), String> {
     node_folder(TESTS)?;
     nostr::tools()?;
+    speech::heard_by_reference()?;
     Ok(())
 }
 
@@ -109,6 +111,7 @@ fn tried(browser: &str, modules: Modules) -> Result<String, String> {
     let similarity = bert_similarity()?;
     let tests = node_folder(TESTS)?;
     let nostr = nostr::tools()?;
+    let speech = speech::heard_by_reference()?;
     let server = Server::start()?;
     let run = cmd(&format!(
         "node {}/run.mjs {} {TARGET}/screenshots",
@@ -120,7 +123,8 @@ fn tried(browser: &str, modules: Modules) -> Result<String, String> {
     .env(variable, install::path_of(program)?)
     .env("CHROME_ARGS", chrome::ARGS.join(" "))
     .env("BERT_SIMILARITY", similarity.display().to_string())
-    .env("NOSTR", nostr.display().to_string());
+    .env("NOSTR", nostr.display().to_string())
+    .env("SPEECH", speech.display().to_string());
     let tally = testing::tally(&run, browser)?;
     Ok(format!(
         "{} passed; screenshots in {TARGET}/screenshots",

@@ -2,7 +2,7 @@
 //! transcribe`, and one that names what is in a picture, through the example `classify`. Random weights cannot show that a vocabulary, a
 //! template and a rotary base fit together, nor that a picture is cut and scaled as it should be.
 
-mod speech;
+pub mod speech;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
