@@ -1,5 +1,5 @@
 // The page `transcribe` as a person uses it, with Whisper tiny.en and a recording that espeak-ng speaks; SPEECH is the folder with both and
-// with what CTranslate2 hears, as xtask makes it. A tiny Whisper of random weights tells of errors.
+// with what CTranslate2 hears, as xtask makes it. On WebGPU a tiny Whisper of random weights hears what it hears on the CPU.
 import { mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join, resolve } from "node:path";
@@ -25,7 +25,7 @@ export async function run(site, screenshots) {
         "--use-fake-ui-for-media-stream", "--use-fake-device-for-media-stream", `--use-file-for-fake-audio-capture=${sound}`,
         "--autoplay-policy=no-user-gesture-required",
     ];
-    const browser = await launch(false, name() === "chromium" ? microphone : []);
+    let browser = await launch(false, name() === "chromium" ? microphone : []);
     try {
         const page = await open(browser, `${site}transcribe/`);
         await test("transcribe::bad_files", () => badFiles(page, folder));
@@ -35,6 +35,10 @@ export async function run(site, screenshots) {
         if (name() === "chromium") await test("transcribe::microphone::cpu", () => recorded(page));
         await test("transcribe::looks", () => looks(page, screenshots));
         await test("package::transcribe::cpu", () => packageErrors(page, server.address));
+        await browser.close();
+        browser = await launch();
+        const other = await open(browser, site);
+        await test("package::transcribe::webgpu", () => sameOnTheGpu(other, server.address));
     } finally {
         await browser.close();
         server.stop();
@@ -162,4 +166,29 @@ async function packageErrors(page, address) {
     words.forEach((parts, i) => contains(found.problems[i], ...parts));
     equal([found.device, found.languages, found.after.duration, found.after.stopped], ["cpu", [], 1, false], "what is known");
     equal([found.stopped.stopped, found.stopped.segments], [true, []], "a transcription that is stopped at once");
+}
+
+async function sameOnTheGpu(page, address) {
+    const heard = await page.evaluate(async address => {
+        const { loadSpeech } = await import("/candle-wasm/speech.js");
+        const { fromAddress } = await import("/candle-wasm/files.js");
+        const { WasmSpeech } = await loadSpeech();
+        const source = await fromAddress(`${address}random/`);
+        const samples = new Float32Array(16_000).map((_, i) => Math.sin(i / 9) * Math.sin(i / 999));
+        const heard = {};
+        for (const device of ["cpu", "webgpu"]) {
+            const speech = await WasmSpeech.open(source);
+            if (device === "webgpu") await speech.init_gpu();
+            await speech.load({ dtype: "f32" });
+            const texts = [];
+            const stop = new AbortController();
+            // A token takes a software adapter seconds.
+            await speech.transcribe(samples, { signal: stop.signal, onText: text => texts.push(text) === 4 && stop.abort() });
+            heard[device] = { texts, device: speech.device.split(" ")[0] };
+        }
+        return heard;
+    }, address);
+    equal([heard.cpu.device, heard.webgpu.device], ["cpu", "webgpu"], "devices");
+    equal([heard.cpu.texts.length, heard.cpu.texts.at(-1) !== ""], [4, true], "texts");
+    equal(heard.webgpu.texts, heard.cpu.texts, "on the GPU");
 }

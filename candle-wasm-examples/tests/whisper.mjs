@@ -5,7 +5,7 @@ export function tinyWhisper(tokenizer) {
     // The times, from 0 to 30 seconds in steps of 0.02, follow the last special token.
     const last = Math.max(...tokenizer.added_tokens.map(({ id }) => id));
     const config = {
-        model_type: "whisper", num_mel_bins: 80, max_source_positions: 1500, d_model: 16, encoder_attention_heads: 2, encoder_layers: 1,
+        model_type: "whisper", num_mel_bins: 80, max_source_positions: 100, d_model: 16, encoder_attention_heads: 2, encoder_layers: 1,
         decoder_attention_heads: 2, decoder_layers: 1, vocab_size: last + 1502, max_target_positions: 12, suppress_tokens: [],
     };
     const { d_model: size } = config;
