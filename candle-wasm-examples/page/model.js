@@ -118,6 +118,7 @@ export class ModelForm {
     nameOf(request) {
         const { source, address, files } = request;
         if (source === "default") return "the included model";
+        if (source === "files" && files.length > 1) return "the chosen files";
         const path = source === "files" ? files[0].name : address.trim().replace(/\/$/, "");
         return this.known(request)?.name ?? path.split(/[/:]/).pop();
     }

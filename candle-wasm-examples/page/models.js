@@ -38,3 +38,13 @@ export const SPEECH_MODELS = [
     { name: "Whisper base, 99 languages", address: "openai/whisper-base", bytes: 290e6, about: "73 million parameters" },
     { name: "Whisper small, 99 languages", address: "openai/whisper-small", bytes: 967e6, about: "242 million parameters: for a GPU" },
 ].map(model => ({ ...model, licence: "Apache 2.0" }));
+
+/** For vectors of sentences: what is said of them, with the one that is loaded unless another is asked for. */
+export const SENTENCE_MODELS = {
+    url: {
+        label: "URL of a folder, or a Hugging Face name",
+        value: "sentence-transformers/all-MiniLM-L6-v2",
+        hint: "BERT models; this one is 91 MB. The browser stores it, so your next visit needs no download.",
+    },
+    files: "config.json, tokenizer.json and .safetensors files together",
+};

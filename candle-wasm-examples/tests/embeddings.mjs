@@ -104,7 +104,7 @@ async function badFiles(page, folder, files) {
 }
 
 /** A BERT and a tokenizer that spells; gives the files' paths. */
-async function writeModel(folder) {
+export async function writeModel(folder) {
     const letters = [..."abcdefghijklmnopqrstuvwxyz"];
     const words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", ...letters, ...letters.map(letter => `##${letter}`), "."];
     const special = words.slice(0, 4);

@@ -44,7 +44,15 @@ const MODULES: [Module; 4] = [
 ];
 
 /// Folders with a `page`.
-const PAGES: [&str; 6] = ["chat", "llm", "transcribe", "embeddings", "ops", "dvm"];
+const PAGES: [&str; 7] = [
+    "chat",
+    "llm",
+    "transcribe",
+    "search",
+    "embeddings",
+    "ops",
+    "dvm",
+];
 
 /// A module is built for processors' vectors and without: a browser takes what it can.
 const BUILDS: [(&str, &[&str]); 2] = [("simd", &["-Ctarget-feature=+simd128"]), ("plain", &[])];
