@@ -9,6 +9,7 @@ import * as embeddings from "./embeddings.mjs";
 import * as llm from "./llm.mjs";
 import * as ops from "./ops.mjs";
 import * as search from "./search.mjs";
+import * as staticSite from "./static.mjs";
 import * as transcribe from "./transcribe.mjs";
 
 /** For all pages together: a page that hangs must not hold up what comes after. */
@@ -26,7 +27,7 @@ for (const browser of Object.keys(BROWSERS)) {
     const shots = `${screenshots}/${browser}`;
     await mkdir(shots, { recursive: true });
     // A hidden tab waits for timers most of its time, so the service runs beside the other pages.
-    const runs = [[["dvm", dvm]], Object.entries({ bundle, chat, llm, embeddings, search, transcribe, ops })];
+    const runs = [[["dvm", dvm]], Object.entries({ bundle, chat, llm, embeddings, search, transcribe, ops, static: staticSite })];
     await Promise.all(runs.map(async pages => {
         for (const [name, page] of pages) {
             if (wanted(process.env.PAGES, name)) await page.run(site, shots);

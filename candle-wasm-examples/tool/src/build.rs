@@ -241,7 +241,7 @@ fn compressed(bytes: &[u8]) -> Result<usize, String> {
 }
 
 /// Copies a file, or a folder with what is in it.
-fn copy(from: &Path, to: &Path) -> Result<(), String> {
+pub fn copy(from: &Path, to: &Path) -> Result<(), String> {
     if !from.is_dir() {
         if let Some(folder) = to.parent() {
             fs::create_dir_all(folder).map_err(at(folder))?;

@@ -24,6 +24,11 @@ pub fn build(only: Option<&str>) -> Result<(), String> {
     }
 }
 
+/// `cargo xtask web --static`: what was built, as a folder for a host that only serves files.
+pub fn export(to: &Path) -> Result<(), String> {
+    tool("export").arg(to.display().to_string()).run()
+}
+
 /// `cargo xtask serve`.
 pub fn serve(port: u16) -> Result<(), String> {
     tool(&format!("serve --port {port}")).run()
