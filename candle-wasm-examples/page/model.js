@@ -118,6 +118,7 @@ export class ModelForm {
     nameOf(request) {
         const { source, address, files } = request;
         if (source === "default") return "the included model";
+        if (source === "files" && files.length > 1) return "the chosen files";
         const path = source === "files" ? files[0].name : address.trim().replace(/\/$/, "");
         return this.known(request)?.name ?? path.split(/[/:]/).pop();
     }
@@ -197,7 +198,7 @@ function showProgress(box, { name, done, size }) {
 }
 
 /** Files from `input`, or dropped on `drop`; `onChoose` gets a list of them. */
-function takeFiles(input, drop, onChoose) {
+export function takeFiles(input, drop, onChoose) {
     input.onchange = () => onChoose([...input.files]);
     // A file that misses the field must not replace the page.
     document.ondragover = event => event.preventDefault();

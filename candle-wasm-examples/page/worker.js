@@ -45,13 +45,19 @@ export async function languageModel(WasmModel, request, free) {
     const model = await checked(async () => WasmModel.open(await sourceOf(request)));
     const info = await model.info();
     free();
+    const placed = await place(model, request, request.source === "default" ? { dtype: OWN.dtype } : {});
+    return { model, shown: { ...placed, info } };
+}
+
+/** Brings an opened model to the device that a form asks for; says for the page where it runs. */
+export async function place(model, { device }, options = {}) {
     let reason = "selected by you";
-    if (request.device !== "cpu") {
+    if (device !== "cpu") {
         reason = await model.init_gpu().then(() => null, error => error.message);
     }
     const start = performance.now();
-    await model.load(request.source === "default" ? { dtype: OWN.dtype } : {});
-    return { model, shown: { device: model.device, reason, seconds: (performance.now() - start) / 1000, info } };
+    await model.load(options);
+    return { device: model.device, reason, seconds: (performance.now() - start) / 1000 };
 }
 
 /** What `open` gives; its errors tell the page that the model before is still there. */

@@ -3,7 +3,7 @@ import { cp, mkdir, mkdtemp, readdir, readFile, rm, stat, writeFile } from "node
 import { tmpdir } from "node:os";
 import { extname, join, relative } from "node:path";
 import { build } from "vite";
-import { equal, launch, name, open, test } from "./harness.mjs";
+import { contains, equal, launch, name, open, test } from "./harness.mjs";
 import { modelFiles, serve } from "./models.mjs";
 
 const PACKAGE = "target/web/site/candle-wasm";
@@ -13,12 +13,14 @@ const INDEX = '<!doctype html><html lang="en"><title>App</title><main id="app"><
 const MAIN = `
 import { load } from "candle-wasm";
 import { fromFolder } from "candle-wasm/files.js";
+import { loadSpeech } from "candle-wasm/speech.js";
 
 globalThis.complete = async (prompt, tokens) => {
     const { WasmModel } = await load();
     const model = await WasmModel.open(await fromFolder("/app/model/"));
     return model.generate(prompt, { max_tokens: tokens });
 };
+globalThis.speech = async () => Object.keys(await loadSpeech());
 `;
 
 export async function run() {
@@ -54,6 +56,7 @@ async function bundled(app) {
         const page = await open(browser, server.address);
         const text = await page.evaluate(text => globalThis.complete(text, 8), prompt.text);
         equal(text !== "" && prompt.greedy_text.startsWith(text), true, `${JSON.stringify(text)} as the beginning of the text`);
+        contains((await page.evaluate(() => globalThis.speech())).join(), "WasmSpeech");
     } finally {
         await browser.close();
         server.stop();
@@ -67,7 +70,9 @@ async function install(app) {
     await cp(PACKAGE, to, { recursive: true });
     const has = build => stat(join(to, build)).then(() => true, () => false);
     const builds = ["simd", "plain"];
-    for (const [build, other] of [builds, builds.toReversed()]) {
-        if (!await has(build)) await cp(join(to, other), join(to, build), { recursive: true });
+    for (const folder of ["", "speech"]) {
+        for (const [build, other] of [builds, builds.toReversed()].map(pair => pair.map(build => join(folder, build)))) {
+            if (!await has(build)) await cp(join(to, other), join(to, build), { recursive: true });
+        }
     }
 }

@@ -6,6 +6,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { promisify } from "node:util";
 import { contains, equal, launch, open, pressLoad, test, text, wait } from "./harness.mjs";
+import { randomNumbers, safetensors } from "./whisper.mjs";
 
 /** f32 sums in another order. */
 const TOLERANCE = 1e-4;
@@ -103,7 +104,7 @@ async function badFiles(page, folder, files) {
 }
 
 /** A BERT and a tokenizer that spells; gives the files' paths. */
-async function writeModel(folder) {
+export async function writeModel(folder) {
     const letters = [..."abcdefghijklmnopqrstuvwxyz"];
     const words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", ...letters, ...letters.map(letter => `##${letter}`), "."];
     const special = words.slice(0, 4);
@@ -137,9 +138,7 @@ async function writeModel(folder) {
 /** Random weights by name: `[shape, numbers]`. */
 function weights() {
     const { vocab_size, hidden_size: hidden, intermediate_size: inner, max_position_embeddings, num_hidden_layers } = CONFIG;
-    let state = 12345;
-    // Park and Miller's generator.
-    const random = () => (state = state * 48271 % 0x7fffffff) / 0x7fffffff * 2 - 1;
+    const random = randomNumbers();
     const tensors = {};
     const add = (name, shape, centre, scale) => {
         const numbers = Float32Array.from({ length: shape.reduce((a, b) => a * b) }, () => centre + scale * random());
@@ -166,21 +165,4 @@ function weights() {
         norm(`${layer}.output.LayerNorm`);
     }
     return tensors;
-}
-
-function safetensors(tensors) {
-    const header = {};
-    const parts = [];
-    let offset = 0;
-    for (const [name, [shape, numbers]] of Object.entries(tensors)) {
-        const bytes = Buffer.from(numbers.buffer);
-        header[name] = { dtype: "F32", shape, data_offsets: [offset, offset + bytes.length] };
-        offset += bytes.length;
-        parts.push(bytes);
-    }
-    let json = JSON.stringify(header);
-    json += " ".repeat((8 - json.length % 8) % 8);
-    const length = Buffer.alloc(8);
-    length.writeBigUInt64LE(BigInt(json.length));
-    return Buffer.concat([length, Buffer.from(json), ...parts]);
 }

@@ -15,8 +15,8 @@ export function use(browser) {
 
 export const name = () => current;
 
-/** The browser, opened with WebGPU, or without. */
-export const launch = (gpu = true) => BROWSERS[current](gpu);
+/** The browser, opened with WebGPU, or without; `args` are more of Chromium's. */
+export const launch = (gpu = true, args = []) => BROWSERS[current](gpu, args);
 
 export async function test(what, body) {
     const name = `${current}::${what}`;
@@ -57,9 +57,9 @@ const FIREFOX = {
 
 /** The browsers, by name: each opens with WebGPU or without. */
 export const BROWSERS = {
-    chromium: gpu => puppeteer.launch({
+    chromium: (gpu, args) => puppeteer.launch({
         executablePath: process.env.CHROME,
-        args: process.env.CHROME_ARGS.split(" ").filter(arg => gpu || !/webgpu/.test(arg)),
+        args: [...process.env.CHROME_ARGS.split(" ").filter(arg => gpu || !/webgpu/.test(arg)), ...args],
         protocolTimeout: TIMEOUT,
     }),
     firefox: gpu => puppeteer.launch({

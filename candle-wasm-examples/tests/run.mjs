@@ -1,5 +1,5 @@
 // Tests of the pages: node run.mjs ADDRESS SCREENSHOTS, from the repository's root, with CHROME, CHROME_ARGS and FIREFOX as
-// `cargo xtask test` sets them, and NOSTR as dvm.mjs tells. BROWSERS and PAGES, lists with commas, leave out the others.
+// `cargo xtask test` sets them, NOSTR as dvm.mjs tells, and SPEECH as transcribe.mjs does. BROWSERS and PAGES, lists with commas, leave out the others.
 import { mkdir } from "node:fs/promises";
 import { BROWSERS, finish, use } from "./harness.mjs";
 import * as bundle from "./bundle.mjs";
@@ -8,6 +8,9 @@ import * as dvm from "./dvm.mjs";
 import * as embeddings from "./embeddings.mjs";
 import * as llm from "./llm.mjs";
 import * as ops from "./ops.mjs";
+import * as search from "./search.mjs";
+import * as staticSite from "./static.mjs";
+import * as transcribe from "./transcribe.mjs";
 
 /** For all pages together: a page that hangs must not hold up what comes after. */
 const LIMIT = 40 * 60_000;
@@ -24,7 +27,7 @@ for (const browser of Object.keys(BROWSERS)) {
     const shots = `${screenshots}/${browser}`;
     await mkdir(shots, { recursive: true });
     // A hidden tab waits for timers most of its time, so the service runs beside the other pages.
-    const runs = [[["dvm", dvm]], Object.entries({ bundle, chat, llm, embeddings, ops })];
+    const runs = [[["dvm", dvm]], Object.entries({ bundle, chat, llm, embeddings, search, transcribe, ops, static: staticSite })];
     await Promise.all(runs.map(async pages => {
         for (const [name, page] of pages) {
             if (wanted(process.env.PAGES, name)) await page.run(site, shots);

@@ -35,6 +35,12 @@ impl Cmd {
         self
     }
 
+    /// One more argument, which may contain blanks.
+    pub fn arg(mut self, arg: impl Into<String>) -> Self {
+        self.args.push(arg.into());
+        self
+    }
+
     /// Runs in this folder instead of ours.
     pub fn folder(mut self, folder: &Path) -> Self {
         self.folder = Some(folder.to_path_buf());

@@ -50,6 +50,9 @@ enum Task {
         /// Build only the modules with SIMD (`simd`) or without (`plain`)
         #[arg(long, value_parser = ["simd", "plain"])]
         only: Option<String>,
+        /// Also write a folder that any static host can serve, with a service worker for cross-origin isolation
+        #[arg(long = "static", value_name = "DIR")]
+        folder: Option<PathBuf>,
     },
     /// Build the web pages and benchmark ops in Chromium against onnxruntime-web
     Versus,
@@ -96,7 +99,8 @@ fn main() -> ExitCode {
         Task::Ahead { steps } => ahead::run(&named(&steps)),
         Task::Op { op, device } => op::run(&op, &device).map(|note| println!("{note}")),
         Task::Times => times::print(&steps::budgets()),
-        Task::Web { only } => web::build(only.as_deref()),
+        Task::Web { only, folder } => web::build(only.as_deref())
+            .and_then(|()| folder.map_or(Ok(()), |folder| web::export(&folder))),
         Task::Versus => web::versus(),
         Task::Serve { port } => web::serve(port),
     };

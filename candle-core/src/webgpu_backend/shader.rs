@@ -23,9 +23,11 @@ pub(super) struct Shader {
 impl Shader {
     /// The shader of a kernel, under its name.
     pub(super) fn of(kernel: &impl Kernel, caps: &Caps) -> Self {
+        let shader = kernel.shader(caps);
         Self {
+            text: zeroed(&shader.text),
             label: short(format!("{kernel:?}")),
-            ..kernel.shader(caps)
+            ..shader
         }
     }
 
@@ -189,6 +191,32 @@ impl Shader {
     }
 }
 
+/// Writes the zeros down that variables of functions begin with, `var name: T;`. They do so in every turn of a loop that they are declared
+/// in, but Chromium 156 keeps what the turn before left there: attention to more keys than one turn takes was wrong.
+fn zeroed(text: &str) -> String {
+    let mut done = String::with_capacity(text.len() + text.len() / 16);
+    let mut rest = text;
+    while let Some((before, declared)) = rest.split_once("var ") {
+        done.push_str(before);
+        done.push_str("var ");
+        rest = declared;
+        let Some((head, after)) = declared.split_once(';') else {
+            continue;
+        };
+        // Matrices of several invocations have no zeros to write, and no browser has those.
+        let ty = head.split_once(": ").filter(|(name, ty)| {
+            let is_name = name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+            is_name && !ty.contains(['=', '{', '\n']) && !ty.contains("coop_mat")
+        });
+        if let Some((name, ty)) = ty {
+            let _ = write!(done, "{name}: {ty} = {ty}();");
+            rest = after;
+        }
+    }
+    done.push_str(rest);
+    done
+}
+
 /// A kernel's `Debug` form without the fields that are `false` or `None`, and with the names alone of those that are `true`.
 fn short(mut label: String) -> String {
     for value in [": false", ": None"] {
@@ -235,6 +263,20 @@ impl From<bool> for Constant {
 #[cfg(test)]
 mod tests {
     use super::short;
+
+    #[test]
+    fn zeros_are_written_down() {
+        let text = "var<workgroup> w: array<f32, 4>;\nfn f() { var a: f32; for (var i = 0u; i < 4u; i++) { var b: array<vec4<f32>, N>; var c: u32 = 1u; } var d = 1; }\n\
+                    fn g() { var m: coop_mat16x16<f32, C>; var v = lanes; var s: Found; }";
+        let expected = text
+            .replace("a: f32;", "a: f32 = f32();")
+            .replace(
+                "b: array<vec4<f32>, N>;",
+                "b: array<vec4<f32>, N> = array<vec4<f32>, N>();",
+            )
+            .replace("s: Found;", "s: Found = Found();");
+        assert_eq!(super::zeroed(text), expected);
+    }
 
     #[test]
     fn labels_say_what_there_is() {

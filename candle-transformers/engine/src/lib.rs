@@ -31,7 +31,8 @@
 //! | `webgpu` | WebGPU devices |
 //! | `cuda` | CUDA devices; the build needs no CUDA toolkit |
 //! | `metal` | Apple's GPUs under Candle's device name, through the WebGPU kernels |
-//! | `audio` | sound files and speech recognition: `audio`, `speech`; not in a browser |
+//! | `audio` | sound files, `audio`, which are not for browsers, and `speech` |
+//! | `speech` | speech recognition: `speech` |
 //! | `bench` | speed on random weights: `bench`; not in a browser |
 //! | `clap` | [`DeviceChoice`], [`FloatType`], [`KvType`] and [`WeightFormat`] as values of a command line |
 //! | `testing` | `batch::testing`, for tests of what is built on the engine |
@@ -50,8 +51,9 @@
 //!   [`stream`]: tokens to text; [`chat`]: conversations.
 //! - [`registry`], [`device`], [`devices`]: the available backends. [`model`]: files and weights; [`mod@format`]: the storage
 //!   formats of weights.
-//! - `audio`, `speech`, `transcript`: sound files and their transcription. `embed`: text embeddings. `batch`: several completions at once;
-//!   `queue`: one request after the other. None of them in a browser. `secret_file`: keys that others must not read; `terminal`: text without control
+//! - `speech`: transcription, in a browser too. `audio`: sound files; `transcript`: subtitles. `embed`: text embeddings. `batch`: several
+//!   completions at once; `queue`: one request after the other. None of these five in a browser. `secret_file`: keys that others must not read;
+//!   `terminal`: text without control
 //!   characters.
 
 #![deny(missing_docs)]
@@ -82,7 +84,7 @@ pub mod queue;
 pub mod registry;
 #[cfg(not(target_arch = "wasm32"))]
 pub mod secret_file;
-#[cfg(all(feature = "audio", not(target_arch = "wasm32")))]
+#[cfg(feature = "speech")]
 pub mod speech;
 pub mod stream;
 #[cfg(not(target_arch = "wasm32"))]
@@ -105,3 +107,4 @@ pub use model::{
     SamplingDefaults,
 };
 pub use registry::BackendRegistry;
+pub use turn::give_way;

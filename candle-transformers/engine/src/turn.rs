@@ -17,7 +17,7 @@ pub(crate) fn at_once<T>(future: impl Future<Output = T>) -> T {
 }
 
 /// Lets others of this thread have a turn: a page's messages are received then, a click on `Stop` for one.
-pub(crate) async fn give_way() {
+pub async fn give_way() {
     #[cfg(target_arch = "wasm32")]
     let _ = wasm_bindgen_futures::JsFuture::from(next_turn()).await;
     #[cfg(not(target_arch = "wasm32"))]

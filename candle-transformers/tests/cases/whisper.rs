@@ -8,7 +8,7 @@ use candle_core::{test_device, DType, Device, IndexOp, Result, Shape, Tensor, D}
 use candle_nn::var_builder::SimpleBackend;
 use candle_nn::{Init, VarBuilder};
 use candle_transformers::models::whisper::transcribe::{
-    Options, Transcriber, Vocabulary, LANGUAGES,
+    Heard, Options, Transcriber, Vocabulary, LANGUAGES,
 };
 use candle_transformers::models::whisper::{audio, model, quantized_model, Config};
 
@@ -360,6 +360,56 @@ fn recordings_of_any_length(device: &Device) -> Result<()> {
     Ok(())
 }
 test_device!(recordings_of_any_length);
+
+/// Without blocking the thread it gives the same, and tells of the text after each token.
+fn without_blocking(device: &Device) -> Result<()> {
+    let options = Options {
+        words: true,
+        ..Options::default()
+    };
+    let model = load(VOCAB, DType::F32, device)?;
+    let mut whisper = Transcriber::new(model, Box::new(Made200::english()), options)?;
+    let recording = noise(40_000);
+    let blocking = whisper.transcribe(&recording, |_| Ok(()))?;
+    let (mut drafts, mut segments) = (Vec::new(), Vec::new());
+    let listening = whisper.transcribe_async(&recording, async |heard: Heard<'_>| {
+        match heard {
+            Heard::Draft(text) => drafts.push(text.to_string()),
+            Heard::Segment(segment) => segments.push(segment.clone()),
+        }
+        Ok(())
+    });
+    assert_eq!(pollster::block_on(listening)?, blocking);
+    assert_eq!(segments, blocking.segments);
+    assert!(!segments.is_empty());
+    for segment in &segments {
+        let told = |draft: &String| draft.contains(&segment.text);
+        assert!(drafts.iter().any(told), "{segment:?}, {drafts:?}");
+    }
+    let stopped = whisper.transcribe_async(&recording, async |_: Heard<'_>| {
+        candle_core::bail!("enough")
+    });
+    assert_error(pollster::block_on(stopped), &["enough"]);
+    Ok(())
+}
+test_device!(without_blocking);
+
+#[test]
+fn other_options_for_the_next_recording() -> Result<()> {
+    let model = load(51_866, DType::F32, &Device::Cpu)?;
+    let vocabulary = Box::new(Made200::multilingual());
+    let mut whisper = Transcriber::new(model, vocabulary, Options::default())?;
+    assert_eq!(whisper.languages().count(), LANGUAGES.len());
+    let of = |language: &str| Options {
+        language: Some(language.to_string()),
+        ..Options::default()
+    };
+    whisper.set_options(of("de"))?;
+    assert_eq!(whisper.transcribe(&noise(160), |_| Ok(()))?.language, "de");
+    assert_error(whisper.set_options(of("xx")), &["xx"]);
+    assert_eq!(whisper.options().language.as_deref(), Some("de"));
+    Ok(())
+}
 
 #[test]
 fn a_listener_can_stop_it() -> Result<()> {

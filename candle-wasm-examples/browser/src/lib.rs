@@ -1,9 +1,10 @@
-//! Browser support for all modules: the GPU, files from JavaScript, and panics in the console.
+//! Browser support for all modules: the GPU, files and options from JavaScript, and panics in the console.
 
 #![deny(missing_docs)]
 
 pub mod files;
 pub mod gpu;
+pub mod options;
 
 use wasm_bindgen::prelude::*;
 

@@ -1,4 +1,4 @@
-import { fetchWasm, supportsSimd } from "./wasm.js";
+import { loadFrom, supportsSimd } from "./wasm.js";
 
 export { supportsSimd };
 
@@ -9,12 +9,7 @@ const BUILDS = {
 };
 
 /** Loads the WebAssembly that this browser can run, and gives its exports. */
-export async function load({ build = supportsSimd() ? "simd" : "plain", wasm, onProgress } = {}) {
-    if (!Object.hasOwn(BUILDS, build)) throw new Error(`build: found ${build}, expected simd or plain`);
-    const [module, address] = await BUILDS[build]();
-    await module.default({ module_or_path: await fetchWasm(wasm ?? address, onProgress) });
-    return module;
-}
+export const load = options => loadFrom(BUILDS, options);
 
 /** Loads one of the builds: "simd" or "plain". */
 export const loadBuild = build => load({ build });

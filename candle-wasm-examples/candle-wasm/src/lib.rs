@@ -107,9 +107,4 @@ export interface ModelInfo {
     /** Recommended settings; undefined where the model's files have none. */
     sampling: Pick<GenerateOptions, "temperature" | "top_k" | "top_p" | "min_p" | "repeat_penalty">;
 }
-
-export interface LoadOptions {
-    /** Element type of activations and dense weights; if not given, what the weights are stored as on a GPU, and f32 on the CPU. */
-    dtype?: "f32" | "f16" | "bf16";
-}
 "#;

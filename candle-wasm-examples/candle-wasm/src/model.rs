@@ -1,10 +1,11 @@
 //! A model as JavaScript uses it.
 
 use crate::chat::{self, JsMessages};
-use crate::options::{self, or_undefined, JsGenerate, JsLoad};
+use crate::options::{self, JsGenerate};
 use crate::report::{self, About, JsAnswer, JsCompletion, JsInfo};
 use browser::files::{JsSource, Source};
 use browser::gpu;
+use browser::options::{aborted, dtype, or_undefined, JsLoad};
 use candle_core::{DType, Device};
 use candle_engine::device::describe;
 use candle_engine::{CandleBackend, Chat, Completion, CompletionRequest, ModelParts, Wait};
@@ -115,7 +116,7 @@ impl WasmModel {
         options: Option<JsLoad>,
         progress: Option<Function>,
     ) -> Result<(), JsError> {
-        let dtype = options::dtype(&or_undefined(options))?;
+        let dtype = dtype(&or_undefined(options))?;
         let device = {
             let state = &mut *self.state.borrow_mut();
             state.dtype = dtype;
@@ -294,7 +295,7 @@ impl<'a> Listener<'a> {
         if let Some(callback) = self.callback {
             self.thrown = callback.call1(&JsValue::NULL, &piece.into()).err();
         }
-        match self.thrown.is_some() || options::aborted(self.options) {
+        match self.thrown.is_some() || aborted(self.options) {
             true => ControlFlow::Break(()),
             false => ControlFlow::Continue(()),
         }

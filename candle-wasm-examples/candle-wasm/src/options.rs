@@ -1,8 +1,7 @@
 //! Options as JavaScript gives them.
 
-use candle_core::DType;
+use browser::options::{field, known_names};
 use candle_engine::CompletionRequest;
-use js_sys::Reflect;
 use wasm_bindgen::prelude::*;
 use wasm_bindgen::JsCast;
 
@@ -11,15 +10,6 @@ extern "C" {
     /// The interface `GenerateOptions` of the TypeScript types.
     #[wasm_bindgen(typescript_type = "GenerateOptions")]
     pub type JsGenerate;
-
-    /// The interface `LoadOptions` of the TypeScript types.
-    #[wasm_bindgen(typescript_type = "LoadOptions")]
-    pub type JsLoad;
-}
-
-/// What was given, or `undefined`.
-pub fn or_undefined<T: Into<JsValue>>(options: Option<T>) -> JsValue {
-    options.map_or(JsValue::UNDEFINED, T::into)
 }
 
 /// The names that an object of options may have.
@@ -37,22 +27,12 @@ const NAMES: [&str; 11] = [
     "signal",
 ];
 
-/// `request` with the given options. A name that is not known is a mistake to be told of, not one to be passed over.
+/// `request` with the given options.
 pub fn request(
     mut request: CompletionRequest,
     options: &JsValue,
 ) -> Result<CompletionRequest, JsError> {
-    if options.is_object() {
-        for name in js_sys::Object::keys(options.unchecked_ref::<js_sys::Object>()).iter() {
-            let name = name.as_string().unwrap_or_default();
-            if !NAMES.contains(&name.as_str()) {
-                return Err(JsError::new(&format!(
-                    "options: `{name}` is unknown; expected one of {}",
-                    NAMES.join(", ")
-                )));
-            }
-        }
-    }
+    known_names(options, &NAMES)?;
     if let Some(n) = whole(options, "max_tokens")? {
         request.max_tokens = n as usize;
     }
@@ -82,28 +62,6 @@ pub fn request(
     Ok(request)
 }
 
-/// The requested element type.
-pub fn dtype(options: &JsValue) -> Result<Option<DType>, JsError> {
-    let Some(value) = field(options, "dtype") else {
-        return Ok(None);
-    };
-    match value.as_string().as_deref() {
-        Some("f32") => Ok(Some(DType::F32)),
-        Some("f16") => Ok(Some(DType::F16)),
-        Some("bf16") => Ok(Some(DType::BF16)),
-        _ => Err(JsError::new(&format!(
-            "options: `dtype` is {value:?}; expected \"f32\", \"f16\" or \"bf16\""
-        ))),
-    }
-}
-
-/// Whether the options have a signal that says to end.
-pub fn aborted(options: &JsValue) -> bool {
-    field(options, "signal")
-        .and_then(|signal| field(&signal, "aborted"))
-        .is_some_and(|aborted| aborted.is_truthy())
-}
-
 /// A string or an array of strings.
 fn texts(value: &JsValue) -> Result<Vec<String>, JsError> {
     let texts: Option<Vec<String>> = match value.dyn_ref::<js_sys::Array>() {
@@ -115,11 +73,6 @@ fn texts(value: &JsValue) -> Result<Vec<String>, JsError> {
             "options: `stop` is {value:?}; expected a string or an array of strings"
         ))
     })
-}
-
-fn field(of: &JsValue, name: &str) -> Option<JsValue> {
-    let value = Reflect::get(of, &name.into()).ok()?;
-    (!value.is_undefined() && !value.is_null()).then_some(value)
 }
 
 fn number(options: &JsValue, name: &str) -> Result<Option<f64>, JsError> {

@@ -1,15 +1,8 @@
 // What the page shows. All work is done in worker.js.
 import { ModelForm } from "../model.js";
+import { SENTENCE_MODELS } from "../models.js";
 import { at, Tasks } from "../shared.js";
 
-const MODELS = {
-    url: {
-        label: "URL of a folder, or a Hugging Face name",
-        value: "sentence-transformers/all-MiniLM-L6-v2",
-        hint: "BERT models; this one is 91 MB. The browser caches it, so your next visit needs no download.",
-    },
-    files: "config.json, tokenizer.json and .safetensors files together",
-};
 const FIRST = [
     "A man is eating food.",
     "A man eats a piece of bread.",
@@ -19,7 +12,7 @@ const FIRST = [
 
 let loaded = false;
 
-const form = new ModelForm(at("model"), MODELS, load);
+const form = new ModelForm(at("model"), SENTENCE_MODELS, load);
 const tasks = new Tasks(new URL("worker.js", import.meta.url), ModelForm.receive, () => {
     loaded = false;
     form.lost();

@@ -68,6 +68,13 @@ impl Embedder {
         self.cpu_reason.clone()
     }
 
+    /// A vector of length 1 for each text, one after another.
+    pub async fn vectors(&self, texts: Vec<String>) -> Result<Vec<f32>, JsError> {
+        let vectors = self.sentences.embed(&texts).map_err(error)?;
+        let flat = vectors.flatten_all().map_err(error)?;
+        flat.to_vec1_async().await.map_err(error)
+    }
+
     /// How alike each two texts are, from -1 to 1: as many rows as texts, one after another.
     pub async fn similarities(&self, texts: Vec<String>) -> Result<Vec<f32>, JsError> {
         let matrix = self.sentences.similarities(&texts).map_err(error)?;

@@ -19,7 +19,7 @@ struct Module {
     most: Option<usize>,
 }
 
-const MODULES: [Module; 3] = [
+const MODULES: [Module; 4] = [
     Module {
         krate: "candle-wasm",
         to: "candle-wasm",
@@ -30,6 +30,12 @@ const MODULES: [Module; 3] = [
         to: "embeddings/wasm",
         most: Some(1_740_000),
     },
+    // In the npm package, beside the module of language models, which does not grow by it.
+    Module {
+        krate: "transcribe",
+        to: "candle-wasm/speech",
+        most: Some(1_800_000),
+    },
     Module {
         krate: "ops",
         to: "ops/wasm",
@@ -38,7 +44,15 @@ const MODULES: [Module; 3] = [
 ];
 
 /// Folders with a `page`.
-const PAGES: [&str; 5] = ["chat", "llm", "embeddings", "ops", "dvm"];
+const PAGES: [&str; 7] = [
+    "chat",
+    "llm",
+    "transcribe",
+    "search",
+    "embeddings",
+    "ops",
+    "dvm",
+];
 
 /// A module is built for processors' vectors and without: a browser takes what it can.
 const BUILDS: [(&str, &[&str]); 2] = [("simd", &["-Ctarget-feature=+simd128"]), ("plain", &[])];
@@ -227,7 +241,7 @@ fn compressed(bytes: &[u8]) -> Result<usize, String> {
 }
 
 /// Copies a file, or a folder with what is in it.
-fn copy(from: &Path, to: &Path) -> Result<(), String> {
+pub fn copy(from: &Path, to: &Path) -> Result<(), String> {
     if !from.is_dir() {
         if let Some(folder) = to.parent() {
             fs::create_dir_all(folder).map_err(at(folder))?;

@@ -1,6 +1,7 @@
-//! `cargo xtask web` and `cargo xtask serve`: builds the pages into a folder and serves them on this machine.
+//! `cargo xtask web` and `cargo xtask serve`: builds the pages into a folder, serves them on this machine, and writes them for a static host.
 
 mod build;
+mod export;
 mod serve;
 mod target;
 
@@ -26,6 +27,11 @@ enum Task {
         #[arg(long)]
         quick: bool,
     },
+    /// Write what was built into a folder for a host that only serves files
+    Export {
+        /// A new folder, or one that was written by this
+        to: PathBuf,
+    },
     /// Serve what was built on 127.0.0.1
     Serve {
         /// The port; 0 takes any that is free
@@ -37,6 +43,7 @@ enum Task {
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Task::Build { only, quick } => build::build(only.as_deref(), quick),
+        Task::Export { to } => export::export(&site(), &to),
         Task::Serve { port } => serve::serve(&site(), port),
     };
     match result {

@@ -4,6 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+use super::weights::speech;
 use super::{chrome, nostr};
 use crate::command::{cmd, Cmd};
 use crate::install;
@@ -21,6 +22,11 @@ pub fn build(only: Option<&str>) -> Result<(), String> {
         None => tool("build").run(),
         Some(only) => tool(&format!("build --only {only}")).run(),
     }
+}
+
+/// `cargo xtask web --static`: what was built, as a folder for a host that only serves files.
+pub fn export(to: &Path) -> Result<(), String> {
+    tool("export").arg(to.display().to_string()).run()
 }
 
 /// `cargo xtask serve`.
@@ -70,6 +76,7 @@ pub fn ahead_published() -> Result<(), String> {
 fn prepared() -> Result<(), String> {
     node_folder(TESTS)?;
     nostr::tools()?;
+    speech::heard_by_reference()?;
     Ok(())
 }
 
@@ -109,6 +116,7 @@ fn tried(browser: &str, modules: Modules) -> Result<String, String> {
     let similarity = bert_similarity()?;
     let tests = node_folder(TESTS)?;
     let nostr = nostr::tools()?;
+    let speech = speech::heard_by_reference()?;
     let server = Server::start()?;
     let run = cmd(&format!(
         "node {}/run.mjs {} {TARGET}/screenshots",
@@ -120,7 +128,8 @@ fn tried(browser: &str, modules: Modules) -> Result<String, String> {
     .env(variable, install::path_of(program)?)
     .env("CHROME_ARGS", chrome::ARGS.join(" "))
     .env("BERT_SIMILARITY", similarity.display().to_string())
-    .env("NOSTR", nostr.display().to_string());
+    .env("NOSTR", nostr.display().to_string())
+    .env("SPEECH", speech.display().to_string());
     let tally = testing::tally(&run, browser)?;
     Ok(format!(
         "{} passed; screenshots in {TARGET}/screenshots",

@@ -111,7 +111,7 @@ pub(crate) fn command_for(config: &str) -> Option<String> {
 }
 
 /// The commands that take the model of a `config.json` which is a language model.
-#[cfg(all(feature = "audio", not(target_arch = "wasm32")))]
+#[cfg(all(feature = "speech", not(target_arch = "wasm32")))]
 pub(crate) fn language_model(config: &str) -> Option<String> {
     let json: serde_json::Value = serde_json::from_str(config).ok()?;
     let model_type = json["model_type"].as_str()?;

@@ -21,11 +21,13 @@ mod token_bytes;
 mod tokenizer;
 mod weights;
 
-#[cfg(all(feature = "audio", not(target_arch = "wasm32")))]
+#[cfg(all(feature = "speech", not(target_arch = "wasm32")))]
 pub(crate) use folder::read;
 #[cfg(not(target_arch = "wasm32"))]
-pub(crate) use folder::{expect_folder, open_weights, CONFIG, TOKENIZER};
-#[cfg(not(target_arch = "wasm32"))]
+pub(crate) use folder::{expect_folder, open_weights};
+#[cfg(any(feature = "speech", not(target_arch = "wasm32")))]
+pub(crate) use folder::{CONFIG, TOKENIZER};
+#[cfg(any(feature = "speech", not(target_arch = "wasm32")))]
 pub(crate) use tokenizer::read as read_tokenizer;
 
 #[cfg(not(target_arch = "wasm32"))]

@@ -1,6 +1,6 @@
 //! A Whisper for several people: a thread that transcribes one recording after the other.
 
-use super::SpeechFiles;
+use super::files::{tokens, SpeechFiles};
 use crate::audio::read_short_audio;
 use crate::batch::Owner;
 use crate::error::Doing;
@@ -74,7 +74,7 @@ impl SpeechWorker {
     /// # Errors
     /// Those of [`SpeechFiles::load`]; the system has no thread.
     pub fn start(files: SpeechFiles, device: &Device, dtype: Option<DType>) -> Result<Self> {
-        let tokenizer = files.tokenizer.clone();
+        let tokenizer = files.tokenizer().clone();
         let model = files.load(device, dtype, Options::default())?;
         let mut whisper = Whisper { model, tokenizer };
         let work = move |mut recording: Recording| {
@@ -156,7 +156,7 @@ impl Whisper {
             words: asked.words,
             initial_prompt: match asked.prompt.trim() {
                 "" => Vec::new(),
-                prompt => super::tokens(&self.tokenizer, prompt)?,
+                prompt => tokens(&self.tokenizer, prompt)?,
             },
             temperatures: match asked.temperature {
                 0. => TEMPERATURES.to_vec(),

@@ -102,7 +102,7 @@ pub fn at_once<T>(future: impl Future<Output = Result<T>>) -> Result<T> {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(result) => result,
         Poll::Pending => {
-            bail!("a synchronous weight source returned a pending read")
+            bail!("a read that must not wait is pending; use the asynchronous form")
         }
     }
 }

