@@ -205,7 +205,7 @@ impl Transcript {
     }
 }
 
-/// What a listener of [`Transcriber::transcribe_async`] hears.
+/// A message to the listener of [`Transcriber::transcribe_async`].
 #[derive(Debug, Clone, Copy)]
 pub enum Heard<'a> {
     /// The text of the current window so far, which is 30 seconds of sound. It is replaced by the next draft, and by the window's segments.
@@ -254,7 +254,7 @@ impl Transcriber {
         })
     }
 
-    /// What is asked for.
+    /// The options of the next recording.
     pub fn options(&self) -> &Options {
         &self.options
     }
@@ -613,7 +613,7 @@ impl Transcriber {
     }
 }
 
-/// Whether a model with these special tokens does what is asked.
+/// Checks that a model with these special tokens can do what the options say.
 fn check(options: &Options, special: &Special) -> Result<()> {
     if options.temperatures.is_empty() {
         bail!("whisper: no temperatures; use 0 for greedy decoding")
