@@ -39,7 +39,7 @@ export const SPEECH_MODELS = [
     { name: "Whisper small, 99 languages", address: "openai/whisper-small", bytes: 967e6, about: "242 million parameters: for a GPU" },
 ].map(model => ({ ...model, licence: "Apache 2.0" }));
 
-/** For vectors of sentences: what is said of them, with the one that is loaded unless another is asked for. */
+/** For vectors of sentences: the form's texts, with the default model. */
 export const SENTENCE_MODELS = {
     url: {
         label: "URL of a folder, or a Hugging Face name",

@@ -5,7 +5,7 @@ import { createServer, get } from "node:http";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { gguf } from "./gguf.mjs";
-import { contains, equal, launch, load, name, open, pressLoad, set, test, text, wait } from "./harness.mjs";
+import { contains, equal, launch, load, name, open, picture, pressLoad, set, test, text, wait } from "./harness.mjs";
 import { markdown } from "./markdown.mjs";
 import { modelFiles, serve } from "./models.mjs";
 
@@ -355,4 +355,5 @@ async function looks(page, site, screenshots) {
         equal(wide <= width, true, `${wide} pixels of ${width}`);
         await page.screenshot({ path: `${screenshots}/chat-${width}-${theme}.png` });
     }
+    await picture(page, screenshots, "chat", "#chat-title");
 }

@@ -6,7 +6,7 @@ import { connect, createServer } from "node:net";
 import { tmpdir } from "node:os";
 import { join, resolve } from "node:path";
 import { promisify } from "node:util";
-import { contains, equal, launch, open, ready, set, test, text, wait } from "./harness.mjs";
+import { contains, equal, launch, open, picture, ready, set, test, text, wait } from "./harness.mjs";
 
 const { NOSTR } = process.env;
 const CUSTOMERS = resolve("xtask/nostr/customers.mjs");
@@ -50,6 +50,7 @@ export async function run(site, screenshots) {
             await wait(page, jobs => document.querySelectorAll("#jobs .result").length === jobs, JOBS);
             await wait(page, jobs => document.querySelector("#status").textContent.includes(`results ${jobs}`), JOBS);
             await page.screenshot({ path: `${screenshots}/dvm.png`, fullPage: true });
+            await picture(page, screenshots, "dvm", "main .card");
         });
         await test("dvm::customers_of_a_hidden_tab::webgpu", async () => {
             const front = await browser.newPage();

@@ -5,7 +5,7 @@ import { mkdir, mkdtemp, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { promisify } from "node:util";
-import { contains, equal, launch, open, pressLoad, test, text, wait } from "./harness.mjs";
+import { contains, equal, launch, open, picture, pressLoad, test, text, wait } from "./harness.mjs";
 import { randomNumbers, safetensors } from "./whisper.mjs";
 
 /** f32 sums in another order. */
@@ -31,6 +31,7 @@ export async function run(site, screenshots) {
                 contains(await text(page, "#device-line"), device === "cpu" ? "Running on the CPU: selected by you" : "Running on webgpu");
                 await checkMatrix(page, folder);
                 await page.screenshot({ path: `${screenshots}/embeddings-${device}.png`, fullPage: true });
+                await picture(page, screenshots, "embeddings", "#text-title");
             });
         }
         await test("embeddings::other_sentences::cpu", async () => {

@@ -1,4 +1,5 @@
 // A test runner whose lines read as cargo's do, and what tests of pages share.
+import { mkdir } from "node:fs/promises";
 import puppeteer from "puppeteer-core";
 
 /** Long, because the adapter is software and the machine may have two cores that others use too. */
@@ -119,4 +120,19 @@ export const ready = page => wait(page, () => document.querySelector("#state").t
 export async function load(page) {
     await pressLoad(page);
     await ready(page);
+}
+
+/**
+ * A small picture of a page from `selector` on, for the list of all pages: `pictures/NAME.webp` among the screenshots. The repository has
+ * copies in `page/pictures`.
+ */
+export async function picture(page, screenshots, name, selector) {
+    await mkdir(`${screenshots}/pictures`, { recursive: true });
+    const before = page.viewport();
+    await page.setViewport({ width: 960, height: 600, deviceScaleFactor: 0.5 });
+    if (current === "chromium") await page.emulateMediaFeatures([{ name: "prefers-color-scheme", value: "light" }]);
+    await page.$eval(selector, element => element.closest(".card").scrollIntoView());
+    // Firefox's driver makes no WebP.
+    if (current === "chromium") await page.screenshot({ path: `${screenshots}/pictures/${name}.webp`, type: "webp", quality: 70 });
+    await page.setViewport(before);
 }

@@ -3,7 +3,7 @@ import { mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { gguf } from "./gguf.mjs";
-import { contains, equal, launch, load, name, open, pressLoad, ready, set, test, text, wait } from "./harness.mjs";
+import { contains, equal, launch, load, name, open, picture, pressLoad, ready, set, test, text, wait } from "./harness.mjs";
 import { modelFiles, serve } from "./models.mjs";
 
 const MODEL = "candle-transformers/engine/model";
@@ -25,6 +25,7 @@ export async function run(site, screenshots) {
             // A software adapter makes a token in two seconds; whole texts are the CPU's, and native WebGPU's.
             await checkBeginning(page, prompts[0], 8);
             await page.screenshot({ path: `${screenshots}/llm.png`, fullPage: true });
+            await picture(page, screenshots, "llm", "#text-title");
         });
         await test("llm::damaged_files_and_then_a_good_one::webgpu", () => damaged(page, broken.address, prompts[0]));
         await test("llm::stop::webgpu", () => stop(page));

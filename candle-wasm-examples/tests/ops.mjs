@@ -1,5 +1,5 @@
 // The page `ops` as a person uses it.
-import { contains, equal, launch, name, open, test, text, wait } from "./harness.mjs";
+import { contains, equal, launch, name, open, picture, test, text, wait } from "./harness.mjs";
 
 /** Some 4,500 checks and 2,000 kernels to compile, on a software adapter. */
 const TIMEOUT = 900_000;
@@ -59,6 +59,7 @@ async function wholeList(page, screenshots) {
     const expected = Object.fromEntries(header.slice(1, -1).map(dtype => [dtype, dtype === "f64" ? "–" : "✓"]));
     equal(marks, expected, "add");
     await page.screenshot({ path: `${screenshots}/ops.png`, fullPage: true });
+    await picture(page, screenshots, "ops", "main .card");
 }
 
 async function report(page) {

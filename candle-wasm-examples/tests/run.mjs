@@ -6,6 +6,7 @@ import * as bundle from "./bundle.mjs";
 import * as chat from "./chat.mjs";
 import * as dvm from "./dvm.mjs";
 import * as embeddings from "./embeddings.mjs";
+import * as gallery from "./gallery.mjs";
 import * as llm from "./llm.mjs";
 import * as ops from "./ops.mjs";
 import * as search from "./search.mjs";
@@ -27,7 +28,7 @@ for (const browser of Object.keys(BROWSERS)) {
     const shots = `${screenshots}/${browser}`;
     await mkdir(shots, { recursive: true });
     // A hidden tab waits for timers most of its time, so the service runs beside the other pages.
-    const runs = [[["dvm", dvm]], Object.entries({ bundle, chat, llm, embeddings, search, transcribe, ops, static: staticSite })];
+    const runs = [[["dvm", dvm]], Object.entries({ gallery, bundle, chat, llm, embeddings, search, transcribe, ops, static: staticSite })];
     await Promise.all(runs.map(async pages => {
         for (const [name, page] of pages) {
             if (wanted(process.env.PAGES, name)) await page.run(site, shots);

@@ -5,7 +5,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { promisify } from "node:util";
 import { writeModel } from "./embeddings.mjs";
-import { contains, equal, launch, name, open, test, text, wait } from "./harness.mjs";
+import { contains, equal, launch, name, open, picture, test, text, wait } from "./harness.mjs";
 
 /** f32 sums in another order. */
 const TOLERANCE = 1e-4;
@@ -92,4 +92,5 @@ async function looks(page, screenshots) {
         equal(wide <= width, true, `${wide} pixels of ${width}`);
         await page.screenshot({ path: `${screenshots}/search-${width}-${theme}.png`, fullPage: true });
     }
+    await picture(page, screenshots, "search", "#question-title");
 }

@@ -1,4 +1,4 @@
-// The site as a folder, behind a server that only serves files: no headers of its own, no parts of files, not at the root.
+// The site as a folder, behind a server that only serves files: no special headers, no parts of files, not at the root.
 import { execFile } from "node:child_process";
 import { mkdtemp, readFile, rm } from "node:fs/promises";
 import { createServer } from "node:http";

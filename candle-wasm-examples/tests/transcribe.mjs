@@ -3,7 +3,7 @@
 import { mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join, resolve } from "node:path";
-import { contains, equal, launch, name, open, pressLoad, ready, test, text, wait } from "./harness.mjs";
+import { contains, equal, launch, name, open, picture, pressLoad, ready, test, text, wait } from "./harness.mjs";
 import { serve } from "./models.mjs";
 import { safetensors, tinyWhisper } from "./whisper.mjs";
 
@@ -31,6 +31,7 @@ export async function run(site, screenshots) {
         await test("transcribe::bad_files", () => badFiles(page, folder));
         await test("transcribe::file::cpu", () => file(page, server.address, sound, expected));
         await page.screenshot({ path: `${screenshots}/transcribe-cpu.png`, fullPage: true });
+        await picture(page, screenshots, "transcribe", "#recording-title");
         await test("transcribe::stop::cpu", () => stop(page, sound));
         if (name() === "chromium") await test("transcribe::microphone::cpu", () => recorded(page));
         await test("transcribe::looks", () => looks(page, screenshots));

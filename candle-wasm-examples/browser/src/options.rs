@@ -5,7 +5,7 @@ use js_sys::Reflect;
 use wasm_bindgen::prelude::*;
 use wasm_bindgen::JsCast;
 
-/// What the generated types cannot say.
+/// TypeScript types that wasm-bindgen cannot generate.
 #[wasm_bindgen(typescript_custom_section)]
 const TYPES: &str = r#"
 export interface LoadOptions {

@@ -1,4 +1,4 @@
-// Speech to text: a module of its own, which the one of language models does not grow by.
+// Speech to text: a separate module, so that the one of language models stays small.
 import { loadFrom } from "./wasm.js";
 
 /** The builds, in the words that bundlers follow to their files. */

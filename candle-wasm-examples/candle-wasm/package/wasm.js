@@ -33,7 +33,7 @@ export async function fetchWasm(wasm, onProgress) {
 
 /**
  * One of a module's builds, and its exports. `builds` has, by name, functions that give the JavaScript and the address of the WebAssembly;
- * if no build is asked for, the one that this browser can run.
+ * without a `build`, the one that this browser can run.
  */
 export async function loadFrom(builds, { build = supportsSimd() ? "simd" : "plain", wasm, onProgress } = {}) {
     if (!Object.hasOwn(builds, build)) throw new Error(`build: found ${build}, expected simd or plain`);

@@ -17,7 +17,7 @@ answer({
         return { device: model.device, reason: model.cpu_reason ?? null, seconds: (performance.now() - start) / 1000 };
     },
 
-    /** Vectors of length 1, one after another; some texts at a time, so that the page hears how far it is. */
+    /** Vectors of length 1, of a batch of texts at a time: the page hears how far it is. */
     async vectors({ texts }) {
         if (!model) throw new Error("no model loaded: load one first");
         const vectors = [];

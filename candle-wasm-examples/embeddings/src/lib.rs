@@ -68,7 +68,7 @@ impl Embedder {
         self.cpu_reason.clone()
     }
 
-    /// A vector of length 1 for each text, one after another.
+    /// A vector of length 1 for each text, concatenated.
     pub async fn vectors(&self, texts: Vec<String>) -> Result<Vec<f32>, JsError> {
         let vectors = self.sentences.embed(&texts).map_err(error)?;
         let flat = vectors.flatten_all().map_err(error)?;

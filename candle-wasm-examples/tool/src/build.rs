@@ -1,5 +1,6 @@
 //! From crates and pages to a folder that a server can give out.
 
+use crate::pages::{self, PAGES};
 use crate::target::{Toolchain, TARGET};
 use crate::{at, examples, site, target_dir};
 use flate2::write::GzEncoder;
@@ -43,17 +44,6 @@ const MODULES: [Module; 4] = [
     },
 ];
 
-/// Folders with a `page`.
-const PAGES: [&str; 7] = [
-    "chat",
-    "llm",
-    "transcribe",
-    "search",
-    "embeddings",
-    "ops",
-    "dvm",
-];
-
 /// A module is built for processors' vectors and without: a browser takes what it can.
 const BUILDS: [(&str, &[&str]); 2] = [("simd", &["-Ctarget-feature=+simd128"]), ("plain", &[])];
 
@@ -86,8 +76,10 @@ pub fn build(only: Option<&str>, quick: bool) -> Result<(), String> {
     // The files of the npm package.
     let package = examples().join("candle-wasm/package");
     copy(&package, &site.join("candle-wasm"))?;
-    for page in PAGES {
+    pages::fill(&site, "")?;
+    for (page, _) in PAGES {
         copy(&examples().join(page).join("page"), &site.join(page))?;
+        pages::fill(&site, page)?;
     }
     // The model that comes with candle-engine is a folder as others have it.
     let model = site.join("llm/model");

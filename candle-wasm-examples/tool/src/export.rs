@@ -1,4 +1,4 @@
-//! The site as a folder for hosts that only serve files, without headers of its own.
+//! The site as a folder for hosts that only serve files, without special headers.
 
 use crate::at;
 use crate::build::copy;
@@ -32,7 +32,7 @@ pub fn export(site: &Path, to: &Path) -> Result<(), String> {
         (true, true, _) => fs::remove_dir_all(to).map_err(at(to))?,
         (true, false, true) => {
             return Err(format!(
-                "{} is not empty and is no earlier export: choose a new folder",
+                "{} is not empty and is not an earlier export: choose a new folder",
                 to.display()
             ))
         }

@@ -2,6 +2,7 @@
 
 mod build;
 mod export;
+mod pages;
 mod serve;
 mod target;
 

@@ -9,13 +9,14 @@ use tiny_http::{Header, Method, Request, Response, Server, StatusCode};
 /// Number of concurrent requests. A browser opens six connections for a page, and a paused download occupies one.
 const THREADS: usize = 16;
 
-const TYPES: [(&str, &str); 8] = [
+const TYPES: [(&str, &str); 9] = [
     ("html", "text/html; charset=utf-8"),
     ("js", "text/javascript; charset=utf-8"),
     ("css", "text/css; charset=utf-8"),
     ("json", "application/json"),
     ("wasm", "application/wasm"),
     ("svg", "image/svg+xml"),
+    ("webp", "image/webp"),
     ("ts", "text/plain; charset=utf-8"),
     ("md", "text/plain; charset=utf-8"),
 ];

@@ -28,7 +28,7 @@ use std::cell::RefCell;
 use wasm_bindgen::prelude::*;
 use wasm_bindgen::JsCast;
 
-/// What the generated types cannot say.
+/// TypeScript types that wasm-bindgen cannot generate.
 #[wasm_bindgen(typescript_custom_section)]
 const TYPES: &str = r#"
 export interface TranscribeOptions {

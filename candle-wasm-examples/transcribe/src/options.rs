@@ -21,7 +21,7 @@ const NAMES: [&str; 6] = [
     "signal",
 ];
 
-/// The options, without the signal, which is looked at again and again.
+/// The options, without the signal, which is read after each token.
 pub struct Hooks {
     pub language: Option<String>,
     pub translate: bool,

@@ -20,7 +20,7 @@ pub(super) struct About {
     alignment_heads: Vec<(usize, usize)>,
 }
 
-/// What is read of `generation_config.json`.
+/// The fields of `generation_config.json` that are read.
 #[derive(Default, Deserialize)]
 struct Generation {
     #[serde(default)]
@@ -39,7 +39,7 @@ impl About {
     /// `folder` is what messages name before a file's name. `tokenizer` is read when the model is known to be a Whisper.
     ///
     /// # Errors
-    /// The first field that is missing or does not fit; a model that is no Whisper.
+    /// The first field that is missing or does not fit; a model that is not a Whisper.
     pub(super) fn read(
         folder: &Path,
         config: &[u8],

@@ -19,7 +19,7 @@ impl SpeechParts {
     /// Checks `config.json`, `tokenizer.json` and, if it is there, `generation_config.json`.
     ///
     /// # Errors
-    /// The first field that is missing or does not fit; a model that is no Whisper; a GGUF file, which has no configuration of one.
+    /// The first field that is missing or does not fit; a model that is not a Whisper; a GGUF file, which has no configuration of one.
     pub fn open(source: PartSource) -> Result<Self> {
         match source {
             PartSource::Folder {

@@ -207,7 +207,7 @@ impl Transcript {
     }
 }
 
-/// What a listener of [`Transcriber::transcribe_async`] hears.
+/// A message to the listener of [`Transcriber::transcribe_async`].
 #[derive(Debug, Clone, Copy)]
 pub enum Heard<'a> {
     /// The text of the current window so far, which is 30 seconds of sound. It is replaced by the next draft, and by the window's segments.

@@ -2,7 +2,7 @@
 
 use candle_core::{DType, Device, Result, Tensor};
 
-/// What a thread does until the device has computed what it asks for.
+/// How a thread waits for the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reading {
     /// It waits: every future is ready when it is polled first.
