@@ -25,7 +25,7 @@ const PHRASES: &[Phrase] = &[
         "does not exist, is out of range, is not a ...",
         0,
     ),
-    ("is no", "is not a ...", 119),
+    ("is no", "is not a ...", 118),
     ("are no", "are not ...", 59),
     ("one behind the other", "contiguous, in order", 0),
     ("one after another", "one at a time, in sequence", 47),
@@ -87,7 +87,7 @@ const PHRASES: &[Phrase] = &[
     (
         SUMMARY,
         "the name of the thing: `Minimum number of rows`, since docs.rs shows this line alone",
-        960,
+        959,
     ),
 ];
 
