@@ -60,10 +60,8 @@ fn coins(token: &str) -> u64 {
 
 fn failed(relay: &TestRelay, customer: &Customer, job: &Event) -> Feedback {
     error(relay, customer, job);
-    let all = feedback(relay, customer, job).into_iter();
-    all.filter(|told| told.status == Status::Error)
-        .next_back()
-        .unwrap()
+    let mut all = feedback(relay, customer, job).into_iter();
+    all.rfind(|told| told.status == Status::Error).unwrap()
 }
 
 #[test]
