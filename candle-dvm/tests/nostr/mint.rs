@@ -351,7 +351,10 @@ impl Nutshell {
 
     fn receive(&self, token: &str) -> Option<u64> {
         let before = self.balance();
-        self.try_wallet(&["receive", token]).ok()?;
+        if let Err(problem) = self.try_wallet(&["receive", token.trim()]) {
+            println!("{problem}");
+            return None;
+        }
         Some(self.balance() - before).filter(|sat| *sat > 0)
     }
 }

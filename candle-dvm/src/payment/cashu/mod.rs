@@ -100,9 +100,12 @@ impl Till {
             return Ok(proof.witness.clone());
         };
         let tags = lock["tags"].as_array().map_or(&[][..], Vec::as_slice);
-        let simple = tags
-            .iter()
-            .all(|tag| tag[0] == "locktime" || tag[0] == "refund");
+        let is_simple = |tag: &serde_json::Value| match tag[0].as_str() {
+            Some("locktime" | "refund") => true,
+            Some("sigflag") => tag[1] == "SIG_INPUTS",
+            _ => false,
+        };
+        let simple = tags.iter().all(is_simple);
         let ours = format!("02{}", self.keys.public_key().to_hex());
         if kind != "P2PK" || lock["data"] != ours.as_str() || !simple {
             return Err("the token is locked, and not to this service's key alone".to_string());
