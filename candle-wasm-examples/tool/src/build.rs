@@ -35,7 +35,7 @@ const MODULES: [Module; 4] = [
     Module {
         krate: "transcribe",
         to: "candle-wasm/speech",
-        most: Some(1_800_000),
+        most: Some(1_900_000),
     },
     Module {
         krate: "ops",
