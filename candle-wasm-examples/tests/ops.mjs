@@ -58,6 +58,9 @@ async function wholeList(page, screenshots) {
     const marks = Object.fromEntries(header.slice(1, -1).map((dtype, i) => [dtype, add[i + 1]]));
     const expected = Object.fromEntries(header.slice(1, -1).map(dtype => [dtype, dtype === "f64" ? "–" : "✓"]));
     equal(marks, expected, "add");
+    const layers = await page.$$eval("#layers tbody tr", rows => rows.map(row => [...row.cells].map(cell => cell.textContent)));
+    equal(layers.length > 10, true, "layers");
+    equal(layers.filter(([, mark]) => mark !== "✓"), [], "layers that are not as on the CPU");
     await page.screenshot({ path: `${screenshots}/ops.png`, fullPage: true });
     await picture(page, screenshots, "ops", "main .card");
 }
@@ -72,6 +75,7 @@ async function report(page) {
     equal(report.counts.passed > 3000, true, "most pass");
     equal(report.ops.find(({ name }) => name === "matmul").dtypes.f32.is, "passed", "matmul of f32");
     equal(report.ops.find(({ name }) => name === "matmul").dtypes.f64.is, "unsupported", "matmul of f64");
+    equal(report.layers.find(({ layer }) => layer.startsWith("sdpa, 1 query, 100")).outcome.is, "passed", "attention to 100 keys");
     equal(typeof report.adapter.limits.maxBufferSize, "number", "a limit");
     contains(report.browser, { chromium: "Chrome", firefox: "Firefox" }[name()]);
 }

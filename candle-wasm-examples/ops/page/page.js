@@ -7,6 +7,8 @@ const WORST = ["failed", "unsupported", "passed", "undefined"];
 
 let about = null;
 let records = [];
+/** Those of layers of candle-nn. */
+let layers = [];
 let stopped = false;
 let seconds = 0;
 
@@ -19,6 +21,9 @@ const tasks = new Tasks(new URL("worker.js", import.meta.url), {
         records.push(...message.records);
         const { ops, dtypes, layouts } = about.list;
         at("progress").value = records.length / (ops.length * dtypes.length * layouts.length);
+    },
+    layer({ record }) {
+        layers.push(record);
     },
 }, () => "Reload the page");
 
@@ -40,9 +45,10 @@ async function start() {
 
 async function run() {
     records = [];
+    layers = [];
     stopped = false;
     for (const id of ["run-error", "copied"]) at(id).textContent = "";
-    for (const id of ["failed", "unsupported", "table", "legend", "json"]) at(id).hidden = true;
+    for (const id of ["failed", "unsupported", "table", "legend", "json", "layers"]) at(id).hidden = true;
     busy(true);
     const begin = performance.now();
     try {
@@ -50,6 +56,8 @@ async function run() {
             at("summary").textContent = `Running ${dtype} …`;
             await tasks.ask({ kind: "check", dtype });
         }
+        at("summary").textContent = "Running layers …";
+        await tasks.ask({ kind: "layers" });
     } catch (error) {
         if (!stopped) at("run-error").textContent = error.message;
     }
@@ -69,7 +77,7 @@ function busy(running) {
 
 const counts = () => {
     const counts = { passed: 0, failed: 0, unsupported: 0, undefined: 0 };
-    for (const { outcome } of records) counts[outcome.is]++;
+    for (const { outcome } of [...records, ...layers]) counts[outcome.is]++;
     return counts;
 };
 
@@ -84,11 +92,12 @@ function cell(op, dtype) {
 function show() {
     const { passed, failed, unsupported, undefined: none } = counts();
     const { ops, dtypes, layouts } = about.list;
-    const all = ops.length * dtypes.length * layouts.length;
-    at("summary").textContent = `${records.length < all ? `Ran only ${records.length} of ${all} checks: ` : ""}${passed} passed, `
+    const all = ops.length * dtypes.length * layouts.length + about.list.layers.length;
+    const ran = records.length + layers.length;
+    at("summary").textContent = `${ran < all ? `Ran only ${ran} of ${all} checks: ` : ""}${passed} passed, `
         + `${failed} failed, ${unsupported} unsupported here, ${none} not applicable, in ${seconds.toFixed(1)} s`;
 
-    const wrong = records.filter(record => record.outcome.is === "failed");
+    const wrong = failures();
     at("failed").hidden = wrong.length === 0;
     at("failed").querySelector("tbody").replaceChildren(
         ...wrong.map(({ op, dtype, layout, outcome }) => row(op, dtype, layout, outcome.why)),
@@ -106,6 +115,13 @@ function show() {
         const item = document.createElement("li");
         item.textContent = `${what}: ${why}`;
         return item;
+    }));
+
+    at("layers").hidden = layers.length === 0;
+    at("layers").querySelector("tbody").replaceChildren(...layers.map(({ layer, outcome, milliseconds }) => {
+        const tr = row(layer, MARKS[outcome.is], milliseconds.toFixed(0));
+        tr.cells[1].className = outcome.is;
+        return tr;
     }));
 
     at("table").tHead.replaceChildren(row("op", ...dtypes, "ms"));
@@ -138,6 +154,13 @@ function row(...texts) {
     return tr;
 }
 
+/** All that is not as on the CPU. */
+const failures = () => [
+    ...records.filter(record => record.outcome.is === "failed"),
+    ...layers.filter(record => record.outcome.is === "failed")
+        .map(({ layer, outcome }) => ({ op: layer, dtype: "f32", layout: "contiguous", outcome })),
+];
+
 /** What someone who looks for the fault needs. */
 function report() {
     const { ops, dtypes, version } = about.list;
@@ -149,7 +172,8 @@ function report() {
         adapter: about.adapter,
         seconds,
         counts: counts(),
-        failed: records.filter(record => record.outcome.is === "failed"),
+        failed: failures(),
+        layers,
         ops: ops.map(({ name }) => ({
             name,
             dtypes: Object.fromEntries(dtypes.map(dtype => {

@@ -22,6 +22,10 @@ answer({
         return about;
     },
 
+    async layers() {
+        await checker.layers(json => postMessage({ kind: "layer", record: JSON.parse(json) }));
+    },
+
     async check({ dtype }) {
         await checker.check(dtype, json => postMessage({ kind: "records", records: JSON.parse(json) }));
     },

@@ -1,7 +1,8 @@
-//! The list of `candle-conformance`, run on the browser's adapter and on the CPU in WebAssembly.
+//! The list of `candle-conformance`, and layers of candle-nn, run on the browser's adapter and on the CPU in WebAssembly.
 
 #![deny(missing_docs)]
 
+mod layers;
 mod speed;
 
 use candle_conformance::{check, Record, CASES, DTYPES, LAYOUTS};
@@ -42,6 +43,15 @@ impl Checker {
         });
         run.await.map_err(|err| JsError::new(&err.to_string()))
     }
+
+    /// Runs layers of candle-nn. `each` gets the record of each as JSON: `layer`, `outcome` and `milliseconds`.
+    pub async fn layers(&self, each: &Function) {
+        let check = layers::check(&self.device, |record| {
+            let json = serde_json::to_string(&record).unwrap_or_default();
+            let _ = each.call1(&JsValue::NULL, &json.into());
+        });
+        check.await;
+    }
 }
 
 /// Ops for timing, each with its arguments on the browser's GPU.
@@ -73,7 +83,7 @@ impl Speed {
     }
 }
 
-/// What the list has, as JSON: `version`, `dtypes`, `layouts`, and `ops` with `name` and `family` each.
+/// What the list has, as JSON: `version`, `dtypes`, `layouts`, `ops` with `name` and `family` each, and the names of `layers`.
 #[wasm_bindgen]
 pub fn list() -> String {
     let ops = CASES
@@ -84,6 +94,7 @@ pub fn list() -> String {
         "dtypes": DTYPES.map(|dtype| dtype.as_str()),
         "layouts": LAYOUTS.map(|(name, _)| name),
         "ops": ops.collect::<Vec<_>>(),
+        "layers": layers::LAYERS.map(|(name, _)| name),
     })
     .to_string()
 }

@@ -21,7 +21,7 @@ pub fn print(text: &str) -> Result<()> {
 /// Prints `value` as indented JSON with a line break behind it.
 ///
 /// # Errors
-/// Those of [`print`].
+/// Those of [`print()`].
 pub fn print_json(value: &impl Serialize) -> Result<()> {
     let text = serde_json::to_string_pretty(value)
         .map_err(|err| Error::Stdout(std::io::Error::other(err)))?;

@@ -131,7 +131,7 @@ impl Served {
     }
 }
 
-/// The routes over a model. `/health` is 503 after a failure of the engine, see [`BatchEngine::failure`]: it does not come back.
+/// The routes over a model. `/health` is 503 after a failure of the engine, see [`BatchEngine::failure`](candle_engine::batch::BatchEngine::failure): it does not come back.
 pub fn router(served: Served) -> Router {
     routes(Arc::new(served))
 }
@@ -160,7 +160,7 @@ fn routes(served: Arc<Served>) -> Router {
 /// Answers until `stop` is ready, and then until what runs has ended or [`Limits::drain`] is over.
 ///
 /// # Errors
-/// The engine fails, see [`BatchEngine::failure`]: then all requests end with an error, and the caller starts anew.
+/// The engine fails, see [`BatchEngine::failure`](candle_engine::batch::BatchEngine::failure): then all requests end with an error, and the caller starts anew.
 pub async fn serve(
     listener: tokio::net::TcpListener,
     mut served: Served,
