@@ -11,7 +11,7 @@ use candle_engine::registry::BackendRegistry;
 use candle_engine::speech::{SpeechFiles, SpeechWorker};
 use candle_openai::{Encoder, Served, Speech, TextSource, Texts};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// How models of text are loaded.
 #[derive(Clone)]
@@ -79,10 +79,18 @@ pub(super) fn load(args: &Args) -> Result<Served> {
         let name = name.unwrap_or_else(|| last_part(&files.name));
         try_template(&name, &files);
         let (loader, called) = (loader.clone(), name.clone());
+        let bytes = files.total_bytes();
+        // They are read: the first time to load need not read them again.
+        let read = Mutex::new(Some(files));
+        let load = move || {
+            let files = read.lock().unwrap_or_else(PoisonError::into_inner).take();
+            let files = files.map_or_else(|| ModelFiles::open(&source), Ok)?;
+            loader.load(&called, files)
+        };
         TextSource {
             name,
-            bytes: files.total_bytes(),
-            load: Box::new(move || loader.load(&called, ModelFiles::open(&source)?)),
+            bytes,
+            load: Box::new(load),
         }
     });
     let texts = Texts::several(texts.collect(), args.memory)?;
