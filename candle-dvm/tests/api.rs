@@ -20,6 +20,15 @@ struct Server {
     said: Vec<String>,
 }
 
+/// A client to which refusals are answers.
+fn agent() -> ureq::Agent {
+    ureq::Agent::config_builder()
+        .http_status_as_error(false)
+        .timeout_global(Some(Duration::from_secs(120)))
+        .build()
+        .into()
+}
+
 impl Server {
     fn start(args: &[&str]) -> Self {
         let mut all = vec!["api", "--device", "cpu", "--name", "tiny"];
@@ -56,12 +65,7 @@ impl Server {
     }
 
     fn post(&self, path: &str, body: &Value) -> (u16, String) {
-        let agent: ureq::Agent = ureq::Agent::config_builder()
-            .http_status_as_error(false)
-            .timeout_global(Some(Duration::from_secs(120)))
-            .build()
-            .into();
-        let answer = agent
+        let answer = agent()
             .post(format!("{}{path}", self.address))
             .send_json(body);
         let mut answer = answer.unwrap();

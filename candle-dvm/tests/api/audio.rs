@@ -1,12 +1,11 @@
 //! Speech, over a tiny Whisper of random weights.
 
-use super::Server;
+use super::{agent, Server};
 use crate::cli::{run, stdout};
 use crate::transcribe::Folder;
 use serde_json::Value;
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::time::Duration;
 
 const BOUNDARY: &str = "--frontier";
 
@@ -30,12 +29,7 @@ fn form(file: Option<&[u8]>, fields: &[(&str, &str)]) -> Vec<u8> {
 }
 
 fn post(server: &Server, path: &str, body: &[u8]) -> (u16, String, String) {
-    let agent: ureq::Agent = ureq::Agent::config_builder()
-        .http_status_as_error(false)
-        .timeout_global(Some(Duration::from_secs(120)))
-        .build()
-        .into();
-    let answer = agent
+    let answer = agent()
         .post(format!("{}/v1/audio/{path}", server.address))
         .header(
             "Content-Type",
