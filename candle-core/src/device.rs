@@ -147,6 +147,24 @@ impl Device {
         false
     }
 
+    /// Bytes of a GPU's memory that can still be had: what the driver says, or what a budget leaves
+    /// ([`WebGpuDevice::set_memory_budget`](crate::WebGpuDevice::set_memory_budget)). `None` where nothing says it: for the CPU, in a
+    /// browser, and without a budget on WebGPU over Metal and DX12. Not in upstream's interface.
+    ///
+    /// # Errors
+    /// If the driver fails.
+    pub fn free_memory(&self) -> Result<Option<u64>> {
+        #[cfg(feature = "webgpu")]
+        if let Some(device) = self.as_wgpu() {
+            return Ok(device.free_memory());
+        }
+        #[cfg(feature = "cuda")]
+        if let Self::Cuda(device) = self {
+            return device.free_memory().map(Some);
+        }
+        Ok(None)
+    }
+
     /// The CUDA device with this ordinal if the first can be opened, else the CPU.
     ///
     /// # Errors

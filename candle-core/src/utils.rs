@@ -3,7 +3,7 @@
 mod barrier_pool;
 mod work_stealing;
 
-pub use barrier_pool::{barrier_pool, BarrierPool};
+pub use barrier_pool::{barrier_pool, set_barrier_pool, BarrierPool};
 
 /// Number of threads for work on the CPU: `RAYON_NUM_THREADS` where it is set, else what the machine has.
 pub fn get_num_threads() -> usize {

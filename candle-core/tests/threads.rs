@@ -39,6 +39,50 @@ fn each_number_once() {
     assert_eq!(pool.n_workers() + 1, utils::get_num_threads());
 }
 
+/// A pool of `workers` threads that this test starts. They end with the process.
+fn pool_of_program(workers: usize) -> &'static BarrierPool {
+    let pool: &'static BarrierPool = Box::leak(Box::new(BarrierPool::of_program(workers)));
+    for worker in 0..workers {
+        std::thread::spawn(move || pool.work(worker));
+    }
+    pool
+}
+
+#[test]
+fn a_program_brings_its_own_threads() {
+    for workers in [0, 1, 3] {
+        let pool = pool_of_program(workers);
+        for round in 0..100 {
+            if round % 50 == 49 {
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            assert_eq!(calls(pool), vec![1; workers + 1]);
+        }
+    }
+    // The process's pool is there, so it stays.
+    utils::barrier_pool();
+    assert!(utils::set_barrier_pool(BarrierPool::of_program(1)).is_err());
+}
+
+/// Where panics abort, a thread ends in the middle of its part: the caller must not wait for it for ever.
+#[test]
+fn a_lost_thread_is_a_panic() {
+    let pool = pool_of_program(2);
+    let section = || {
+        pool.execute(|i| {
+            if i == 1 {
+                pool.lose(1);
+                loop {
+                    std::thread::park();
+                }
+            }
+        })
+    };
+    let panic = catch_unwind(AssertUnwindSafe(section)).unwrap_err();
+    let message = panic.downcast::<String>().unwrap();
+    assert_eq!(*message, "worker 1 ended in the middle of its work");
+}
+
 /// No worker runs a section's body after the call has returned, however close to the end it joins. Without the pool's `swap`s this
 /// fails in qemu-user 7.2 for AArch64, in one of a few runs; no processor has shown it.
 #[test]

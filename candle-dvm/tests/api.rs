@@ -1,10 +1,13 @@
 //! `candle-dvm api`, as clients of OpenAI's interface use it.
 
 mod agents;
-mod audio;
+pub(crate) mod audio;
+mod draft;
 mod models;
+mod rerank;
 mod responses;
 mod strangers;
+mod thinking;
 
 use crate::cli::program;
 use serde_json::{json, Value};
@@ -13,7 +16,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 /// The program, serving the embedded model on a port of its choice.
-struct Server {
+pub(crate) struct Server {
     process: Child,
     address: String,
     /// The lines of standard error before the address.
@@ -30,7 +33,7 @@ fn agent() -> ureq::Agent {
 }
 
 impl Server {
-    fn start(args: &[&str]) -> Self {
+    pub(crate) fn start(args: &[&str]) -> Self {
         let mut all = vec!["api", "--device", "cpu", "--name", "tiny"];
         if !args.contains(&"--listen") {
             all.extend(["--listen", "127.0.0.1:0"]);
@@ -75,14 +78,14 @@ impl Server {
         )
     }
 
-    fn json(&self, path: &str, body: Value) -> Value {
+    pub fn json(&self, path: &str, body: Value) -> Value {
         let (status, text) = self.post(path, &body);
         assert_eq!(status, 200, "{text}");
         serde_json::from_str(&text).unwrap()
     }
 
     /// The message of an error, which has this status.
-    fn problem(&self, path: &str, body: Value, status: u16) -> String {
+    pub fn problem(&self, path: &str, body: Value, status: u16) -> String {
         let (found, text) = self.post(path, &body);
         assert_eq!(found, status, "{text}");
         let json: Value = serde_json::from_str(&text).unwrap();
@@ -326,6 +329,9 @@ fn mistakes_have_the_interfaces_form() {
     let vectors = json!({"model": "tiny", "input": "hi"});
     let problem = server.problem("/v1/embeddings", vectors, 400);
     assert!(problem.contains("--embedding-model"), "{problem}");
+    let documents = json!({"model": "tiny", "query": "hi", "documents": ["hi"]});
+    let problem = server.problem("/v1/rerank", documents, 400);
+    assert!(problem.contains("--rerank-model"), "{problem}");
     let problem = server.problem("/v1/nothing", json!({}), 404);
     assert!(problem.contains("/v1/chat/completions"), "{problem}");
     let listed = ureq::get(format!("{}/v1/models", server.address))

@@ -1,5 +1,7 @@
 //! Conversations: what the model reads of them, and the program's command.
 
+mod thinking;
+
 use crate::cli::{assert_one_line, program, stdout};
 use crate::support::{embedded, load, model_dir, on_each_device, ModelFolder};
 #[cfg(unix)]

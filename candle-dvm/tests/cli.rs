@@ -356,10 +356,10 @@ fn bad_models() {
         (
             |folder| {
                 folder.edit("config.json", |config| {
-                    config["model_type"] = json!("gpt2");
+                    config["model_type"] = json!("gptj");
                 })
             },
-            &["config.json", "model_type", "gpt2"],
+            &["config.json", "model_type", "gptj"],
         ),
         (
             |folder| {

@@ -11,8 +11,8 @@ use serde_json::{json, Value as Json};
 use std::path::Path;
 use tempfile::TempDir;
 
-const HIDDEN: usize = 24;
-const LIMIT: usize = 20;
+pub const HIDDEN: usize = 24;
+pub const LIMIT: usize = 20;
 
 /// Weights that depend on their names and places alone.
 fn fill(weights: &VarMap) {
@@ -60,18 +60,22 @@ impl Folder {
     }
 
     fn of(config: Json) -> Self {
+        Self::with(&config, |vb| {
+            let encoder = EncoderConfig::parse(&config.to_string());
+            encoder.unwrap().load(vb).unwrap();
+        })
+    }
+
+    /// With the weights that `load` asks for.
+    pub fn with(config: &Json, load: impl FnOnce(VarBuilder)) -> Self {
         let folder = Self(tempfile::tempdir().unwrap());
         let weights = VarMap::new();
-        let vb = VarBuilder::from_varmap(&weights, DType::F32, &Device::Cpu);
-        EncoderConfig::parse(&config.to_string())
-            .unwrap()
-            .load(vb)
-            .unwrap();
+        load(VarBuilder::from_varmap(&weights, DType::F32, &Device::Cpu));
         fill(&weights);
         weights
             .save(folder.path().join("model.safetensors"))
             .unwrap();
-        folder.write("config.json", &config);
+        folder.write("config.json", config);
         folder.write("tokenizer.json", &tokenizer());
         folder
     }
@@ -80,11 +84,11 @@ impl Folder {
         self.0.path()
     }
 
-    fn name(&self) -> &str {
+    pub fn name(&self) -> &str {
         self.path().to_str().unwrap()
     }
 
-    fn write(&self, name: &str, json: &Json) {
+    pub fn write(&self, name: &str, json: &Json) {
         let file = self.path().join(name);
         std::fs::create_dir_all(file.parent().unwrap()).unwrap();
         std::fs::write(file, json.to_string()).unwrap();
@@ -113,7 +117,7 @@ impl Folder {
     }
 }
 
-fn problem(args: &[&str]) -> String {
+pub fn problem(args: &[&str]) -> String {
     let output = run(args);
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     assert!(output.stdout.is_empty(), "{output:?}");

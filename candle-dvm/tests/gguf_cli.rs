@@ -78,7 +78,7 @@ fn bad_files() {
         ),
         (
             |m| set(m, "llama.block_count", Value::U32(2_000_000_000)),
-            &["2000000000", "4096"],
+            &["llama.block_count", "2000000000", "4096"],
         ),
         (
             |m| set(m, "llama.block_count", Value::U32(7)),
@@ -312,7 +312,7 @@ fn what_a_file_is() {
         "adapter_config.json",
         r#"{"base_model_name_or_path": "us/base"}"#,
     );
-    refused(&inner, &["LoRA adapter", "us/base", "merge_and_unload"]);
+    refused(&inner, &["LoRA adapter", "us/base", "--lora"]);
     for name in ["tokenizer.json", "model.safetensors"] {
         std::fs::copy(crate::support::model_dir().join(name), inner.join(name)).unwrap();
     }

@@ -214,3 +214,50 @@ fn a_person_is_questioned() {
         assert_eq!(place.names().len(), left, "{shown}");
     }
 }
+
+/// Memory of a model and layers that fit, for a folder and for a file, neither of which is loaded.
+#[test]
+fn what_fits() {
+    let folder = ModelFolder::new();
+    let path = folder.path().to_str().unwrap().to_string();
+    let json = |args: &[&str]| -> Value {
+        let output = program(&[&["models", "fit", "--json"], args].concat()).output();
+        let text = stdout(&output.unwrap());
+        serde_json::from_str(&text).unwrap()
+    };
+    let found = json(&[&path, "--context", "300"]);
+    let number = |name: &str| found[name].as_u64().unwrap();
+    let stored = folder.read("model.safetensors").len() as u64;
+    // Without the header.
+    assert!(stored - number("weights") < 10_000, "{found}");
+    // 512 positions of 6 layers, keys and values of 2 heads of 64 in f16.
+    assert_eq!(number("cache"), 512 * 6 * 2 * 2 * 64 * 2);
+    let sum = number("weights") + number("cache") + number("computing");
+    assert_eq!((number("layers"), number("on_gpu")), (6, sum));
+    let wider = json(&[
+        &path,
+        "--context",
+        "300",
+        "--kv-dtype",
+        "f32",
+        "--texts",
+        "2",
+    ]);
+    assert_eq!(wider["cache"], 4 * number("cache"));
+    let file = in_format(GgmlDType::Q8_0);
+    let output = program(&["models", "fit", file.to_str().unwrap()]).output();
+    let text = stdout(&output.unwrap());
+    for part in [
+        "6 layers",
+        "q8_0",
+        "1024 tokens in f16",
+        "2.0 GB  all layers",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    let output = program(&["models", "fit", &path, "--texts", "0"])
+        .output()
+        .unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(said.trim(), "error: --texts 0: expected at least 1");
+}

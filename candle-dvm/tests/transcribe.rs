@@ -25,23 +25,34 @@ const SPECIAL: [&str; 8] = [
 pub(crate) struct Folder(TempDir);
 
 impl Folder {
-    pub(crate) fn new() -> Self {
-        let folder = Self(tempfile::tempdir().unwrap());
-        let config = json!({"model_type": "whisper", "num_mel_bins": 80, "max_source_positions": 100, "d_model": 32,
-            "encoder_attention_heads": 2, "encoder_layers": 1, "vocab_size": WORDS + SPECIAL.len() + 101,
-            "max_target_positions": 24, "decoder_attention_heads": 2, "decoder_layers": 1, "suppress_tokens": [7]});
+    pub(crate) fn empty() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    /// `model.safetensors` with the weights that `load` asks for, by a rule.
+    pub(crate) fn add_weights(&self, load: impl FnOnce(VarBuilder) -> candle_core::Result<()>) {
         let weights = VarMap::new();
-        let vb = VarBuilder::from_varmap(&weights, DType::F32, &Device::Cpu);
-        Whisper::load(&vb, serde_json::from_value(config.clone()).unwrap()).unwrap();
+        load(VarBuilder::from_varmap(&weights, DType::F32, &Device::Cpu)).unwrap();
         for (name, var) in weights.data().lock().unwrap().iter() {
             let seed = name.bytes().map(f32::from).sum::<f32>();
             let values = (0..var.elem_count()).map(|i| (seed + 7.3 * i as f32).sin());
+            // Variances are not negative.
+            let least = name.ends_with("running_var").then_some(0.5);
+            let values = values.map(|value| least.map_or(value, |least| value.abs() + least));
             let values = Tensor::from_iter(values, &Device::Cpu).unwrap();
             var.set(&values.reshape(var.shape()).unwrap()).unwrap();
         }
-        weights
-            .save(folder.path().join("model.safetensors"))
-            .unwrap();
+        weights.save(self.path().join("model.safetensors")).unwrap();
+    }
+
+    pub(crate) fn new() -> Self {
+        let folder = Self::empty();
+        let config = json!({"model_type": "whisper", "num_mel_bins": 80, "max_source_positions": 100, "d_model": 32,
+            "encoder_attention_heads": 2, "encoder_layers": 1, "vocab_size": WORDS + SPECIAL.len() + 101,
+            "max_target_positions": 24, "decoder_attention_heads": 2, "decoder_layers": 1, "suppress_tokens": [7]});
+        folder.add_weights(|vb| {
+            Whisper::load(&vb, serde_json::from_value(config.clone()).unwrap()).map(|_| ())
+        });
         folder.write("config.json", &config);
         let words = (0..WORDS).map(|i| (format!("Ġw{i}"), json!(i)));
         let vocab: serde_json::Map<_, _> = words.collect();
@@ -58,7 +69,7 @@ impl Folder {
         );
         let tone = (0..48_000).map(|i| (f64::from(i) * 0.05).sin() * 0.5);
         let recording = wav(Form::Whole(16), 16_000, 1, tone);
-        std::fs::write(folder.path().join("tone.wav"), recording).unwrap();
+        folder.write_bytes("tone.wav", &recording);
         folder
     }
 
@@ -70,8 +81,12 @@ impl Folder {
         self.path().join(name).display().to_string()
     }
 
-    fn write(&self, name: &str, json: &Value) {
-        std::fs::write(self.path().join(name), json.to_string()).unwrap();
+    pub(crate) fn write(&self, name: &str, json: &Value) {
+        self.write_bytes(name, json.to_string().as_bytes());
+    }
+
+    pub(crate) fn write_bytes(&self, name: &str, bytes: &[u8]) {
+        std::fs::write(self.path().join(name), bytes).unwrap();
     }
 
     /// The command over the tone, with these flags.
@@ -82,13 +97,13 @@ impl Folder {
     }
 
     /// What the command prints.
-    fn hear(&self, flags: &[&str]) -> String {
+    pub(crate) fn hear(&self, flags: &[&str]) -> String {
         let (tone, model) = (self.at("tone.wav"), self.path().display().to_string());
         stdout(&run(&self.args(&tone, &model, flags)))
     }
 
     /// The one line that the command fails with.
-    fn fail(&self, file: &str, flags: &[&str]) -> String {
+    pub(crate) fn fail(&self, file: &str, flags: &[&str]) -> String {
         let (file, model) = (self.at(file), self.path().display().to_string());
         let output = program(&self.args(&file, &model, flags)).output().unwrap();
         assert!(

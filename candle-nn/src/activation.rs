@@ -38,7 +38,7 @@ pub enum Activation {
     /// [`ops::leaky_relu`] with its slope.
     LeakyRelu(f64),
     /// Another name for [`Activation::NewGelu`].
-    #[serde(alias = "gelu_pytorch_tanh")]
+    #[serde(alias = "gelu_pytorch_tanh", alias = "gelu_fast")]
     GeluPytorchTanh,
 }
 

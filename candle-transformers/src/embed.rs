@@ -23,15 +23,18 @@
 //! Which pooling a model was trained with is in the files that sentence-transformers writes beside it ([arXiv
 //! 1908.10084](https://arxiv.org/abs/1908.10084)): [`Recipe::read`].
 
+pub(crate) mod batches;
+mod decoders;
 mod dense;
 mod families;
 mod gguf;
-mod recipe;
+pub(crate) mod recipe;
 
 use candle_core::{bail, DType, Device, Module, Result, Tensor, D};
 use candle_nn::VarBuilder;
 
 use crate::blocks::encoder::{dtype_of_scores, mean_of_seen};
+use batches::{by_length, filled, mask};
 pub use dense::{Dense, DenseSpec};
 pub use families::{model_types, EncoderConfig};
 pub use gguf::{architectures, gguf_weights};
@@ -86,8 +89,9 @@ impl Default for Options {
     }
 }
 
-/// Token ids and a mask of ones and zeros, (batch, seq) both, to the tokens' vectors, (batch, seq, size).
-type Run = Box<dyn Fn(&Tensor, &Tensor) -> Result<Tensor> + Send + Sync>;
+/// Token ids, a mask of ones and zeros and, if the caller has them, the segments of the tokens, (batch, seq) all, to the tokens' vectors,
+/// (batch, seq, size). Models without segments pass over them.
+type Run = Box<dyn Fn(&Tensor, &Tensor, Option<&Tensor>) -> Result<Tensor> + Send + Sync>;
 
 /// An encoder of text with its weights.
 pub struct TextEncoder {
@@ -150,7 +154,16 @@ impl TextEncoder {
     /// If the shapes do not match, there are no tokens or more than the model takes, or an id is outside the table of tokens (where the
     /// device can tell).
     pub fn forward(&self, ids: &Tensor, mask: &Tensor) -> Result<Tensor> {
-        (self.run)(ids, mask)
+        (self.run)(ids, mask, None)
+    }
+
+    /// As [`forward`](Self::forward), of tokens whose segments, counted from 0, are `types`, of the same shape. Models without segments
+    /// pass over them.
+    ///
+    /// # Errors
+    /// Those of [`forward`](Self::forward).
+    pub fn forward_segments(&self, ids: &Tensor, mask: &Tensor, types: &Tensor) -> Result<Tensor> {
+        (self.run)(ids, mask, Some(types))
     }
 
     /// A vector for each text, in f32: (texts, size), or as many elements as `options` keeps. A text is its token ids, with the special
@@ -161,21 +174,11 @@ impl TextEncoder {
     /// batch of 0, or more elements than there are, or none.
     pub fn embed<T: AsRef<[u32]>>(&self, texts: &[T], options: &Options) -> Result<Tensor> {
         self.check(texts, options)?;
-        let len = |i: usize| texts[i].as_ref().len();
-        // The longest first: if memory is short, it is so at once.
-        let mut order: Vec<usize> = (0..texts.len()).collect();
-        order.sort_by_key(|i| std::cmp::Reverse(len(*i)));
-        let mut parts = Vec::with_capacity(texts.len().div_ceil(options.batch));
-        for batch in order.chunks(options.batch) {
+        let lens: Vec<usize> = texts.iter().map(|text| text.as_ref().len()).collect();
+        let mut vectors = by_length(&lens, options.batch, &self.device, |batch| {
             let rows: Vec<&[u32]> = batch.iter().map(|i| texts[*i].as_ref()).collect();
-            parts.push(self.pooled(&rows, options.pooling)?);
-        }
-        let mut places = vec![0u32; texts.len()];
-        for (place, text) in order.into_iter().enumerate() {
-            places[text] = place as u32;
-        }
-        let places = Tensor::new(places, &self.device)?;
-        let mut vectors = Tensor::cat(&parts, 0)?.index_select(&places, 0)?;
+            self.pooled(&rows, options.pooling)
+        })?;
         if let Some(dim) = options.dim {
             vectors = vectors.narrow(1, 0, dim)?;
         }
@@ -186,12 +189,7 @@ impl TextEncoder {
     }
 
     fn check<T: AsRef<[u32]>>(&self, texts: &[T], options: &Options) -> Result<()> {
-        let EncoderConfig {
-            size,
-            max_tokens,
-            vocab,
-            ..
-        } = self.config;
+        let size = self.config.size;
         if texts.is_empty() {
             bail!("embed: no texts; give at least one")
         }
@@ -205,48 +203,25 @@ impl TextEncoder {
             _ => (),
         }
         for (i, text) in texts.iter().enumerate() {
-            let (text, number) = (text.as_ref(), i + 1);
-            if text.is_empty() {
-                bail!("embed: text {number} has no tokens; give at least one")
-            }
-            if text.len() > max_tokens {
-                bail!(
-                    "embed: text {number} has {} tokens, but the model's limit is {max_tokens}; truncate it",
-                    text.len()
-                )
-            }
-            // A GPU does not say so.
-            if let Some(id) = text.iter().find(|id| **id as usize >= vocab) {
-                bail!("embed: text {number} has token {id}, but the model's vocabulary has {vocab} tokens; does the tokenizer belong to another model?")
-            }
+            let what = format_args!("embed: text {}", i + 1);
+            self.config.check(what, text.as_ref())?;
         }
         Ok(())
     }
 
     /// A batch: (texts, size), in f32.
     fn pooled(&self, texts: &[&[u32]], pooling: Pooling) -> Result<Tensor> {
-        let (count, device) = (texts.len(), &self.device);
-        let longest = texts.iter().map(|text| text.len()).max().unwrap_or(0);
-        let places = || {
-            texts
-                .iter()
-                .flat_map(|text| (0..longest).map(move |i| (*text, i)))
-        };
-        let padding = self.config.padding;
-        let ids: Vec<u32> = places()
-            .map(|(text, i)| text.get(i).copied().unwrap_or(padding))
-            .collect();
-        let where_ = |shown: fn(usize, usize) -> bool| -> Result<Tensor> {
-            let ones = places().map(|(text, i)| u32::from(shown(i, text.len())));
-            Tensor::from_vec(ones.collect(), (count, longest), device)
-        };
-        let ids = Tensor::from_vec(ids, (count, longest), device)?;
-        let hidden = self.forward(&ids, &where_(|i, len| i < len)?)?;
-        let hidden = hidden.to_dtype(DType::F32)?;
+        let device = &self.device;
+        let ids = filled(texts, self.config.padding, device)?;
+        let seen = mask(texts, |i, len| i < len, device)?;
+        let hidden = self.forward(&ids, &seen)?.to_dtype(DType::F32)?;
         let pooled = match pooling {
-            Pooling::Mean => mean_of_seen("embed", &hidden, &where_(|i, len| i < len)?),
+            Pooling::Mean => mean_of_seen("embed", &hidden, &seen),
             Pooling::Cls => hidden.narrow(1, 0, 1)?.squeeze(1),
-            Pooling::Last => mean_of_seen("embed", &hidden, &where_(|i, len| i + 1 == len)?),
+            Pooling::Last => {
+                let last = mask(texts, |i, len| i + 1 == len, device)?;
+                mean_of_seen("embed", &hidden, &last)
+            }
         };
         let through = |xs: Tensor, layer: &Dense| layer.forward(&xs);
         self.dense.iter().try_fold(pooled?, through)

@@ -45,7 +45,7 @@
 //!   [`blocks::WeightSource`] can be any other source.
 //! - [`generation::LogitsProcessor`] samples the next token: greedy, top-k, top-p, with a temperature and a seed.
 //! - [`parallel::ParallelDecoder`] divides the layers of a decoder over several devices.
-//! - [`embed`] computes text embeddings with the encoder that a `config.json` describes.
+//! - [`embed`] computes text embeddings with the encoder that a `config.json` describes, [`rerank`] scores of documents for a query.
 //! - `cargo run --example bert_similarity` compares sentences.
 //!
 //! # Features
@@ -84,14 +84,16 @@
 //!
 //! - [`models`]: a file per family, with its configuration, weight names and specification. [`blocks`]: the shared layers.
 //! - [`quantized_nn`], [`quantized_var_builder`]: layers with quantised weights, and those weights by name.
-//! - [`parallel`]: a decoder over several devices. [`embed`]: text encoders, from tokens to an embedding per text.
+//! - [`parallel`]: a decoder over several devices. [`embed`]: text encoders, from tokens to an embedding per text. [`rerank`]:
+//!   from a query and a document to their score.
+//! - [`lora`]: adapters of peft over a decoder. [`pictures`]: images in the prompts of language models.
 //! - [`generation`]: from logits to the next token.
 //! - [`object_detection`]: bounding boxes and non-maximum suppression. [`utils`]: masks, repeat penalty, repeated heads.
 #![deny(missing_docs)]
 // What the blocks have for models that are left out. With all features, code that nothing uses is found.
 #![cfg_attr(
     all(feature = "subset", not(all(feature = "diffusion", feature = "sound"))),
-    allow(dead_code)
+    allow(dead_code, unused_imports)
 )]
 
 pub mod auto;
@@ -100,10 +102,13 @@ mod compat;
 pub mod embed;
 pub mod fused_moe;
 pub mod generation;
+pub mod lora;
 pub mod models;
 pub mod object_detection;
 pub mod parallel;
+pub mod pictures;
 pub mod pipelines;
+pub mod rerank;
 pub mod utils;
 
 // Upstream's paths.

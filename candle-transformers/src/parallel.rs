@@ -32,8 +32,8 @@ use std::thread::JoinHandle;
 use candle_core::distributed::{reason, Communicator};
 use candle_core::{bail, Context, DType, Device, Result, Tensor};
 
-use crate::blocks::{Decoder, DecoderState};
-use crate::generation::GreedyToken;
+use crate::blocks::{Decoder, DecoderState, Hidden, Sees};
+use crate::generation::{Draw, NextToken};
 
 /// The group of one rank on each of `devices`, which are all of one process; see [`candle_core::distributed::on_devices`].
 ///
@@ -102,6 +102,13 @@ pub struct ParallelState {
     team: Arc<Team>,
     number: u64,
     state: DecoderState,
+}
+
+impl ParallelState {
+    /// As [`DecoderState::truncate`], on one device; false on several.
+    pub fn truncate(&mut self, len: usize) -> Result<bool> {
+        Ok(self.team.followers.is_empty() && self.state.truncate(len)?)
+    }
 }
 
 impl From<Decoder> for ParallelDecoder {
@@ -217,29 +224,57 @@ impl ParallelDecoder {
         self.run(ids, Place::Offset(offset), state)
     }
 
-    /// The token that follows `ids`, `(1, 1)`, by the highest logit; as [`Decoder::greedy_step`]. Ranks on NVIDIA cards record the step,
-    /// each its own.
+    /// The stream after vectors that replace tokens; as [`Decoder::forward_seen`].
     ///
     /// # Errors
-    /// As [`Decoder::greedy_step`]; if a rank has failed.
-    pub fn greedy_step(
+    /// As [`Decoder::forward_seen`]; on several devices.
+    pub fn forward_seen(
+        &self,
+        embeds: &Tensor,
+        sees: Sees,
+        offset: usize,
+        state: &mut ParallelState,
+    ) -> Result<Hidden<'_>> {
+        let team = &*self.team;
+        if !Arc::ptr_eq(&self.team, &state.team) {
+            bail!("the state was created by a different model")
+        }
+        if !team.followers.is_empty() {
+            bail!(
+                "vectors that replace tokens, such as of images, need a model on one device, and this one is on {}",
+                self.world_size()
+            )
+        }
+        team.decoder
+            .forward_seen(embeds, sees, offset, &mut state.state)
+    }
+
+    /// The token that follows `ids`, `(1, 1)`, drawn `with` these settings; as [`Decoder::next_token`]. Ranks on NVIDIA cards record the step
+    /// of a greedy token, each its own.
+    ///
+    /// # Errors
+    /// As [`Decoder::next_token`]; if a rank has failed.
+    pub fn next_token(
         &self,
         ids: &Tensor,
         offset: usize,
         state: &mut ParallelState,
-    ) -> Result<GreedyToken> {
+        with: &Draw,
+    ) -> Result<NextToken> {
         let team = &*self.team;
         if Arc::ptr_eq(&self.team, &state.team) {
             if team.followers.is_empty() {
-                return team.decoder.greedy_step(ids, offset, &mut state.state);
+                return team.decoder.next_token(ids, offset, &mut state.state, with);
             }
             if let Some(group) = &team.group {
-                if team.decoder.records_step(ids, &state.state) {
+                if with.is_greedy() && team.decoder.records_step(ids, &state.state) {
                     return team.recorded_step(&**group, ids, offset, state);
                 }
             }
         }
-        GreedyToken::choose(&self.next_logits(ids, offset, state)?.squeeze(0)?)
+        let position = (offset + 1) as u32;
+        let logits = self.next_logits(ids, offset, state)?;
+        NextToken::draw(&logits.squeeze(0)?, &Draw { position, ..*with })
     }
 
     /// As [`next_logits`](Self::next_logits), of sequences that need not be of one length; as [`Decoder::next_logits_of_rows`].
@@ -306,7 +341,7 @@ impl Team {
         ids: &Tensor,
         offset: usize,
         state: &mut ParallelState,
-    ) -> Result<GreedyToken> {
+    ) -> Result<NextToken> {
         let decoder = &self.decoder;
         decoder.check_call(1, offset, &state.state)?;
         let sent = !decoder.left_by_last_step(ids, &state.state);
@@ -320,7 +355,8 @@ impl Team {
             true => group.broadcast(ids, 0).map(drop),
             false => Ok(()),
         };
-        let result = result.and_then(|()| decoder.greedy_step(ids, offset, &mut state.state));
+        let result =
+            result.and_then(|()| decoder.next_token(ids, offset, &mut state.state, &Draw::GREEDY));
         if let Err(err) = &result {
             group.abort(&reason(err));
         }

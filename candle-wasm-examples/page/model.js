@@ -131,12 +131,12 @@ export class ModelForm {
 
     /**
      * Has the worker load what the form asks for, and shows how that goes. Gives what the worker says of the model that is there now: of
-     * the one before where the new one's files are no model; `null` without one.
+     * the one before where the new one's files are no model; `null` without one. `more` is what a page's worker wants to know besides.
      */
-    async load(tasks) {
+    async load(tasks, more = {}) {
         for (const id of ["model-error", "notice", "device-line"]) at(id).textContent = "";
         at("state").textContent = "Loading …";
-        const request = this.request();
+        const request = { ...this.request(), ...more };
         const { source, address, files } = request;
         try {
             if (source === "url" && !address.trim()) throw missing("enter the URL or name of a model");
@@ -156,7 +156,7 @@ export class ModelForm {
     show(ready, state = `Ready: loaded in ${ready.seconds.toFixed(1)} s`) {
         this.ready = ready;
         at("state").textContent = state;
-        at("device-line").textContent = deviceLine(ready.device, ready.reason);
+        at("device-line").textContent = deviceLine(ready);
     }
 
     /** There is no model any more, or none yet. */
@@ -172,8 +172,12 @@ export class ModelForm {
 const missing = what => Object.assign(new Error(what), { kept: true });
 
 /** Where a model runs. A browser need not name its GPU; `reason` is null where it runs on one. */
-function deviceLine(device, reason) {
-    if (reason !== null) return `Running on the CPU: ${reason}`;
+function deviceLine({ device, reason, threads }) {
+    if (reason !== null) {
+        if (!threads) return `Running on the CPU: ${reason}`;
+        const count = threads.count > 1 ? `on ${threads.count} threads` : `on one thread, because ${threads.reason ?? "this build has no more"}`;
+        return `Running on the CPU: ${reason}; ${count}`;
+    }
     return `Running on ${device.replace(/^webgpu$/, "webgpu, a GPU the browser does not name")}`;
 }
 

@@ -39,6 +39,23 @@ export const SPEECH_MODELS = [
     { name: "Whisper small, 99 languages", address: "openai/whisper-small", bytes: 967e6, about: "242 million parameters: for a GPU" },
 ].map(model => ({ ...model, licence: "Apache 2.0" }));
 
+/** For pictures. `labels` is where the classes' names are, if they are not beside the weights. */
+export const PICTURE_MODELS = [
+    {
+        name: "Name it: EfficientNet-Lite0", address: "timm/tf_efficientnet_lite0.in1k", bytes: 18.8e6, licence: "Apache 2.0",
+        about: "Names the picture: 1,000 kinds of things and animals (ImageNet)",
+        labels: "https://huggingface.co/datasets/huggingface/label-files/resolve/main/imagenet-1k-id2label.json",
+    },
+    {
+        name: "Find things: YOLOv8 nano", address: "lmz/candle-yolo-v8:yolov8n.safetensors", bytes: 6.4e6, licence: "AGPL 3.0",
+        about: "Draws a box around each of 80 kinds of things (COCO)",
+    },
+    {
+        name: "Cut out: MobileSAM", address: "lmz/candle-sam:mobile_sam-tiny-vitt.safetensors", bytes: 40.7e6, licence: "Apache 2.0",
+        about: "Cuts out what you click on",
+    },
+];
+
 /** For vectors of sentences: the form's texts, with the default model. */
 export const SENTENCE_MODELS = {
     url: {

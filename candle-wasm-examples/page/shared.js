@@ -18,7 +18,9 @@ export class Tasks {
     /** The worker, which is made where there is none: after a restart only when it is asked, as it may not start at all. */
     start() {
         if (this.worker) return this.worker;
-        this.worker = new Worker(this.url, { type: "module" });
+        // What a page's address asks for, such as `?threads=4`, is for its worker too.
+        const url = Object.assign(new URL(this.url), { search: location.search });
+        this.worker = new Worker(url, { type: "module" });
         this.worker.onmessage = ({ data }) => this.hear(data);
         this.worker.onerror = event => this.restart(event.message || "cannot start the worker: check the network");
         return this.worker;

@@ -1,17 +1,25 @@
 // A worker's side of `Tasks` in shared.js, and of `ModelForm` in model.js.
 import { fromAddress, fromFiles, fromFolder } from "./candle-wasm/files.js";
-import { fetchWasm, supportsSimd } from "./candle-wasm/wasm.js";
+import { whyOneThread } from "./candle-wasm/threads.js";
+import { fetchWasm, modulesOf, supportsSimd } from "./candle-wasm/wasm.js";
 
 /** The model that comes with the pages is held and computed in f32, as its reference texts are. */
 const OWN = { folder: new URL("llm/model/", import.meta.url).href, dtype: "f32", name: "candle-embedded" };
 
-/** The module that `load` brings: asked for at once, so that it is there when it is needed. */
+/** `?threads=4` in the page's address: how many threads the CPU's ops take, in place of what suits the machine. */
+const THREADS = Number(new URLSearchParams(location.search).get("threads")) || undefined;
+
+/**
+ * The module that `load` brings for a device, "auto" if none is named. That one is asked for at once, so that it is there when it is
+ * needed.
+ */
 export function fetched(load) {
     const onProgress = (done, size) => postMessage({ kind: "progress", name: "WebAssembly module", done, size });
-    const module = load({ onProgress });
+    const modules = modulesOf(load);
+    const bring = device => modules(device, THREADS, onProgress);
     // What is wrong with it is told to whoever needs it. A browser need not fetch it again for this worker, but does for another one.
-    module.catch(() => {});
-    return () => module.catch(error => {
+    bring("auto").catch(() => {});
+    return (device = "auto") => bring(device).catch(error => {
         throw Object.assign(error, { fatal: true });
     });
 }
@@ -25,7 +33,7 @@ export const from = folder => async ({ onProgress }) => {
 };
 
 /** For the functions of files.js: tells the page how far a file is. */
-const hooks = {
+export const hooks = {
     onProgress: (name, done, size) => postMessage({ kind: "progress", name, done, size }),
     onNotice: message => postMessage({ kind: "notice", message }),
 };
@@ -41,23 +49,24 @@ export async function sourceOf({ source, address, files }) {
  * Loads the language model that a form asks for. Gives it and, for the page, where it runs. `free` lets go of the one before, when the new
  * one's files are known to be good.
  */
-export async function languageModel(WasmModel, request, free) {
-    const model = await checked(async () => WasmModel.open(await sourceOf(request)));
+export async function languageModel(module, request, free) {
+    const model = await checked(async () => module.WasmModel.open(await sourceOf(request)));
     const info = await model.info();
     free();
-    const placed = await place(model, request, request.source === "default" ? { dtype: OWN.dtype } : {});
+    const placed = await place(module, model, request, request.source === "default" ? { dtype: OWN.dtype } : {});
     return { model, shown: { ...placed, info } };
 }
 
 /** Brings an opened model to the device that a form asks for; says for the page where it runs. */
-export async function place(model, { device }, options = {}) {
+export async function place(module, model, { device }, options = {}) {
     let reason = "selected by you";
     if (device !== "cpu") {
         reason = await model.init_gpu().then(() => null, error => error.message);
     }
     const start = performance.now();
     await model.load(options);
-    return { device: model.device, reason, seconds: (performance.now() - start) / 1000 };
+    const threads = { count: module.threads(), reason: whyOneThread(THREADS) };
+    return { device: model.device, reason, threads, seconds: (performance.now() - start) / 1000 };
 }
 
 /** What `open` gives; its errors tell the page that the model before is still there. */
@@ -99,8 +108,7 @@ export function textWorker(load, kinds) {
     let stop = new AbortController();
     const handlers = {
         async load(request) {
-            const { WasmModel } = await wasm();
-            const loaded = await languageModel(WasmModel, request, () => {
+            const loaded = await languageModel(await wasm(request.device), request, () => {
                 // The memory of the model before is free for this one.
                 model?.free();
                 model = null;
@@ -113,7 +121,7 @@ export function textWorker(load, kinds) {
         handlers[kind] = async request => {
             if (!model) throw new Error("no model loaded: load one first");
             stop = new AbortController();
-            const onPiece = piece => postMessage({ kind: "piece", piece });
+            const onPiece = (piece, thought = false) => postMessage({ kind: "piece", piece, thought });
             return text(model, { ...request, options: { ...request.options, signal: stop.signal } }, onPiece);
         };
     }

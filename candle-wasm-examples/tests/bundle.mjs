@@ -12,6 +12,7 @@ const MODEL = "candle-transformers/engine/model";
 const INDEX = '<!doctype html><html lang="en"><title>App</title><main id="app"></main><script type="module" src="/main.js"></script></html>';
 const MAIN = `
 import { load } from "candle-wasm";
+import { createEngine } from "candle-wasm/engine.js";
 import { fromFolder } from "candle-wasm/files.js";
 import { loadSpeech } from "candle-wasm/speech.js";
 
@@ -19,6 +20,11 @@ globalThis.complete = async (prompt, tokens) => {
     const { WasmModel } = await load();
     const model = await WasmModel.open(await fromFolder("/app/model/"));
     return model.generate(prompt, { max_tokens: tokens });
+};
+globalThis.engine = async (prompt, tokens) => {
+    const engine = await createEngine("/app/model/", { threads: 2 });
+    const { choices: [{ text }] } = await engine.completions.create({ prompt, max_tokens: tokens });
+    return { text, threads: engine.info.threads };
 };
 globalThis.speech = async () => Object.keys(await loadSpeech());
 `;
@@ -39,7 +45,7 @@ async function bundled(app) {
     await install(app);
     await writeFile(join(app, "index.html"), INDEX);
     await writeFile(join(app, "main.js"), MAIN);
-    await build({ root: app, logLevel: "warn" });
+    await build({ root: app, logLevel: "warn", worker: { format: "es" } });
     const files = await modelFiles(MODEL);
     for (const [path, bytes] of [...files]) files.set(path.replace("/good/", "/app/model/"), bytes);
     const dist = join(app, "dist");
@@ -50,12 +56,14 @@ async function bundled(app) {
     }
     equal([...files.keys()].filter(path => extname(path) === ".wasm").length > 0, true, "a module in the bundle");
     files.set("/", files.get("/index.html"));
-    const server = await serve(files);
+    const server = await serve(files, true);
     const browser = await launch(false);
     try {
         const page = await open(browser, server.address);
         const text = await page.evaluate(text => globalThis.complete(text, 8), prompt.text);
         equal(text !== "" && prompt.greedy_text.startsWith(text), true, `${JSON.stringify(text)} as the beginning of the text`);
+        const made = await page.evaluate(text => globalThis.engine(text, 8), prompt.text);
+        equal(made, { text, threads: 2 }, "the engine's text, in its Worker");
         contains((await page.evaluate(() => globalThis.speech())).join(), "WasmSpeech");
     } finally {
         await browser.close();
@@ -63,16 +71,15 @@ async function bundled(app) {
     }
 }
 
-/** Puts the package where npm would; where only one build was made, its files take the place of the other's, which nothing loads. */
+/** Puts the package where npm would; where a build was not made, another's files take its place, and nothing loads them. */
 async function install(app) {
     const to = join(app, "node_modules", "candle-wasm");
     await mkdir(to, { recursive: true });
     await cp(PACKAGE, to, { recursive: true });
     const has = build => stat(join(to, build)).then(() => true, () => false);
-    const builds = ["simd", "plain"];
     for (const folder of ["", "speech"]) {
-        for (const [build, other] of [builds, builds.toReversed()].map(pair => pair.map(build => join(folder, build)))) {
-            if (!await has(build)) await cp(join(to, other), join(to, build), { recursive: true });
+        for (const build of ["threads", "plain"]) {
+            if (!await has(join(folder, build))) await cp(join(to, folder, "simd"), join(to, folder, build), { recursive: true });
         }
     }
 }

@@ -11,6 +11,9 @@ import { modelFiles, serve } from "./models.mjs";
 
 const MODEL = "candle-transformers/engine/model";
 const TEMPLATE = "{{ bos_token }}{% for m in messages %}{{ m.content }}{% if m.role == 'assistant' %}\n\n{% endif %}{% endfor %}";
+/** Of a model that thinks, unless it is told not to: the prompt opens its thoughts. */
+const THINKS = "{{ bos_token }}{% for m in messages %}{{ m.content.split('</think>') | last }}{% endfor %}"
+    + "{% if enable_thinking is not defined or enable_thinking %}<think>{% endif %}";
 
 export async function run(site, screenshots) {
     const { prompts } = JSON.parse(await readFile(`${MODEL}/golden.json`, "utf8"));
@@ -22,6 +25,7 @@ export async function run(site, screenshots) {
     await writeFile(half, bytes.subarray(0, 5_000_000));
     const files = await modelFiles(MODEL);
     files.set("/chat.gguf", bytes);
+    files.set("/thinks.gguf", await gguf(MODEL, false, THINKS));
     const { added_tokens: [{ content: bos_token }] } = JSON.parse(files.get("/good/tokenizer.json"));
     files.set("/drawn/tokenizer_config.json", Buffer.from(JSON.stringify({ chat_template: TEMPLATE, bos_token })));
     files.set("/drawn/generation_config.json", Buffer.from(JSON.stringify({ do_sample: true, temperature: 0.5, top_k: 20 })));
@@ -32,6 +36,7 @@ export async function run(site, screenshots) {
     try {
         const blank = await open(browser, site);
         await test("package::chat::cpu", () => packageChat(blank, server.address, prompts[0]));
+        await test("package::thoughts::cpu", () => packageThoughts(blank, server.address, prompts[0]));
         await test("package::names_on_the_hub", () => hubNames(blank));
         await test("chat::markdown", () => markdown(blank));
         await test("chat::kept_conversation", () => keptConversation(blank));
@@ -45,6 +50,7 @@ export async function run(site, screenshots) {
         await test("chat::wrong_file_keeps_the_model::cpu", () => wrongFile(page, half));
         await test("chat::bad_option_in_closed_settings", () => badOption(page));
         await test("chat::kept_models", () => keptModels(page, server));
+        await test("chat::thoughts::cpu", () => thoughts(page, `${server.address}thinks.gguf`, prompts[0]));
         await test("chat::looks", () => looks(page, site, screenshots));
     } finally {
         await browser.close();
@@ -114,6 +120,42 @@ async function packageChat(page, address, prompt) {
     contains(found.base.chat_problem, "no chat template");
     equal([found.drawn.chat, found.drawn.sampling], [true, { temperature: 0.5, top_k: 20 }], "what a folder says");
     equal(found.plain.text, first.text, "what a folder says, overruled");
+}
+
+/** What a model thinks is heard and reported apart, can be limited, and can be left out. */
+async function packageThoughts(page, address, prompt) {
+    const found = await page.evaluate(async (address, prompt) => {
+        const { load } = await import("/candle-wasm/index.js");
+        const { fromAddress } = await import("/candle-wasm/files.js");
+        const { WasmModel } = await load();
+        const model = await WasmModel.open(await fromAddress(`${address}thinks.gguf`));
+        const said = [{ role: "user", content: prompt }];
+        const heard = { true: "", false: "" };
+        const hear = (piece, thought) => { heard[thought] += piece; };
+        const settings = { temperature: 0, max_tokens: 18 };
+        const limited = await model.chat(said, { ...settings, thinking_budget: 4 }, hear);
+        const next = [...said, { role: "assistant", content: limited.text }, { role: "user", content: "fn" }];
+        const second = await model.chat(next, { ...settings, thinking: false });
+        const without = await model.chat(said, { ...settings, thinking: false });
+        const problem = promise => promise.then(() => "none", error => error.message);
+        const problems = [
+            await problem(model.chat(said, { thinking: 1 })), await problem(model.chat(said, { thinking_budget: -1 })),
+            await problem(model.generate("a", { thinking: true })),
+        ];
+        return { thinks: (await model.info()).thinks, heard, limited, second, without, problems };
+    }, address, prompt.text);
+    const { limited, without } = found;
+    equal(found.thinks, true, "whether it thinks");
+    equal([found.heard.true, found.heard.false], [limited.thoughts, limited.text], "pieces of thoughts and of the answer");
+    equal([limited.thoughts !== "", limited.text !== "", limited.usage.completion_tokens], [true, true, 18], "both");
+    equal(limited.usage.thought_tokens >= 4 && limited.usage.thought_tokens < 18, true, `thoughts: ${limited.usage.thought_tokens} tokens`);
+    equal(/think/.test(limited.thoughts + limited.text), false, "marks");
+    equal([without.thoughts, without.usage.thought_tokens], [undefined, 0], "without thoughts");
+    equal(prompt.greedy_text.startsWith(without.text) && without.text !== "", true, without.text);
+    equal(found.second.thoughts, undefined, "the next answer without thoughts");
+    contains(found.problems[0], "thinking", "true or false");
+    contains(found.problems[1], "thinking_budget");
+    contains(found.problems[2], "thinking", "unknown");
 }
 
 async function hubNames(page) {
@@ -293,6 +335,30 @@ async function stop(page) {
     contains(await text(page, "#log .message:last-child .foot"), "stopped");
     await set(page, "#temperature", "0");
     await set(page, "#max-tokens", "8");
+}
+
+/** Thoughts are folded over the answer, survive a reload, and can be turned off where a model thinks. */
+async function thoughts(page, address, prompt) {
+    equal(await page.$eval("#thinks", label => label.hidden), true, "a switch for a model that does not think");
+    await reload(page, address);
+    equal(await page.$eval("#thinks", label => label.hidden), false, "no switch");
+    await say(page, prompt.text, 2);
+    const folded = () => page.$$eval("#log .thoughts", all => all.map(one => [one.open, one.innerText]));
+    const [[isOpen, shown]] = await folded();
+    equal([isOpen, shown], [false, "Thoughts"], "thoughts");
+    contains(await text(page, "#log .message:last-child .foot"), "8 of them thoughts");
+    equal(await text(page, "#spoken"), "The model gave no answer.", "what a screen reader says");
+    await page.click("#log .thoughts summary");
+    equal(await page.$eval("#log .thoughts", one => one.innerText.length > "Thoughts".length), true, "opened thoughts");
+    await page.reload();
+    equal(await folded(), [[false, "Thoughts"]], "after a reload");
+    await page.click("#clear");
+    await reload(page, address);
+    await page.$eval("#settings", details => { details.open = true; });
+    await page.click("#thinking");
+    begins((await say(page, prompt.text, 2))[1], prompt);
+    equal(await folded(), [], "thoughts of a model that does not think");
+    await page.click("#clear");
 }
 
 async function wrongFile(page, half) {

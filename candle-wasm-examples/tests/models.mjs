@@ -19,11 +19,15 @@ export async function modelFiles(folder) {
 /** What a browser takes only as what it is. */
 const TYPES = { html: "text/html; charset=utf-8", js: "text/javascript; charset=utf-8", wasm: "application/wasm" };
 
-/** Serves files to other origins; `asked` has the headers of the requests for parts. */
-export async function serve(files) {
+const ISOLATED = {
+    "Cross-Origin-Opener-Policy": "same-origin", "Cross-Origin-Embedder-Policy": "require-corp", "Cross-Origin-Resource-Policy": "cross-origin",
+};
+
+/** Serves files to other origins, and with headers of isolation if asked; `asked` has the headers of the requests for parts. */
+export async function serve(files, isolated = false) {
     const asked = [];
     const server = createServer((request, response) => {
-        const headers = { "Access-Control-Allow-Origin": "*", "Access-Control-Allow-Headers": "Range" };
+        const headers = { "Access-Control-Allow-Origin": "*", "Access-Control-Allow-Headers": "Range", ...(isolated ? ISOLATED : {}) };
         const bytes = files.get(request.url);
         if (request.method === "OPTIONS") return response.writeHead(204, headers).end();
         // As servers of apps do.

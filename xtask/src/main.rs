@@ -47,7 +47,7 @@ enum Task {
     Times,
     /// Build the web pages into `target/web/site`
     Web {
-        /// Build only the modules with SIMD (`simd`) or without (`plain`)
+        /// Build only some modules, of `simd`, `threads` (SIMD, on several threads of the CPU) and `plain`: `--only simd,threads`
         #[arg(long, value_parser = ["simd", "plain"])]
         only: Option<String>,
         /// Also write a folder that any static host can serve, with a service worker for cross-origin isolation

@@ -83,23 +83,30 @@ impl GemvWeight for bf16 {
     }
 }
 
-/// `out[r]` is the dot product of `column` with row `r` of `rows`, which are contiguous.
+/// `out[r]` is the dot product of `column` with row `r` of `rows`, which are contiguous. Each is summed in the same order, however many rows
+/// there are, and as by [`dot_columns`]: a token's numbers do not depend on those that are computed with it.
 pub(crate) fn dot_rows<T: GemvWeight>(rows: &[f32], column: &[T], out: &mut [f32]) {
     let k = column.len();
     assert_eq!(rows.len(), k * out.len());
     #[cfg(target_arch = "x86_64")]
     if super::simd::has_avx2() {
         let row = |r: usize| rows[r * k..(r + 1) * k].as_ptr();
-        let mut r = 0;
-        while r + 4 <= out.len() {
-            let four = [row(r), row(r + 1), row(r + 2), row(r + 3)];
+        for (four, out) in out.chunks_mut(4).enumerate() {
+            let r = 4 * four;
             // SAFETY: rows and column have k elements; the CPU has AVX2, FMA and F16C.
-            out[r..r + 4].copy_from_slice(&unsafe { x86::dots::<T, 4, 2>(four, column) });
-            r += 4;
-        }
-        for (r, out) in out.iter_mut().enumerate().skip(r) {
-            // SAFETY: as above.
-            [*out] = unsafe { x86::dots::<T, 1, 8>([row(r)], column) };
+            unsafe {
+                match out {
+                    [a] => [*a] = x86::dots([row(r)], column),
+                    [a, b] => [*a, *b] = x86::dots([row(r), row(r + 1)], column),
+                    [a, b, c] => {
+                        [*a, *b, *c] = x86::dots([row(r), row(r + 1), row(r + 2)], column);
+                    }
+                    four => {
+                        let rows = [row(r), row(r + 1), row(r + 2), row(r + 3)];
+                        four.copy_from_slice(&x86::dots::<T, 4>(rows, column));
+                    }
+                }
+            }
         }
         return;
     }
@@ -262,37 +269,32 @@ mod x86 {
         (bytes / (stride * size_of::<T>()).max(1)).max(together) * stride
     }
 
-    /// The dot products of `R` rows with a column; `U` registers of it at a time.
+    /// The dot products of `R` rows with a column, in the order of [`dot_columns`].
     ///
     /// # Safety
     /// Each row must be readable for as many elements as the column has.
     #[target_feature(enable = "avx2,fma,f16c")]
-    pub(super) unsafe fn dots<T: GemvWeight, const R: usize, const U: usize>(
+    pub(super) unsafe fn dots<T: GemvWeight, const R: usize>(
         rows: [*const f32; R],
         column: &[T],
     ) -> [f32; R] {
         let (k, column) = (column.len(), column.as_ptr());
-        let mut acc = [[_mm256_setzero_ps(); U]; R];
+        let mut acc = [[_mm256_setzero_ps(); 2]; R];
         let mut i = 0;
-        while i + 8 * U <= k {
-            #[allow(
-                clippy::needless_range_loop,
-                reason = "acc is a block of R by U registers"
-            )]
-            for u in 0..U {
-                let at = i + 8 * u;
-                // SAFETY: 8 elements from `at` on are below k.
-                unsafe {
-                    let v = T::load(column.add(at));
-                    for r in 0..R {
-                        acc[r][u] = _mm256_fmadd_ps(_mm256_loadu_ps(rows[r].add(at)), v, acc[r][u]);
-                    }
+        while i + 16 <= k {
+            // SAFETY: 16 elements from `i` on are below k.
+            unsafe {
+                let (left, right) = (T::load(column.add(i)), T::load(column.add(i + 8)));
+                for r in 0..R {
+                    let row = rows[r].add(i);
+                    acc[r][0] = _mm256_fmadd_ps(_mm256_loadu_ps(row), left, acc[r][0]);
+                    acc[r][1] = _mm256_fmadd_ps(_mm256_loadu_ps(row.add(8)), right, acc[r][1]);
                 }
             }
-            i += 8 * U;
+            i += 16;
         }
-        while i + 8 <= k {
-            // SAFETY: as above.
+        if i + 8 <= k {
+            // SAFETY: as above, 8 elements.
             unsafe {
                 let v = T::load(column.add(i));
                 for r in 0..R {
@@ -310,14 +312,14 @@ mod x86 {
         }
         let mut sums = [0f32; R];
         for r in 0..R {
-            let mut sum = acc[r][0];
-            for &more in &acc[r][1..] {
-                sum = _mm256_add_ps(sum, more);
-            }
-            let four = _mm_add_ps(_mm256_castps256_ps128(sum), _mm256_extractf128_ps::<1>(sum));
-            let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
-            let one = _mm_add_ss(two, _mm_movehdup_ps(two));
-            sums[r] = _mm_cvtss_f32(one);
+            let sum = _mm256_add_ps(acc[r][0], acc[r][1]);
+            let pairs = _mm256_hadd_ps(sum, sum);
+            let fours = _mm256_hadd_ps(pairs, pairs);
+            let (low, high) = (
+                _mm256_castps256_ps128(fours),
+                _mm256_extractf128_ps::<1>(fours),
+            );
+            sums[r] = _mm_cvtss_f32(_mm_add_ss(low, high));
             for (n, v) in tail[..rest].iter().enumerate() {
                 // SAFETY: below k.
                 sums[r] += unsafe { *rows[r].add(i + n) } * v;
@@ -419,7 +421,7 @@ mod x86 {
         }
         for (j, out) in out.iter_mut().enumerate().skip(STREAMS * per_stream) {
             // SAFETY: the row is as long as the column.
-            [*out] = unsafe { dots::<T, 1, 8>([row.as_ptr()], &matrix[j * stride..][..k]) };
+            [*out] = unsafe { dots([row.as_ptr()], &matrix[j * stride..][..k]) };
         }
     }
 
@@ -692,6 +694,31 @@ mod tests {
         check_columns(|v| v, |v| v);
         check_columns(f16::from_f32, f16::to_f32);
         check_columns(bf16::from_f32, bf16::to_f32);
+    }
+
+    #[test]
+    fn a_row_does_not_depend_on_those_beside_it() {
+        fn check<T: GemvWeight>(narrow: fn(f32) -> T) {
+            for k in [1, 7, 8, 16, 24, 100, 576, 1001] {
+                let of = |len: usize, by: f32| (0..len).map(move |i| (i as f32 * by).sin());
+                let rows: Vec<f32> = of(9 * k, 0.7).collect();
+                let matrix: Vec<T> = of(7 * k, 1.3).map(narrow).collect();
+                for (r, row) in rows.chunks(k).enumerate() {
+                    let mut alone = vec![f32::NAN; 7];
+                    dot_columns(row, &matrix, k, &mut alone);
+                    for few in r + 1..=9 {
+                        for (column, alone) in matrix.chunks(k).zip(&alone) {
+                            let mut out = vec![f32::NAN; few];
+                            dot_rows(&rows[..few * k], column, &mut out);
+                            assert_eq!(out[r].to_bits(), alone.to_bits(), "k {k}, {r} of {few}");
+                        }
+                    }
+                }
+            }
+        }
+        check(|v| v);
+        check(f16::from_f32);
+        check(bf16::from_f32);
     }
 
     #[test]

@@ -16,7 +16,14 @@ pub fn count() -> usize {
     pool().map_or_else(rayon::current_num_threads, |pool| pool.n_workers() + 1)
 }
 
+/// The process's pool. Rayon cannot start threads in a browser, and the one thread that it takes for its own must not be waited for by others.
+#[cfg(target_family = "wasm")]
+fn pool() -> Option<&'static BarrierPool> {
+    Some(barrier_pool())
+}
+
 /// The process's pool, unless this is a rayon thread or the program has given rayon fewer threads.
+#[cfg(not(target_family = "wasm"))]
 fn pool() -> Option<&'static BarrierPool> {
     let own = rayon::current_thread_index().is_none();
     own.then(barrier_pool)
@@ -48,13 +55,13 @@ pub fn for_each_range(count: usize, task: &(dyn Fn(Range<usize>) + Sync)) {
     match count {
         0 => {}
         1 => task(0..1),
+        _ if pool().is_some_and(|pool| pool.try_ranges(count, task)) => {}
+        _ if cfg!(target_family = "wasm") => task(0..count),
         _ => {
-            if !pool().is_some_and(|pool| pool.try_ranges(count, task)) {
-                let pieces = count.min(8 * rayon::current_num_threads());
-                let start = |piece: usize| piece * count / pieces;
-                let run = |piece: usize| task(start(piece)..start(piece + 1));
-                (0..pieces).into_par_iter().with_max_len(1).for_each(run);
-            }
+            let pieces = count.min(8 * rayon::current_num_threads());
+            let start = |piece: usize| piece * count / pieces;
+            let run = |piece: usize| task(start(piece)..start(piece + 1));
+            (0..pieces).into_par_iter().with_max_len(1).for_each(run);
         }
     }
 }

@@ -8,7 +8,8 @@ use super::strided_iter::fill_par_by;
 use crate::cpu::gemv::{axpy_rows, dot_columns, dot_rows, GemvWeight};
 use crate::cpu::threads;
 
-/// Up to this many rows, reading the matrix once is faster than `gemm`, which packs it first (measured for f32).
+/// Up to this many rows, reading the matrix once is faster than `gemm`, which packs it first (measured for f32). Up to as many, a row is summed
+/// as if it were alone, on which candle-engine's proposals of tokens rely.
 const MAX_FEW: usize = 4;
 
 /// The same for matrices that would have to be widened first.

@@ -19,6 +19,17 @@ impl CudaDevice {
         unsafe { driver::mem_pool::trim_to(pool, 0) }.w()
     }
 
+    /// Bytes of the card's memory that nothing holds, another program's included. What freed tensors held counts: it is given back first,
+    /// which waits for the card.
+    ///
+    /// # Errors
+    /// If the driver fails.
+    pub fn free_memory(&self) -> Result<u64> {
+        self.trim()?;
+        let (free, _) = self.context().mem_get_info().w()?;
+        Ok(free as u64)
+    }
+
     /// Memory for `len` elements, with arbitrary contents.
     pub(super) fn alloc_slice<T: DeviceRepr>(
         &self,

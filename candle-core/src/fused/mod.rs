@@ -174,6 +174,36 @@ copied!(
     SdpaParams
 );
 
+/// u32 numbers that say how a row's token is drawn: the seed's low and high half, the position, whether it is the token with the greatest
+/// logit, top-k (at least 1), then the bits of top-p, min-p and 1 / temperature, three f32.
+pub const DRAW_WORDS: usize = 8;
+
+/// Refuses what does not fit [`Fused::draw`]; gives rows and vocabulary.
+#[cfg(any(feature = "cuda", feature = "webgpu"))]
+pub(crate) fn check_draw(
+    logits: &Layout,
+    logits_dtype: DType,
+    draws: &Layout,
+    draws_dtype: DType,
+) -> Result<[usize; 2]> {
+    let (rows, len) = logits.shape().dims2()?;
+    let fits = (logits_dtype, draws_dtype) == (DType::F32, DType::U32)
+        && draws.dims() == [rows, DRAW_WORDS]
+        && logits.is_contiguous()
+        && draws.is_contiguous()
+        && rows > 0
+        && (1..1 << 24).contains(&len);
+    if !fits {
+        crate::bail!(
+            "draw: settings of {draws_dtype:?} {:?} do not fit logits of {logits_dtype:?} {:?}; expected contiguous f32 (rows, vocab) \
+             with less than 2^24 tokens, and contiguous u32 (rows, {DRAW_WORDS})",
+            draws.shape(),
+            logits.shape(),
+        )
+    }
+    Ok([rows, len])
+}
+
 /// A storage whose device has kernels for the fused ops. Inputs have any strides, results are contiguous.
 pub trait Fused: BackendStorage {
     /// What its devices are called, for errors.
@@ -187,6 +217,14 @@ pub trait Fused: BackendStorage {
     /// # Errors
     /// The dtype is no float that the device computes with, or there is no last dimension.
     fn softmax_last_dim(x: Operand<'_, Self>) -> Result<Self>;
+
+    /// A token of each row of `logits`, `(rows, vocab)` in contiguous f32, by the settings in its row of `draws`, `(rows, DRAW_WORDS)` in
+    /// contiguous u32: `(2, rows)` in u32, the tokens, then how many logits of each row are unusable. candle-nn's `sampling::draw` says
+    /// which token, and makes the settings.
+    ///
+    /// # Errors
+    /// Sizes or dtypes do not fit each other, or a vocabulary has 2²⁴ tokens or more.
+    fn draw(logits: Operand<'_, Self>, draws: Operand<'_, Self>) -> Result<Self>;
 
     /// `norm` of the rows of `x`, in its shape; with [`BesideNorm::AddBefore`] the sums, then their norms.
     ///
@@ -265,6 +303,10 @@ impl Fused for crate::CudaStorage {
     }
 
     fn softmax_last_dim((x, _): Operand<'_, Self>) -> Result<Self> {
+        x.never()
+    }
+
+    fn draw((x, _): Operand<'_, Self>, _: Operand<'_, Self>) -> Result<Self> {
         x.never()
     }
 

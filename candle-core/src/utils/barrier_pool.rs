@@ -5,16 +5,16 @@ use std::cell::{Cell, UnsafeCell};
 use std::ops::Range;
 use std::panic::{catch_unwind, resume_unwind, AssertUnwindSafe};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::thread::{self, JoinHandle, Thread};
+#[cfg(not(target_family = "wasm"))]
 use std::time::{Duration, Instant};
-
-use parking_lot::Mutex;
 
 use super::work_stealing::Shares;
 
 /// How long a thread spins before it sleeps: longer than the gap between two ops of a layer, too short to matter for
 /// latency or battery.
+#[cfg(not(target_family = "wasm"))]
 const SPIN: Duration = Duration::from_micros(50);
 
 /// Ranges per thread in `execute_chunked`, if all are equally fast.
@@ -39,6 +39,8 @@ thread_local! {
 /// another.
 pub struct BarrierPool {
     shared: Arc<Shared>,
+    workers: usize,
+    /// Those that the pool has started itself.
     threads: Vec<JoinHandle<()>>,
     /// Held by the thread whose section runs.
     caller: Mutex<()>,
@@ -137,30 +139,54 @@ unsafe impl Sync for BarrierPool {}
 impl BarrierPool {
     /// A pool of `n_workers` threads beside the calling one. Continues with fewer threads if the system refuses some.
     pub fn new(n_workers: usize) -> Self {
-        let workers = (0..n_workers).map(|_| Apart::default()).collect();
-        let shared = Arc::new(Shared {
-            current: Apart::default(),
-            sleeping: Apart::default(),
-            workers,
-            waiting: Mutex::new(None),
-            panic: Mutex::new(None),
-        });
+        let shared = Arc::new(Shared::new(n_workers));
         let spawn = |worker: usize| {
             let shared = shared.clone();
             let thread = thread::Builder::new().name(format!("candle-{worker}"));
             thread.spawn(move || shared.work(worker)).ok()
         };
-        let threads = (0..n_workers).map_while(spawn).collect();
+        let threads: Vec<_> = (0..n_workers).map_while(spawn).collect();
         Self {
             shared,
+            workers: threads.len(),
             threads,
             caller: Mutex::new(()),
         }
     }
 
+    /// A pool whose threads the program starts, for systems where a library cannot: Web Workers that share their page's memory. Each of
+    /// them calls [`BarrierPool::work`] with a different index below `n_workers`. Sections wait for all of them.
+    pub fn of_program(n_workers: usize) -> Self {
+        Self {
+            shared: Arc::new(Shared::new(n_workers)),
+            workers: n_workers,
+            threads: Vec::new(),
+            caller: Mutex::new(()),
+        }
+    }
+
+    /// Runs a thread of [`BarrierPool::of_program`]: parts of sections, until the pool is dropped.
+    ///
+    /// # Panics
+    /// If `worker` is not below [`BarrierPool::n_workers`].
+    pub fn work(&self, worker: usize) {
+        assert!(
+            worker < self.workers,
+            "worker {worker} of a pool of {}",
+            self.workers
+        );
+        self.shared.work(worker);
+    }
+
+    /// Reports that a thread of [`BarrierPool::of_program`] ended in the middle of its work, as it does when panics abort: the section that
+    /// waits for it panics. The pool is not to be used again.
+    pub fn lose(&self, worker: usize) {
+        self.shared.lose(worker);
+    }
+
     /// How many threads there are beside the calling one.
     pub fn n_workers(&self) -> usize {
-        self.threads.len()
+        self.workers
     }
 
     /// Calls `f` with each number of `0..=n_workers()`, in parallel, and returns when all calls have. Sections may be nested, and any
@@ -201,16 +227,18 @@ impl BarrierPool {
 
     /// Runs `f` on this thread and on workers that join it. False if the section cannot be shared.
     fn section(&self, joins: Joins, f: &(dyn Fn(usize) + Sync)) -> bool {
-        if self.threads.is_empty() || IN_SECTION.get() {
+        if self.workers == 0 || IN_SECTION.get() {
             return false;
         }
-        let Some(caller) = self.caller.try_lock() else {
-            return false;
+        let caller = match self.caller.try_lock() {
+            Ok(caller) => caller,
+            Err(TryLockError::Poisoned(caller)) => caller.into_inner(),
+            Err(TryLockError::WouldBlock) => return false,
         };
         let shared = &*self.shared;
         let wanted = match joins {
-            Joins::All => self.threads.len(),
-            Joins::Up(most) => most.min(self.threads.len()),
+            Joins::All => self.workers,
+            Joins::Up(most) => most.min(self.workers),
         };
         let current = &shared.current.0;
         // SAFETY: only the lifetime changes. The pointer is used between joining and leaving, and this function waits until the section
@@ -220,7 +248,7 @@ impl BarrierPool {
             let body: Body = std::mem::transmute::<*const (dyn Fn(usize) + Sync + '_), Body>(f);
             *current.body.get() = Some(body);
         }
-        let spare = self.threads.len() - wanted;
+        let spare = self.workers - wanted;
         current.spare.store(spare, Ordering::Relaxed);
         let phase = Phase(current.phase.load(Ordering::Relaxed)).next();
         current.phase.swap(phase.0, Ordering::SeqCst);
@@ -231,8 +259,8 @@ impl BarrierPool {
             shared.wait_until(|worker| worker == phase.left(), wanted);
         }
         current.phase.swap(phase.closed().0, Ordering::SeqCst);
-        shared.wait_until(|worker| worker != phase.joined(), self.threads.len());
-        let worker_panic = shared.panic.lock().take();
+        shared.wait_until(|worker| worker != phase.joined(), self.workers);
+        let worker_panic = locked(&shared.panic).take();
         drop(caller);
         if let Some(panic) = own.err().or(worker_panic) {
             resume_unwind(panic);
@@ -253,7 +281,7 @@ enum Joins {
 impl Drop for BarrierPool {
     fn drop(&mut self) {
         self.shared.current.0.stop.swap(true, Ordering::SeqCst);
-        for worker in 0..self.threads.len() {
+        for worker in 0..self.workers {
             self.shared.rouse(worker);
         }
         for thread in self.threads.drain(..) {
@@ -271,7 +299,22 @@ fn in_section(f: impl FnOnce()) -> thread::Result<()> {
     result
 }
 
+/// The locks of the standard library sleep on every system with threads; those of parking_lot panic on WebAssembly.
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl Shared {
+    fn new(workers: usize) -> Self {
+        Self {
+            current: Apart::default(),
+            sleeping: Apart::default(),
+            workers: (0..workers).map(|_| Apart::default()).collect(),
+            waiting: Mutex::new(None),
+            panic: Mutex::new(None),
+        }
+    }
+
     /// What a worker's thread does: sections that are open, each once, until the pool is dropped.
     fn work(&self, worker: usize) {
         let current = &self.current.0;
@@ -291,16 +334,32 @@ impl Shared {
                     }
                 });
                 if let Err(panic) = result {
-                    self.panic.lock().get_or_insert(panic);
+                    locked(&self.panic).get_or_insert(panic);
                 }
             }
-            // Either the caller, who says that it waits before it looks who has left, sees this, or this sees that it waits.
-            own.state.swap(phase.left(), Ordering::SeqCst);
-            if current.waits.load(Ordering::SeqCst) {
-                if let Some(caller) = self.waiting.lock().take() {
-                    caller.unpark();
-                }
+            self.leave(own, phase);
+        }
+    }
+
+    /// Says that a worker has done its part.
+    fn leave(&self, own: &Worker, phase: Phase) {
+        // Either the caller, who says that it waits before it looks who has left, sees this, or this sees that it waits.
+        own.state.swap(phase.left(), Ordering::SeqCst);
+        if self.current.0.waits.load(Ordering::SeqCst) {
+            if let Some(caller) = locked(&self.waiting).take() {
+                caller.unpark();
             }
+        }
+    }
+
+    /// Leaves in the place of a worker that ended in the middle of its part.
+    fn lose(&self, worker: usize) {
+        if let Some(own) = self.workers.get(worker) {
+            locked(&self.panic).get_or_insert(Box::new(format!(
+                "worker {worker} ended in the middle of its work"
+            )));
+            let phase = Phase(self.current.0.phase.load(Ordering::SeqCst));
+            self.leave(&own.0, phase);
         }
     }
 
@@ -385,7 +444,7 @@ impl Shared {
         }
         let waits = &self.current.0.waits;
         while !all() {
-            *self.waiting.lock() = Some(thread::current());
+            *locked(&self.waiting) = Some(thread::current());
             waits.swap(true, Ordering::SeqCst);
             if all() {
                 break;
@@ -396,7 +455,18 @@ impl Shared {
     }
 }
 
+/// False if `done` was not true for some 50 microseconds, in looks: WebAssembly has no clock.
+#[cfg(target_family = "wasm")]
+fn spin_until(done: impl Fn() -> bool) -> bool {
+    const LOOKS: usize = 20_000;
+    (0..LOOKS).any(|_| {
+        std::hint::spin_loop();
+        done()
+    })
+}
+
 /// False if `done` was not true for [`SPIN`].
+#[cfg(not(target_family = "wasm"))]
 fn spin_until(done: impl Fn() -> bool) -> bool {
     /// Looks between two at the clock.
     const LOOKS: usize = 32;
@@ -408,7 +478,6 @@ fn spin_until(done: impl Fn() -> bool) -> bool {
             }
             std::hint::spin_loop();
         }
-        // Systems without threads have no clock either, and never come here.
         if start.get_or_insert_with(Instant::now).elapsed() > SPIN {
             return false;
         }
@@ -427,6 +496,12 @@ fn spin_until(done: impl Fn() -> bool) -> bool {
 /// assert_eq!(sum.into_inner(), 4950);
 /// ```
 pub fn barrier_pool() -> &'static BarrierPool {
-    static POOL: OnceLock<BarrierPool> = OnceLock::new();
     POOL.get_or_init(|| BarrierPool::new(super::get_num_threads() - 1))
+}
+
+static POOL: OnceLock<BarrierPool> = OnceLock::new();
+
+/// Makes `pool` the process's pool, before the first op has made one; gives it back if there is one.
+pub fn set_barrier_pool(pool: BarrierPool) -> Result<(), BarrierPool> {
+    POOL.set(pool)
 }

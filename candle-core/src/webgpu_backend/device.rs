@@ -169,6 +169,12 @@ impl WebGpuDevice {
         self.0.gpu.pool.set_budget(bytes);
     }
 
+    /// Bytes that tensors can still have: what the budget leaves of itself, or what the driver says and the pool has. `None` without a
+    /// budget where no driver says it, which Vulkan's does that has `VK_EXT_memory_budget`.
+    pub fn free_memory(&self) -> Option<u64> {
+        self.0.gpu.free_memory()
+    }
+
     /// The most bytes that wait in the pool to be used again; what comes back beyond goes to the GPU. `None`, as at first, is half of
     /// [`Stats::peak_bytes`] but at least 256 MiB.
     pub fn set_pool_cap(&self, bytes: Option<u64>) {

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::adapter::{self, Asked, Caps, Options};
+use super::free_memory;
 use super::kernel::{AnyKernel, Kernel, Shader};
 use super::memory::Memory;
 use super::pipeline_cache::PipelineCache;
@@ -135,6 +136,12 @@ impl Gpu {
         // What nobody uses may be enough.
         self.trim()?;
         Memory::new(&self.pool, bytes).map_err(|reason| self.pool.exhausted(op, bytes, reason))
+    }
+
+    /// Bytes that can still be had: of the budget, or by what the driver says and the pool has.
+    pub(super) fn free_memory(&self) -> Option<u64> {
+        let left = self.pool.left_of_budget();
+        left.or_else(|| Some(free_memory::of_driver(&self.device)? + self.pool.free_bytes()))
     }
 
     /// Frees the buffers that nobody holds. Waits for the GPU, but in a browser, where a thread must not.

@@ -12,6 +12,7 @@ const BOUNDED: &[(&str, &str, &str)] = &[
     ("conv_direct", "for (var c = 0u; c < p.c_in; c++)", "MOST_TAPS products in a dispatch"),
     ("conv_direct", "for (var ky = 0u; ky < k_h(); ky++)", "MOST_TAPS products in a dispatch"),
     ("conv_direct", "for (var kx = 0u; kx < k_w(); kx++)", "MOST_TAPS products in a dispatch"),
+    ("draw", "for (var first = invocation.local; first < p.words; first += WG * TOGETHER)", "MOST_LOGITS in a row"),
     ("fold", "for (var ky = 0u; ky < p.k_h; ky++)", "MOST_STEPS taps in a dispatch"),
     ("fold", "for (var kx = 0u; kx < p.k_w; kx++)", "MOST_STEPS taps in a dispatch"),
     ("pool", "for (var ky = 0u; ky < p.k_h; ky++)", "MOST_STEPS elements of a window; larger ones are reduced"),

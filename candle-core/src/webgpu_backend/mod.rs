@@ -47,6 +47,7 @@ mod backend;
 mod custom;
 mod device;
 mod elem;
+mod free_memory;
 mod gpu;
 mod kernel;
 mod limits;

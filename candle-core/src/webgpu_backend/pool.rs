@@ -208,6 +208,14 @@ impl Pool {
             .store(bytes.unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
+    /// Bytes that storages may still take of the budget, if there is one. Buffers that wait are freed where they do not fit.
+    pub(super) fn left_of_budget(&self) -> Option<u64> {
+        match self.budget.load(Ordering::Relaxed) {
+            u64::MAX => None,
+            budget => Some(budget.saturating_sub(self.live_bytes())),
+        }
+    }
+
     pub(super) fn set_cap(&self, bytes: Option<u64>) {
         self.cap.store(bytes.unwrap_or(u64::MAX), Ordering::Relaxed);
     }

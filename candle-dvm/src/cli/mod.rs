@@ -35,7 +35,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     #[command(flatten)]
-    Model(candle_cli::Command),
+    Model(Box<candle_cli::Command>),
     /// Answer jobs on Nostr relays: text generation and speech to text (NIP-90, kinds 5050 and 5000)
     #[cfg(feature = "serve")]
     Serve(serve::Args),

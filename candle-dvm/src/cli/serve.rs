@@ -5,13 +5,15 @@ use crate::key_file::KeySource;
 use crate::payment::nwc::Wallet;
 use crate::payment::{Free, Payment};
 #[cfg(feature = "audio")]
-use crate::service::speech::Whisper;
+use crate::service::speech::Ear;
 use crate::service::{prometheus, Generator, Metrics, Offers, Service, Settings};
 use crate::{Error, Result};
 use candle_engine::batch::{BatchEngine, BatchSettings};
 use candle_engine::device::{describe, DeviceChoice, DeviceParser};
 use candle_engine::format::KvType;
-use candle_engine::model::{ChatTemplate, Message, ModelFiles, ModelSource, Role};
+use candle_engine::model::{
+    ChatTemplate, GpuLayers, LoraSource, Message, ModelFiles, ModelSource, Role, Split,
+};
 use candle_engine::progress::{note, LoadBar};
 use candle_engine::registry::{BackendEntry, BackendRegistry};
 #[cfg(feature = "audio")]
@@ -39,7 +41,13 @@ pub(super) struct Args {
     /// A GGUF file, a Hugging Face folder or a Hub model, owner/name[@revision][:file.gguf] [default: the small embedded model]
     #[arg(long, value_name = "MODEL")]
     model: Option<PathBuf>,
-    /// A Whisper model, a Hugging Face folder or a Hub model, for jobs of kind 5000; without --model it is served alone
+    /// LoRA adapter of peft over the model, a folder or a Hub name, and how much of it; may be given several times
+    #[arg(long, value_name = "PATH[:SCALE]")]
+    lora: Vec<LoraSource>,
+    /// Draft model: a smaller model with the same tokenizer, which proposes tokens to a job that runs alone; results are the same
+    #[arg(long, value_name = "MODEL")]
+    draft: Option<PathBuf>,
+    /// A Whisper, Moonshine or Parakeet model, a Hugging Face folder or a Hub model, for jobs of kind 5000; without --model it is served alone
     #[cfg(feature = "audio")]
     #[arg(long, value_name = "MODEL")]
     speech_model: Option<PathBuf>,
@@ -49,6 +57,12 @@ pub(super) struct Args {
     /// Element type of the KV cache
     #[arg(long, value_enum, default_value = "auto")]
     kv_dtype: KvType,
+    /// Layers on the GPU: `all`, `auto` for the largest number that fits, or a number. Those are the last ones; the others run on the CPU, which is slower
+    #[arg(long, value_name = "N")]
+    gpu_layers: Option<GpuLayers>,
+    /// Keep the experts of all layers on the CPU
+    #[arg(long)]
+    cpu_experts: bool,
     /// File with the secret key; `-` reads standard input [default: the environment variable CANDLE_DVM_KEY]
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
@@ -79,6 +93,10 @@ pub(super) fn run(args: Args) -> Result<()> {
         settings.relays = args.relay;
     }
     settings.model = args.model.or(settings.model);
+    if !args.lora.is_empty() {
+        settings.lora = args.lora.iter().map(LoraSource::to_string).collect();
+    }
+    settings.draft = args.draft.or(settings.draft);
     #[cfg(feature = "audio")]
     {
         settings.speech_model = args.speech_model.or(settings.speech_model);
@@ -87,6 +105,9 @@ pub(super) fn run(args: Args) -> Result<()> {
     settings.data_dir = args.data_dir.or(settings.data_dir);
     settings.metrics = args.metrics.or(settings.metrics);
     settings.raw |= args.raw;
+    settings.cpu_experts |= args.cpu_experts;
+    let gpu_layers = args.gpu_layers.map(|layers| layers.to_string());
+    settings.gpu_layers = gpu_layers.or(settings.gpu_layers);
     settings.look_back_seconds = args.look_back.unwrap_or(settings.look_back_seconds);
     settings.check()?;
     let device = device(args.device, settings.device.as_deref())?;
@@ -105,6 +126,18 @@ pub(super) fn run(args: Args) -> Result<()> {
         let (model, backend, template) = text_model(&mut settings, entry, args.kv_dtype)?;
         let generator = generator(backend, settings.running)?;
         offers = offers.text(model, generator, template);
+    } else if !settings.lora.is_empty() {
+        return Err(Error::Setting {
+            name: "lora",
+            value: settings.lora.join(" "),
+            expected: "a language model beside it: pass --model".to_string(),
+        });
+    } else if let Some(draft) = &settings.draft {
+        return Err(Error::Setting {
+            name: "draft",
+            value: draft.display().to_string(),
+            expected: "a language model beside it: pass --model".to_string(),
+        });
     }
     if let Some(model) = settings.speech_model.clone() {
         offers = add_speech(offers, &settings, entry, ModelSource::at(model))?;
@@ -184,6 +217,21 @@ fn with_cash(
     })
 }
 
+/// Which layers are on the GPU. `auto` leaves room for all jobs at once.
+fn split(settings: &Settings) -> Result<Split> {
+    let gpu_layers = settings.gpu_layers.as_deref().unwrap_or("all");
+    Ok(Split {
+        gpu_layers: gpu_layers.parse().map_err(|expected| Error::Setting {
+            name: "gpu-layers",
+            value: gpu_layers.to_string(),
+            expected,
+        })?,
+        cpu_experts: settings.cpu_experts,
+        texts: settings.running,
+        ..Split::default()
+    })
+}
+
 /// Loads the language model; the settings' tokens become what it has places for.
 fn text_model(
     settings: &mut Settings,
@@ -192,23 +240,50 @@ fn text_model(
 ) -> Result<(String, CandleBackend, Option<ChatTemplate>)> {
     let source = settings.model.clone();
     let source = source.map_or(ModelSource::Embedded, ModelSource::at);
-    let mut files = ModelFiles::open(&source)?;
+    let loras = settings.lora.iter().map(|text| {
+        text.parse().map_err(|expected| Error::Setting {
+            name: "lora",
+            value: text.clone(),
+            expected,
+        })
+    });
+    let mut files = ModelFiles::open_with(&source, &loras.collect::<Result<Vec<_>>>()?)?;
     files.kv_type = kv_type;
+    files.split = split(settings)?;
     let model = settings.model_name.clone();
     let model = model.unwrap_or_else(|| source.short_name());
     // More than the model has places for cannot be promised.
     settings.max_tokens = settings.max_tokens.min(files.max_positions());
     settings.default_tokens = settings.default_tokens.min(settings.max_tokens);
     let template = usable_template(&files);
-    let bar = LoadBar::new(files.total_bytes());
-    let backend = entry.load(files, None, &|bytes| bar.advance(bytes))?;
+    let mut called = files.with_loras(&model);
+    let mut bytes = files.total_bytes();
+    let draft = match settings.draft.clone() {
+        None => None,
+        Some(path) => {
+            CandleBackend::check_draft_tokens(settings.draft_tokens)?;
+            let mut draft = ModelFiles::open(&ModelSource::at(path))?;
+            draft.kv_type = kv_type;
+            files.check_draft(&draft)?;
+            bytes += draft.total_bytes();
+            called = format!("{called} with draft model {}", draft.name);
+            Some(draft)
+        }
+    };
+    let bar = LoadBar::new(bytes);
+    let progress = |bytes| bar.advance(bytes);
+    let mut backend = entry.load(files, None, &progress)?;
+    if let Some(draft) = draft {
+        let draft = entry.load(draft, None, &progress)?;
+        backend = backend.with_draft(draft, settings.draft_tokens)?;
+    }
     let prompts = match template.is_some() && !settings.raw {
         true => "its chat template",
         false => "raw prompts",
     };
     bar.finish(&format!(
-        "{model} on {}, {prompts}, up to {} running jobs and {} tokens per job",
-        describe(backend.device()),
+        "{called} on {}, {prompts}, up to {} running jobs and {} tokens per job",
+        backend.devices(),
         settings.running,
         settings.max_tokens
     ));
@@ -225,14 +300,14 @@ fn add_speech(
     let model = source.short_name();
     let files = SpeechFiles::at(source)?;
     let device = entry.open()?;
-    let whisper = files.load(device, None, Default::default())?;
+    let loaded = files.load(device, None, Default::default())?;
     note(&format!(
         "{model} on {}, speech to text, recordings of up to {} s",
         describe(device),
         settings.recording_seconds
     ));
-    let whisper = Whisper::new(whisper, settings.recording_seconds);
-    Ok(offers.speech(model, Arc::new(whisper)))
+    let ear = Ear::new(loaded, settings.recording_seconds);
+    Ok(offers.speech(model, Arc::new(ear)))
 }
 
 #[cfg(not(feature = "audio"))]

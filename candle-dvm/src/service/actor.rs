@@ -113,7 +113,7 @@ pub(super) enum LiveState {
 /// What the service has waited for.
 enum Next {
     Report(String, Report),
-    Message(Message),
+    Message(Box<Message>),
     Heartbeat,
     Tick,
 }
@@ -231,13 +231,13 @@ impl Service {
             let next = select! {
                 () = stop => break,
                 (url, report) = self.reports.select_next_some() => Next::Report(url, report),
-                message = self.inbox.select_next_some() => Next::Message(message),
+                message = self.inbox.select_next_some() => Next::Message(Box::new(message)),
                 () = std::pin::pin!(heartbeats.next().fuse()) => Next::Heartbeat,
                 () = std::pin::pin!(ticks.next().fuse()) => Next::Tick,
             };
             match next {
                 Next::Report(url, report) => self.report(&url, report)?,
-                Next::Message(message) => self.message(message)?,
+                Next::Message(message) => self.message(*message)?,
                 Next::Heartbeat => self.heartbeat(),
                 Next::Tick => self.tick()?,
             }
@@ -469,7 +469,7 @@ impl Service {
             }
             let next = select! {
                 (url, report) = self.reports.select_next_some() => Next::Report(url, report),
-                message = self.inbox.select_next_some() => Next::Message(message),
+                message = self.inbox.select_next_some() => Next::Message(Box::new(message)),
                 () = std::pin::pin!(sleep(Duration::from_millis(100)).fuse()) => Next::Tick,
             };
             match next {
@@ -483,7 +483,7 @@ impl Service {
                         self.report(&url, report)?;
                     }
                 }
-                Next::Message(message) => self.message(message)?,
+                Next::Message(message) => self.message(*message)?,
                 Next::Heartbeat | Next::Tick => {}
             }
             self.after_step();

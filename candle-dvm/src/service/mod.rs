@@ -7,7 +7,7 @@
 //!   first. `money`: what is paid and goes back. `prompt`: what the model reads. `work`: jobs run. `delivery`: answers are signed, kept and sent until relays have them, which `deliveries` counts. `guests`:
 //!   where customers want them. `presence`: what is announced. `relays`: which connections there are. `clock`: whether this machine's time
 //!   is right.
-//! - [`offers`]: the models, what they take and what comes of it; natively `speech` is a Whisper. `lanes`: a queue for each sort of job.
+//! - [`offers`]: the models, what they take and what comes of it; natively `speech` is a model of speech. `lanes`: a queue for each sort of job.
 //! - [`inputs`]: what has to be fetched before a job can run, through [`lookup`].
 //! - [`settings`]: everything that can be configured. [`metrics`]: what is counted, which natively `prometheus` serves.
 

@@ -4,6 +4,7 @@ use super::work::Generator;
 use crate::nip90::{JobKind, SpeechParams, Task};
 use candle_engine::backend::{Completion, CompletionRequest};
 use candle_engine::model::ChatTemplate;
+use candle_engine::thinking::{split, Part, Splitter};
 use candle_engine::Result as EngineResult;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -44,7 +45,7 @@ pub trait Listener: Send + Sync + 'static {
 
 /// The outcome of a job.
 pub struct Product {
-    /// The answer.
+    /// The answer, without thoughts.
     pub text: String,
     /// Tokens that were read; 0 of a recording.
     pub prompt_tokens: usize,
@@ -54,14 +55,14 @@ pub struct Product {
     pub seconds: f64,
 }
 
-impl From<Completion> for Product {
-    fn from(completion: Completion) -> Self {
+impl Product {
+    fn of(completion: &Completion, request: &CompletionRequest) -> Self {
         let timings = &completion.timings;
         Self {
             prompt_tokens: completion.prompt_tokens,
             tokens: completion.token_ids.len(),
             seconds: timings.prompt_seconds + timings.generation_seconds,
-            text: completion.text,
+            text: split(request.thinking.as_ref(), &completion.text).1,
         }
     }
 }
@@ -82,19 +83,30 @@ impl Ready {
         }
     }
 
-    /// Does the job; see [`Generator::generate`] and [`Listener::listen`].
+    /// Does the job; see [`Generator::generate`] and [`Listener::listen`]. Thoughts of a language model are not heard.
     pub(super) async fn run(
         &self,
         on_piece: &mut dyn FnMut(&str) -> ControlFlow<()>,
     ) -> EngineResult<Product> {
         match self {
             Self::Text(generator, request) => {
-                let done = generator.generate(request, on_piece).await;
-                done.map(Product::from)
+                let mut splitter = Splitter::new(request.thinking.as_ref());
+                // Pieces without an answer ask whether to continue.
+                let mut hear = |piece: &str| on_piece(&answer_in(splitter.push(piece)));
+                let done = generator.generate(request, &mut hear).await;
+                done.map(|completion| Product::of(&completion, request))
             }
             Self::Speech(listener, recording, asked) => listener.listen(recording, asked, on_piece),
         }
     }
+}
+
+fn answer_in(parts: Vec<Part>) -> String {
+    let answers = parts.into_iter().filter_map(|part| match part {
+        Part::Answer(text) => Some(text),
+        Part::Thought(_) => None,
+    });
+    answers.collect()
 }
 
 /// A language model.

@@ -4,6 +4,7 @@ use crate::nip90::params::Params;
 use crate::nip90::{Input, JobRequest};
 use candle_engine::backend::CompletionRequest;
 use candle_engine::model::{ChatTemplate, Message, Role};
+use candle_engine::thinking::Thinking;
 use candle_engine::Error;
 
 /// The problem of requests that want turns from a model without a template.
@@ -22,11 +23,13 @@ pub(super) fn prompt(
     raw: bool,
 ) -> Result<CompletionRequest, String> {
     let is_raw = params.raw.unwrap_or(raw || template.is_none());
-    let (prompt, from_template) = match template {
-        _ if is_raw => (texts.join("\n"), false),
+    let (prompt, thinking) = match template {
+        _ if is_raw => (texts.join("\n"), None),
         None => return Err(NO_TEMPLATE.to_string()),
         Some(template) => {
-            let turns = turns(&request.inputs, texts, params.system.as_deref())?;
+            let mut turns = turns(&request.inputs, texts, params.system.as_deref())?;
+            let answers = turns.iter_mut().filter(|turn| turn.role == Role::Assistant);
+            answers.for_each(|turn| turn.content = template.without_thoughts(&turn.content).1);
             let rendered = template.render(&turns).map_err(|err| {
                 let problem = match (err, request.encryption) {
                     // A template may quote what it rejects.
@@ -35,12 +38,15 @@ pub(super) fn prompt(
                 };
                 format!("the model's chat template rejects the inputs{problem}; the parameter raw=true bypasses it")
             });
-            (rendered?, true)
+            let rendered = rendered?;
+            let thinking = Thinking::of(template, &rendered);
+            (rendered, thinking)
         }
     };
     Ok(CompletionRequest {
         prompt,
-        from_template,
+        from_template: !is_raw,
+        thinking,
         ..CompletionRequest::default()
     })
 }

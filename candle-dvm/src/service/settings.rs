@@ -21,6 +21,16 @@ pub struct Settings {
     pub relays: Vec<String>,
     /// The model's path, or its name on the Hugging Face Hub; `None` is the embedded one.
     pub model: Option<PathBuf>,
+    /// LoRA adapters over the model, each `PATH[:SCALE]`.
+    pub lora: Vec<String>,
+    /// Layers on the GPU: `all`, `auto` or a number. `None` is all.
+    pub gpu_layers: Option<String>,
+    /// Whether experts stay on the CPU.
+    pub cpu_experts: bool,
+    /// A draft model's path, or its name on the Hugging Face Hub: see [`candle_engine::CandleBackend::with_draft`].
+    pub draft: Option<PathBuf>,
+    /// The most tokens that it proposes at once.
+    pub draft_tokens: usize,
     /// The speech model's path, or its name on the Hugging Face Hub. Without `model`, it is served alone.
     pub speech_model: Option<PathBuf>,
     /// The device, as `--device` takes it.
@@ -122,6 +132,11 @@ impl Default for Settings {
         Self {
             relays: Vec::new(),
             model: None,
+            lora: Vec::new(),
+            gpu_layers: None,
+            cpu_experts: false,
+            draft: None,
+            draft_tokens: 8,
             speech_model: None,
             device: None,
             key_file: None,

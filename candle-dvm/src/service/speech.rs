@@ -1,20 +1,20 @@
-//! A Whisper as what hears.
+//! A model of speech as what hears.
 
 use super::offers::{Listener, Product, Recording};
 use crate::nip90::SpeechParams;
 use candle_core::Error as CoreError;
 use candle_engine::audio::{read_short_audio, Audio};
 use candle_engine::error::Doing;
-use candle_engine::speech::{Options, Segment, Transcriber, Transcript, LANGUAGES};
+use candle_engine::speech::{Options, Segment, SpeechModel, Transcript, LANGUAGES};
 use candle_engine::transcript::timed;
 use candle_engine::Result as EngineResult;
 use std::ops::ControlFlow;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-/// A Whisper that is loaded.
-pub struct Whisper {
-    transcriber: Mutex<Transcriber>,
+/// A model of speech that is loaded.
+pub struct Ear {
+    model: Mutex<SpeechModel>,
     /// The options where a request says nothing.
     standard: Options,
     languages: Vec<&'static str>,
@@ -25,23 +25,23 @@ pub struct Whisper {
     decoding: Mutex<()>,
 }
 
-impl Whisper {
+impl Ear {
     /// Takes recordings of up to `most` seconds.
-    pub fn new(transcriber: Transcriber, most: u64) -> Self {
-        let standard = transcriber.options().clone();
+    pub fn new(model: SpeechModel, most: u64) -> Self {
+        let standard = model.options().clone();
         let takes = |language: Option<&str>, translate| {
             let options = Options {
                 language: language.map(str::to_string),
                 translate,
                 ..standard.clone()
             };
-            transcriber.check_options(&options).is_ok()
+            model.check_options(&options).is_ok()
         };
         let languages = LANGUAGES.into_iter();
         Self {
             languages: languages.filter(|code| takes(Some(code), false)).collect(),
             translates: takes(None, true),
-            transcriber: Mutex::new(transcriber),
+            model: Mutex::new(model),
             standard,
             most,
             decoding: Mutex::default(),
@@ -53,7 +53,7 @@ impl Whisper {
     }
 }
 
-impl Listener for Whisper {
+impl Listener for Ear {
     fn languages(&self) -> &[&'static str] {
         &self.languages
     }
@@ -75,14 +75,13 @@ impl Listener for Whisper {
     ) -> EngineResult<Product> {
         let started = Instant::now();
         let audio = self.decode(recording)?;
-        let transcriber = self.transcriber.lock();
-        let mut transcriber = transcriber.unwrap_or_else(PoisonError::into_inner);
+        let mut model = self.model.lock().unwrap_or_else(PoisonError::into_inner);
         let options = Options {
             language: asked.language.clone(),
             translate: asked.translate,
             ..self.standard.clone()
         };
-        transcriber.set_options(options).doing("transcribe")?;
+        model.set_options(options).doing("transcribe")?;
         let mut text = String::new();
         let on_piece = std::cell::RefCell::new(on_piece);
         let tell = |piece: &str| match (on_piece.borrow_mut())(piece) {
@@ -99,7 +98,7 @@ impl Listener for Whisper {
             text.push_str(&piece);
             tell(&piece)
         };
-        let transcript = transcriber.transcribe_while(&audio.samples, || tell(""), heard);
+        let transcript = model.transcribe_while(&audio.samples, || tell(""), heard);
         let transcript = transcript.doing("transcribe")?;
         if asked.json {
             text = json(&transcript);

@@ -295,6 +295,10 @@ impl Service {
                 .completion(id, std::mem::take(request), params);
             capped = busy_tokens.filter(|most| *most < request.max_tokens);
             request.max_tokens = capped.unwrap_or(request.max_tokens);
+            // Otherwise nothing might be left for the answer.
+            let thoughts = Some(request.max_tokens / 2);
+            let thinking = request.thinking.take();
+            request.thinking = thinking.map(|thinking| thinking.limited(thoughts));
         }
         let work = Work {
             id,

@@ -10,7 +10,7 @@ use std::net::TcpStream;
 const BOUNDARY: &str = "--frontier";
 
 /// A form with a file and these fields.
-fn form(file: Option<&[u8]>, fields: &[(&str, &str)]) -> Vec<u8> {
+pub(crate) fn form(file: Option<&[u8]>, fields: &[(&str, &str)]) -> Vec<u8> {
     let mut body = Vec::new();
     for (name, value) in fields {
         let part = format!(
@@ -28,7 +28,7 @@ fn form(file: Option<&[u8]>, fields: &[(&str, &str)]) -> Vec<u8> {
     body
 }
 
-fn post(server: &Server, path: &str, body: &[u8]) -> (u16, String, String) {
+pub(crate) fn post(server: &Server, path: &str, body: &[u8]) -> (u16, String, String) {
     let answer = agent()
         .post(format!("{}/v1/audio/{path}", server.address))
         .header(

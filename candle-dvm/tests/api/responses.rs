@@ -143,7 +143,7 @@ fn texts_are_items_whole_and_as_events() {
         ),
         (
             json!({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]}),
-            "input_image",
+            "tiny takes no images",
         ),
         (json!({"include": ["file_search_call.results"]}), "include"),
         (json!({"n": 2}), "n: is not supported"),

@@ -85,6 +85,7 @@ impl Echo {
             guesses: None,
             text,
             token_ids: vec![0; 3],
+            thought_tokens: 0,
             prompt_tokens: 3,
             stop_reason: StopReason::Length,
             timings: Timings {

@@ -12,7 +12,7 @@ use candle_dvm::nip90::{
     cancellation, Announcement, Input, InputKind, JobKind, JobRequest, SpeechParams, Status,
 };
 use candle_dvm::service::offers::Recording;
-use candle_dvm::service::speech::Whisper;
+use candle_dvm::service::speech::Ear;
 use candle_dvm::service::{now, Listener, Product};
 use candle_engine::speech::SpeechFiles;
 use candle_engine::Result;
@@ -146,7 +146,7 @@ fn unsuitable_recordings_are_refused_with_their_reason() {
     let folder = Folder::new();
     let whisper = SpeechFiles::open(folder.path()).unwrap();
     let whisper = whisper.load(&Device::Cpu, None, Default::default());
-    let whisper = Arc::new(Whisper::new(whisper.unwrap(), 2));
+    let whisper = Arc::new(Ear::new(whisper.unwrap(), 2));
     let text = b"not a sound, but a text of some length".to_vec();
     let files = Files::serve([
         ("tone.wav", tone(&folder)),

@@ -2,14 +2,15 @@
 
 use super::commands::Daemon;
 use super::relay::TestRelay;
-use super::served::{error, Customer, Served};
+use super::served::{error, feedback, Customer, Served};
 use crate::cli::{run, stdout};
 use crate::support::{embedded, ModelFolder};
-use candle_dvm::nip90::{Announcement, Input, Scheme};
+use candle_dvm::nip90::{Announcement, Input, Scheme, Status};
 use candle_engine::{Chat, ChatTemplate, CompletionRequest, DeviceKind};
 use nostr::prelude::{Event, Keys};
 use serde_json::json;
 use std::ops::ControlFlow;
+use std::sync::atomic::Ordering::SeqCst;
 
 /// Names each role. Words, so that the echo of a prompt shows it.
 const TEMPLATE: &str =
@@ -113,6 +114,41 @@ fn an_operator_can_serve_raw_prompts_and_a_model_may_have_no_template() {
     without.publish(&job);
     let reason = error(&without, &customer, &job);
     assert!(reason.contains("no chat template"), "{reason}");
+}
+
+/// A model that repeats its prompt thinks what is between the marks.
+#[test]
+fn results_are_answers_without_thoughts() {
+    let relay = TestRelay::start();
+    let dir = tempfile::tempdir().unwrap();
+    let template = "{# <think> #}{% for m in messages %}{{ m.content }} {% endfor %}";
+    let template = ChatTemplate::new("test", template.to_string());
+    let served = Served::templated(&[&relay], dir.path(), Some(template), |settings| {
+        settings.default_tokens = 7;
+        settings.partial_millis = 1;
+    });
+    served.echo.pause.store(5, SeqCst);
+    let customer = Customer::new();
+    let job = customer.request("<think> secret plan </think> c d e");
+    let text = answered(&relay, &customer, &job, 1);
+    assert_eq!(text, "c d e ");
+    let mut partials = feedback(&relay, &customer, &job);
+    partials.retain(|feedback| feedback.status == Status::Partial);
+    assert!(!partials.is_empty());
+    for partial in partials {
+        assert!(text.starts_with(&partial.text), "{:?}", partial.text);
+    }
+    // Nor are the thoughts of an earlier answer read.
+    let turns = customer.request_with("", |request| {
+        let marker = Some("assistant".to_string());
+        let answer = Input {
+            marker,
+            ..Input::text("<think> secret </think> b")
+        };
+        request.inputs = vec![Input::text("a"), answer, Input::text("c")];
+    });
+    let text = answered(&relay, &customer, &turns, 2);
+    assert_eq!(text, "a b c a b c a ");
 }
 
 /// The same text as a conversation with the same model, from the program.

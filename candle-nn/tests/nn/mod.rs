@@ -5,6 +5,7 @@ mod batches;
 mod common;
 mod conv;
 mod dispatches;
+mod draw;
 mod elementwise;
 mod errors;
 mod flash;

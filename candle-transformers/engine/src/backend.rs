@@ -1,9 +1,13 @@
 //! The interface of a model: a request in, text out, whole or as a stream.
 
+use crate::generation::MOST;
+use crate::pictures::Picture;
+use crate::thinking::Thinking;
 use crate::{Error, Result};
-use candle_transformers::generation::Sampling;
+use candle_transformers::generation::Draw;
 use serde::Serialize;
 use std::ops::ControlFlow;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Something that completes prompts. Object safe, and usable from several threads.
@@ -36,6 +40,9 @@ pub trait InferenceBackend: Send + Sync {
 pub struct CompletionRequest {
     /// Text to complete.
     pub prompt: String,
+    /// Images of the prompt, in their order: [`CandleBackend::prompt_with_pictures`](crate::CandleBackend::prompt_with_pictures) says where they
+    /// stand in it. For models that take them, on one device.
+    pub pictures: Vec<Arc<Picture>>,
     /// Whether a chat template made the prompt, which has put all special tokens in it: no begin token is added then.
     pub from_template: bool,
     /// The most tokens to make, at least 1.
@@ -64,14 +71,23 @@ pub struct CompletionRequest {
     /// not have chosen is dropped, so the text stays what it is; where it repeats itself or the prompt, a device that is bound by reading weights
     /// is faster. For models whose layers are all attention to keys and values, on one device.
     pub prompt_lookup: usize,
+    /// The most tokens that a draft model proposes at once, 0 for none, up to 64; `None` takes the number that the model was loaded with
+    /// ([`CandleBackend::with_draft`](crate::CandleBackend::with_draft)), or none without a draft model. The text stays what it is: each
+    /// token is drawn from the model's own logits, with the random numbers of its seed and position, and a proposal that is another token is dropped.
+    /// How many are proposed follows from how often they are right, and from what they cost.
+    pub draft_tokens: Option<usize>,
     /// The text ends before the first of these that it would contain; each has at least one character.
     pub stop: Vec<String>,
+    /// How the model thinks after this prompt, if it does: then [`Completion::thought_tokens`] counts, a limit to thoughts holds, and a
+    /// constraint is one of the answer alone. The text has the thoughts with their marks; [`Splitter`](crate::thinking::Splitter) takes it apart.
+    pub thinking: Option<Thinking>,
 }
 
 impl Default for CompletionRequest {
     fn default() -> Self {
         Self {
             prompt: String::new(),
+            pictures: Vec::new(),
             from_template: false,
             max_tokens: 128,
             temperature: 0.0,
@@ -85,7 +101,9 @@ impl Default for CompletionRequest {
             logit_bias: Vec::new(),
             seed: 299_792_458,
             prompt_lookup: 0,
+            draft_tokens: None,
             stop: Vec::new(),
+            thinking: None,
         }
     }
 }
@@ -149,10 +167,23 @@ impl CompletionRequest {
             check(false, "logit_bias", bias.to_string(), "finite numbers")?;
         }
         check(
-            self.prompt_lookup <= 64,
+            self.prompt_lookup <= MOST,
             "prompt_lookup",
             self.prompt_lookup.to_string(),
             "a number from 0 to 64",
+        )?;
+        let drafted = self.draft_tokens.unwrap_or_default();
+        check(
+            drafted <= MOST,
+            "draft_tokens",
+            drafted.to_string(),
+            "a number from 0 to 64",
+        )?;
+        check(
+            self.prompt_lookup == 0 || self.pictures.is_empty(),
+            "prompt_lookup",
+            self.prompt_lookup.to_string(),
+            "0 with images",
         )?;
         check(
             self.stop.iter().all(|stop| !stop.is_empty()),
@@ -168,12 +199,12 @@ impl CompletionRequest {
         )
     }
 
-    /// Whether the next token is the one with the highest logit, whatever came before.
-    pub(crate) fn is_plain_argmax(&self) -> bool {
-        self.sampling() == Sampling::ArgMax
-            && self.repeat_penalty == 1.0
+    /// Whether the choice of a token needs its logits alone, whatever came before.
+    pub(crate) fn is_plain(&self) -> bool {
+        self.repeat_penalty == 1.0
             && !self.counts_tokens()
             && self.logit_bias.is_empty()
+            && !self.thinking.as_ref().is_some_and(Thinking::puts_tokens)
     }
 
     /// Whether it matters how often the text has a token.
@@ -181,17 +212,20 @@ impl CompletionRequest {
         self.presence_penalty != 0.0 || self.frequency_penalty != 0.0
     }
 
-    /// How the next token is chosen from the logits.
-    pub(crate) fn sampling(&self) -> Sampling {
-        let temperature = self.temperature;
-        if temperature == 0.0 {
-            return Sampling::ArgMax;
-        }
-        match (self.top_k, self.top_p) {
-            (None, None) => Sampling::All { temperature },
-            (Some(k), None) => Sampling::TopK { k, temperature },
-            (None, Some(p)) => Sampling::TopP { p, temperature },
-            (Some(k), Some(p)) => Sampling::TopKThenTopP { k, p, temperature },
+    /// How the token at a position is drawn from its logits.
+    pub(crate) fn draw_at(&self, position: usize) -> Draw {
+        let temperature = match self.temperature {
+            // The distribution is a single spike, and dividing by it would only lose digits.
+            ..1e-7 => 0.0,
+            temperature => temperature as f32,
+        };
+        Draw {
+            temperature,
+            top_k: self.top_k,
+            top_p: self.top_p.map(|p| p as f32),
+            min_p: self.min_p.map(|p| p as f32),
+            seed: self.seed,
+            position: position as u32,
         }
     }
 }
@@ -217,21 +251,29 @@ pub struct Completion {
     pub text: String,
     /// The tokens of the text; an end token is not among them, those of a stop sequence are.
     pub token_ids: Vec<u32>,
+    /// Number of those tokens that the model thought with, their marks included; 0 without [`CompletionRequest::thinking`].
+    #[serde(skip_serializing_if = "is_zero")]
+    pub thought_tokens: usize,
     /// How many tokens the prompt had, the begin token included.
     pub prompt_tokens: usize,
     /// Why it ended.
     pub stop_reason: StopReason,
     /// How long it took.
     pub timings: Timings,
-    /// What became of guesses, with [`CompletionRequest::prompt_lookup`].
+    /// Numbers of proposed and accepted tokens, with [`CompletionRequest::prompt_lookup`] or a draft model.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub guesses: Option<Guesses>,
 }
 
-/// What became of guessed tokens.
+/// Most models do not think, and their results say nothing of it.
+fn is_zero(count: &usize) -> bool {
+    *count == 0
+}
+
+/// Numbers of tokens that were proposed before the model chose them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Guesses {
-    /// Tokens that were guessed.
+    /// Tokens that were proposed.
     pub made: usize,
     /// Those of them that the model chose as well.
     pub right: usize,

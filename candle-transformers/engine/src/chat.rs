@@ -4,6 +4,8 @@ use crate::backend::{Completion, CompletionRequest};
 use crate::engine::CandleBackend;
 use crate::generation::{Seen, Wait};
 use crate::model::{ChatTemplate, Message, Role};
+use crate::pictures::{Picture, MAX_PICTURES};
+use crate::thinking::{split, Part, Splitter, Thinking, Variables};
 use crate::turn::at_once;
 use crate::{Error, Result};
 use serde_json::Value;
@@ -15,12 +17,35 @@ pub struct Chat<'a> {
     backend: Held<'a, CandleBackend>,
     template: Held<'a, ChatTemplate>,
     messages: Vec<Message>,
+    /// Images of the next message.
+    attached: Vec<Arc<Picture>>,
     /// The first message after the system's that the model still reads.
     first: usize,
     /// Number of positions for the prompt and the answer.
     context: usize,
     seen: Option<Seen>,
     reused: usize,
+    /// For the template.
+    variables: Variables,
+    /// The most tokens of thoughts in an answer.
+    thought_limit: Option<usize>,
+}
+
+/// Who hears an answer.
+enum Listener<'a> {
+    /// The text as it is, with thoughts and their marks.
+    Pieces(&'a mut dyn FnMut(&str) -> ControlFlow<()>),
+    /// Thoughts and answer apart.
+    Parts(&'a mut dyn FnMut(&Part) -> ControlFlow<()>),
+}
+
+/// The next prompt.
+struct Prompt {
+    /// The first message after the system's that is in it.
+    first: usize,
+    tokens: Vec<u32>,
+    pictures: Vec<Arc<Picture>>,
+    thinking: Option<Thinking>,
 }
 
 /// What a conversation needs, of somebody else or its own.
@@ -48,10 +73,13 @@ impl Chat<'static> {
             backend: Held::Shared(backend),
             template: Held::Shared(template),
             messages: Vec::new(),
+            attached: Vec::new(),
             first: 0,
             context,
             seen: None,
             reused: 0,
+            variables: Variables::new(),
+            thought_limit: None,
         }
     }
 }
@@ -77,11 +105,26 @@ impl<'a> Chat<'a> {
             backend: Held::Borrowed(backend),
             template: Held::Borrowed(template),
             messages,
+            attached: Vec::new(),
             first: 0,
             context: backend.max_positions(),
             seen: None,
             reused: 0,
+            variables: Variables::new(),
+            thought_limit: None,
         }
+    }
+
+    /// With values for names that the template reads, such as `enable_thinking`, and at most `tokens` tokens of thoughts in an answer.
+    pub fn with_thinking(mut self, variables: Variables, tokens: Option<usize>) -> Self {
+        self.set_thinking(variables, tokens);
+        self
+    }
+
+    /// As [`with_thinking`](Self::with_thinking), from the next answer on.
+    pub fn set_thinking(&mut self, variables: Variables, tokens: Option<usize>) {
+        self.variables = variables;
+        self.thought_limit = tokens;
     }
 
     /// Limits a prompt and its answer to `tokens` together, instead of the model's limit.
@@ -102,6 +145,20 @@ impl<'a> Chat<'a> {
     /// All messages, with those that the model no longer reads.
     pub fn messages(&self) -> &[Message] {
         &self.messages
+    }
+
+    /// Adds an image to the next message; how many tokens of the model it is.
+    ///
+    /// # Errors
+    /// A model that takes no images, or more of them than a prompt may have.
+    pub fn attach(&mut self, picture: Picture) -> Result<usize> {
+        let spec = self.backend.picture_spec()?;
+        let tokens = spec.tokens(picture.width(), picture.height());
+        if self.attached.len() == MAX_PICTURES {
+            return Err(Error::Pictures(format!("the maximum is {MAX_PICTURES}")));
+        }
+        self.attached.push(Arc::new(picture));
+        Ok(tokens)
     }
 
     /// Puts `messages` in the place of what has been said. What the model has read is not read again if the next prompt begins with it.
@@ -125,6 +182,7 @@ impl<'a> Chat<'a> {
     /// Forgets what has been said, but for the system's message.
     pub fn clear(&mut self) {
         self.messages.retain(|message| message.role == Role::System);
+        self.attached.clear();
         self.first = 0;
         self.seen = None;
     }
@@ -148,8 +206,9 @@ impl<'a> Chat<'a> {
         Ok(())
     }
 
-    /// Says `text`, and lets the model answer; the answer's pieces go to `on_piece`, which can stop it. The prompt of `request` is not
-    /// used. If the context is full, the model no longer reads the oldest turns, see [`Chat::dropped`].
+    /// Says `text`, and lets the model answer; the answer's pieces go to `on_piece`, which can stop it, with thoughts and their marks if the model
+    /// thinks. [`messages`](Self::messages) has the answer without them. The prompt of `request` is not used, and neither is its `thinking`. If the
+    /// context is full, the model no longer reads the oldest turns, see [`Chat::dropped`].
     ///
     /// # Errors
     /// A template that cannot be rendered, a message that is longer than the context, failures of the device. Then nothing has been said.
@@ -174,10 +233,52 @@ impl<'a> Chat<'a> {
         wait: Wait,
         on_piece: &mut dyn FnMut(&str) -> ControlFlow<()>,
     ) -> Result<Completion> {
-        self.messages.push(Message::new(Role::User, text));
-        let answer = self.answer(request, wait, on_piece).await;
+        self.answer_to(text, request, wait, Listener::Pieces(on_piece))
+            .await
+    }
+
+    /// As [`say`](Self::say), with the thoughts and the answer apart.
+    ///
+    /// # Errors
+    /// As [`say`](Self::say).
+    pub fn say_parts(
+        &mut self,
+        text: &str,
+        request: &CompletionRequest,
+        on_part: &mut dyn FnMut(&Part) -> ControlFlow<()>,
+    ) -> Result<Completion> {
+        at_once(self.say_parts_steps(text, request, Wait::Blocking, on_part))
+    }
+
+    /// As [`say_parts`](Self::say_parts), waiting as `wait` says: see [`CandleBackend::complete_steps`].
+    ///
+    /// # Errors
+    /// As [`say`](Self::say).
+    pub async fn say_parts_steps(
+        &mut self,
+        text: &str,
+        request: &CompletionRequest,
+        wait: Wait,
+        on_part: &mut dyn FnMut(&Part) -> ControlFlow<()>,
+    ) -> Result<Completion> {
+        self.answer_to(text, request, wait, Listener::Parts(on_part))
+            .await
+    }
+
+    async fn answer_to(
+        &mut self,
+        text: &str,
+        request: &CompletionRequest,
+        wait: Wait,
+        listener: Listener<'_>,
+    ) -> Result<Completion> {
+        let mut message = Message::new(Role::User, text);
+        message.pictures = std::mem::take(&mut self.attached);
+        self.messages.push(message);
+        let answer = self.answer(request, wait, listener).await;
         if answer.is_err() {
-            self.messages.pop();
+            let unsaid = self.messages.pop();
+            self.attached = unsaid.map_or_else(Vec::new, |unsaid| unsaid.pictures);
         }
         answer
     }
@@ -191,10 +292,30 @@ impl<'a> Chat<'a> {
         request: &CompletionRequest,
         on_piece: &mut dyn FnMut(&str) -> ControlFlow<()>,
     ) -> Result<Option<Completion>> {
+        self.answer_again(request, Listener::Pieces(on_piece))
+    }
+
+    /// As [`regenerate`](Self::regenerate), with the thoughts and the answer apart.
+    ///
+    /// # Errors
+    /// As [`Chat::say`]. The earlier answer stays then.
+    pub fn regenerate_parts(
+        &mut self,
+        request: &CompletionRequest,
+        on_part: &mut dyn FnMut(&Part) -> ControlFlow<()>,
+    ) -> Result<Option<Completion>> {
+        self.answer_again(request, Listener::Parts(on_part))
+    }
+
+    fn answer_again(
+        &mut self,
+        request: &CompletionRequest,
+        listener: Listener<'_>,
+    ) -> Result<Option<Completion>> {
         let Some(earlier) = self.messages.pop_if(|last| last.role == Role::Assistant) else {
             return Ok(None);
         };
-        let answer = at_once(self.answer(request, Wait::Blocking, on_piece));
+        let answer = at_once(self.answer(request, Wait::Blocking, listener));
         if answer.is_err() {
             self.messages.push(earlier);
         }
@@ -206,53 +327,96 @@ impl<'a> Chat<'a> {
         &mut self,
         request: &CompletionRequest,
         wait: Wait,
-        on_piece: &mut dyn FnMut(&str) -> ControlFlow<()>,
+        listener: Listener<'_>,
     ) -> Result<Completion> {
         // After an error, nothing is known of what the model has read.
         let seen = self.seen.take();
-        let (first, tokens) = self.prompt(request.max_tokens)?;
+        let Prompt {
+            first,
+            tokens,
+            pictures,
+            thinking,
+        } = self.prompt(request.max_tokens)?;
         let request = CompletionRequest {
             // The last token of the answer needs no position.
             max_tokens: request.max_tokens.min(self.context - tokens.len() + 1),
+            thinking,
+            pictures,
             ..request.clone()
         };
+        let thinking = request.thinking.as_ref();
         let mut generation = self.backend.go_on(seen, tokens, &request)?;
         let reused = generation.fed();
-        generation.run(wait, on_piece).await?;
+        match listener {
+            Listener::Pieces(on_piece) => generation.run(wait, on_piece).await?,
+            Listener::Parts(on_part) => {
+                let mut splitter = Splitter::new(thinking);
+                let mut hear = |parts: Vec<Part>| parts.iter().try_for_each(&mut *on_part);
+                let mut on_piece = |piece: &str| hear(splitter.push(piece));
+                generation.run(wait, &mut on_piece).await?;
+                // It has ended: nothing is left to stop.
+                let _ = hear(splitter.finish());
+            }
+        }
         let (completion, seen) = generation.finish_with_session();
         (self.first, self.reused, self.seen) = (first, reused, seen);
-        let message = Message::new(Role::Assistant, completion.text.clone());
+        let (_, answer) = split(thinking, &completion.text);
+        let message = Message::new(Role::Assistant, answer);
         self.messages.push(message);
         Ok(completion)
     }
 
-    /// The prompt's tokens, and the first message after the system's that is in it.
-    fn prompt(&self, max_tokens: usize) -> Result<(usize, Vec<u32>)> {
+    /// The next prompt, of messages without earlier thoughts.
+    fn prompt(&self, max_tokens: usize) -> Result<Prompt> {
         let system = self.messages.iter();
         let system = system.take_while(|message| message.role == Role::System);
         let system = system.count();
         let render = |first: usize| {
             let (before, after) = (&self.messages[..system], &self.messages[first..]);
-            let messages: Vec<Value> = before.iter().chain(after).map(Message::json).collect();
-            self.backend.all_chat_tokens(&self.template, &messages)
+            let pictures = after.iter().flat_map(|message| &message.pictures);
+            let pictures: Vec<Arc<Picture>> = pictures.cloned().collect();
+            let said = before
+                .iter()
+                .chain(after)
+                .map(|message| match message.role {
+                    Role::Assistant => {
+                        let (_, answer) = self.template.without_thoughts(&message.content);
+                        Message::new(Role::Assistant, answer).json()
+                    }
+                    Role::System | Role::User => message.json(),
+                });
+            let said: Vec<Value> = said.collect();
+            let variables = &self.variables;
+            let prompt = self
+                .backend
+                .chat_prompt(&self.template, &said, &[], variables)?;
+            let thinking = Thinking::of(&self.template, &prompt);
+            let prompt = self
+                .backend
+                .prompt_with_pictures(&prompt, &pictures, true)?;
+            Ok::<_, Error>(Prompt {
+                first,
+                tokens: self.backend.tokenizer().encode_chat(&prompt)?,
+                pictures,
+                thinking: thinking.map(|thinking| thinking.limited(self.thought_limit)),
+            })
         };
-        let first = self.first.max(system);
-        let mut prompt = (first, render(first)?);
+        let mut prompt = render(self.first.max(system))?;
         let answer = max_tokens.min(self.context / 4);
-        if prompt.1.len() + answer <= self.context {
+        if prompt.tokens.len() + answer <= self.context {
             return Ok(prompt);
         }
         // Each drop makes the model read the rest again, so it frees room for the next messages too.
         let wanted = self.context - self.context / 4 - answer;
-        for next in first + 1..self.messages.len() {
-            if prompt.1.len() <= wanted {
+        for next in prompt.first + 1..self.messages.len() {
+            if prompt.tokens.len() <= wanted {
                 break;
             }
             if self.messages[next].role == Role::User {
-                prompt = (next, render(next)?);
+                prompt = render(next)?;
             }
         }
-        match prompt.1.len() {
+        match prompt.tokens.len() {
             tokens if tokens > self.context => Err(Error::PromptTooLong {
                 tokens,
                 limit: self.context,

@@ -16,16 +16,14 @@
 //! ```
 
 use crate::error::{brief, one_line, Doing};
-use crate::model::{expect_folder, open_weights, read_tokenizer, CONFIG, TOKENIZER};
-use crate::{Error, Result};
+use crate::model::open_weights;
+use crate::{encoder_folder, Error, Result};
 use candle_core::quantized::gguf_file::MmapedContent;
 use candle_core::quantized::tokenizer::TokenizerFromGguf;
 use candle_core::{DType, Device};
-use candle_nn::VarBuilder;
 use candle_transformers::embed::{
     gguf_weights, EncoderConfig, Options, Pooling, Recipe, TextEncoder,
 };
-use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokenizers::{Tokenizer, TruncationParams};
@@ -78,9 +76,7 @@ impl EncoderFiles {
         if folder.is_file() {
             return Self::open_gguf(folder, pooling);
         }
-        expect_folder(folder, "config.json, tokenizer.json and model.safetensors")?;
-        let file = folder.join(CONFIG);
-        let config = std::fs::read_to_string(&file).map_err(|err| Error::file(&file, err))?;
+        let (file, config) = encoder_folder::config(folder)?;
         let config = EncoderConfig::parse(&config).map_err(|err| {
             let other = crate::model::kind::command_for(&config);
             Error::file(&file, other.unwrap_or_else(|| brief(&err)))
@@ -93,26 +89,14 @@ impl EncoderFiles {
             );
             return Err(Error::file(folder, problem));
         }
-        let mut read = |name: &str| match std::fs::read_to_string(folder.join(name)) {
-            Ok(text) => Ok(Some(text)),
-            Err(err) if err.kind() == ErrorKind::NotFound => Ok(None),
-            Err(err) => Err(candle_core::Error::wrap(err)),
-        };
-        let recipe =
-            Recipe::read(&mut read, pooling).map_err(|err| Error::file(folder, brief(&err)))?;
-        let file = folder.join(TOKENIZER);
-        let bytes = std::fs::read(&file).map_err(|err| {
-            Error::file(
-                &file,
-                format!("{err}; vocab.txt is not supported: save the tokenizer with transformers' `save_pretrained`"),
-            )
-        })?;
+        let recipe = Recipe::read(&mut encoder_folder::reader(folder), pooling)
+            .map_err(|err| Error::file(folder, brief(&err)))?;
+        let (file, tokenizer) = encoder_folder::tokenizer(folder)?;
         let most = recipe
             .max_tokens
             .unwrap_or(usize::MAX)
             .min(config.max_tokens);
-        let tokenizer = cutting(read_tokenizer(&file, &bytes)?, most)
-            .map_err(|problem| Error::file(&file, problem))?;
+        let tokenizer = cutting(tokenizer, most).map_err(|problem| Error::file(&file, problem))?;
         let weights = open_weights(folder)?;
         Ok(Self {
             name: folder.display().to_string(),
@@ -293,10 +277,7 @@ impl EncoderFiles {
     /// # Errors
     /// A weight that is missing or has another shape than the configuration says, or a device that fails.
     pub fn load(&self, device: &Device) -> Result<TextEncoder> {
-        let open = |files: &[PathBuf]| {
-            // SAFETY: as of all mapped weights: nobody may truncate the files while they are read, which is over when this returns.
-            unsafe { VarBuilder::from_mmaped_safetensors(files, DType::F32, device) }
-        };
+        let open = |files: &[PathBuf]| encoder_folder::weights(files, device);
         let load = || {
             let (folder, files) = match &self.weights {
                 Weights::Gguf(content) => {

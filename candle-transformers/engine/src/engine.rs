@@ -2,23 +2,40 @@
 
 use crate::backend::{Completion, CompletionRequest, InferenceBackend};
 use crate::error::Doing;
-use crate::generation::Wait;
-use crate::model::{prompt_tokens, ChatTemplate, ModelFiles, ModelParts, TextTokenizer};
+use crate::generation::{DraftModel, Wait, MOST};
+use crate::model::split::where_layers_are;
+use crate::model::{
+    prompt_tokens, ChatTemplate, ModelFiles, ModelParts, TextTokenizer, Vocabulary,
+};
+use crate::pictures::{PictureRows, PictureSupport};
+use crate::thinking::Variables;
 use crate::turn::at_once;
 use crate::{Error, Result};
 use candle_core::{DType, Device, Tensor};
-#[cfg(not(target_arch = "wasm32"))]
-use candle_transformers::blocks::Decoder;
-use candle_transformers::blocks::DecoderState;
-use candle_transformers::generation::GreedyToken;
+use candle_transformers::blocks::{Decoder, DecoderState};
+use candle_transformers::generation::{Draw, NextToken};
 use candle_transformers::parallel::{ParallelDecoder, ParallelState};
 use serde_json::Value;
 use std::ops::ControlFlow;
 
+/// Up to as many rows, products of floats on the CPU sum a row in the order of a row that is alone: `MAX_FEW` of candle-core's
+/// `skinny_matmul`. Beyond, they are packed for `gemm`.
+const DENSE_ROWS: usize = 4;
+/// The same with weights in blocks: from 16 queries on, attention on the CPU takes products over blocks of queries (`ops::sdpa`).
+const BLOCK_ROWS: usize = 15;
+
 /// A loaded model with its tokenizer, on one device.
 pub struct CandleBackend {
     id: &'static str,
-    model: ParallelDecoder,
+    /// Name of the model in messages.
+    pub(crate) name: String,
+    pub(crate) pictures: PictureSupport,
+    /// The stored size of the weights.
+    bytes: u64,
+    draft: Option<Box<DraftModel>>,
+    /// The most rows of a step of which each is computed as if it were alone, where there is a limit.
+    rows_alike: Option<usize>,
+    pub(crate) model: ParallelDecoder,
     /// Never modified: each completion starts from a clone, which shares the tables of the rotary embedding.
     empty_state: ParallelState,
     tokenizer: TextTokenizer,
@@ -59,6 +76,13 @@ impl CandleBackend {
         dtype: DType,
         progress: &(dyn Fn(u64) + Send + Sync),
     ) -> Result<Self> {
+        if !files.split.is_whole() {
+            return Err(Error::Parameter {
+                name: "gpus",
+                value: devices.len().to_string(),
+                expected: "1 with layers or experts on the CPU",
+            });
+        }
         let load = || {
             let groups = candle_transformers::parallel::groups(devices)?;
             ParallelDecoder::launch(devices, groups, |device, group| {
@@ -104,11 +128,20 @@ impl CandleBackend {
         dtype: DType,
         model: ParallelDecoder,
     ) -> Self {
+        let max_positions = files.max_positions();
         Self {
             id,
+            bytes: files.total_bytes(),
+            draft: None,
+            rows_alike: device.is_cpu().then(|| match files.has_dense_products() {
+                true => DENSE_ROWS,
+                false => BLOCK_ROWS,
+            }),
+            name: files.name,
+            pictures: files.pictures,
             empty_state: model.new_state(),
             model,
-            max_positions: files.max_positions(),
+            max_positions,
             tokenizer: files.tokenizer,
             stop_tokens: files.stop_tokens,
             device: device.clone(),
@@ -116,9 +149,77 @@ impl CandleBackend {
         }
     }
 
+    /// With a smaller model that proposes tokens: texts stay what they are, and where it is right several come in the time of one.
+    /// `tokens` is the most that it proposes at once, for requests that say nothing else, from 1 to 64.
+    ///
+    /// # Errors
+    /// [`Error::Draft`] for a pair that does not fit: with other tokens, on different devices, or one that cannot forget tokens, such as a model
+    /// with layers that are not attention to keys and values. A number of tokens out of range.
+    pub fn with_draft(self, draft: Self, tokens: usize) -> Result<Self> {
+        let draft = DraftModel::new(&self, draft, tokens)?;
+        Ok(Self {
+            draft: Some(Box::new(draft)),
+            ..self
+        })
+    }
+
+    /// Checks a number of tokens for [`with_draft`](Self::with_draft).
+    ///
+    /// # Errors
+    /// 0, or more than 64.
+    pub fn check_draft_tokens(tokens: usize) -> Result<()> {
+        DraftModel::check_tokens(tokens)
+    }
+
+    /// The most tokens that may be verified at once. On the CPU their rows have to be bit for bit those of steps of one token, so that
+    /// texts are exactly what they are without proposals.
+    pub(crate) fn most_proposals(&self) -> usize {
+        self.rows_alike.map_or(MOST, |rows| rows - 1)
+    }
+
+    /// The model that proposes tokens, if there is one.
+    pub(crate) fn draft(&self) -> Option<&DraftModel> {
+        self.draft.as_deref()
+    }
+
+    /// Name of the model in messages.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The stored size of the weights.
+    pub(crate) fn stored_bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// The tokens, to compare.
+    pub(crate) fn vocabulary(&self) -> Vocabulary<'_> {
+        Vocabulary {
+            name: &self.name,
+            tokenizer: &self.tokenizer,
+            rows: self.vocab(),
+        }
+    }
+
     /// The device that the weights are on; of several the first.
     pub fn device(&self) -> &Device {
         &self.device
+    }
+
+    /// The devices in words, with what each has of the layers.
+    pub fn devices(&self) -> String {
+        let device = where_layers_are(self.model.decoder());
+        match self.ranks() {
+            1 => device,
+            ranks => format!("{ranks} ranks on {device}"),
+        }
+    }
+
+    /// How many layers are on the device; the others are on the CPU.
+    pub fn layers_on_device(&self) -> usize {
+        let decoder = self.model.decoder();
+        let elsewhere = decoder.offload().map_or(0, |offload| offload.layers);
+        decoder.spec().layers.len() - elsewhere
     }
 
     /// How many devices share the layers.
@@ -196,9 +297,13 @@ impl CandleBackend {
     /// # Errors
     /// As [`prompt_tokens`](Self::prompt_tokens).
     pub fn tokens_of(&self, request: &CompletionRequest) -> Result<Vec<u32>> {
+        let CompletionRequest {
+            prompt, pictures, ..
+        } = request;
+        let prompt = self.prompt_with_pictures(prompt, pictures, request.from_template)?;
         match request.from_template {
-            true => self.rendered_tokens(&request.prompt),
-            false => self.prompt_tokens(&request.prompt),
+            true => self.rendered_tokens(&prompt),
+            false => self.prompt_tokens(&prompt),
         }
     }
 
@@ -222,25 +327,21 @@ impl CandleBackend {
         tools: &[Value],
         begins: &str,
     ) -> Result<Vec<u32>> {
-        let prompt = self.marked_prompt(template, messages, tools)?;
+        let prompt = self.chat_prompt(template, messages, tools, &Variables::new())?;
         self.rendered_tokens(&(prompt + begins))
     }
 
-    /// As [`chat_tokens`](Self::chat_tokens), of any length.
-    pub(crate) fn all_chat_tokens(
-        &self,
-        template: &ChatTemplate,
-        messages: &[Value],
-    ) -> Result<Vec<u32>> {
-        let prompt = self.marked_prompt(template, messages, &[])?;
-        self.tokenizer.encode_chat(&prompt)
-    }
-
-    fn marked_prompt(
+    /// The prompt of a conversation, with values for other names that the template reads. Special tokens in messages, tools and values are
+    /// marked, so that [`rendered_tokens`](Self::rendered_tokens) takes them for text.
+    ///
+    /// # Errors
+    /// A template that cannot be rendered.
+    pub fn chat_prompt(
         &self,
         template: &ChatTemplate,
         messages: &[Value],
         tools: &[Value],
+        variables: &Variables,
     ) -> Result<String> {
         let marked = |said: &Value| {
             let mut said = said.clone();
@@ -249,11 +350,18 @@ impl CandleBackend {
         };
         let messages: Vec<Value> = messages.iter().map(marked).collect();
         let tools: Vec<Value> = tools.iter().map(marked).collect();
-        template.render_json(&messages, &tools)
+        let mut variables = variables.clone();
+        variables
+            .values_mut()
+            .for_each(|value| self.tokenizer.mark(value));
+        template.render_with(&messages, &tools, &variables)
     }
 
     /// The tokens of what a template has rendered, in which it has put all special tokens.
-    fn rendered_tokens(&self, prompt: &str) -> Result<Vec<u32>> {
+    ///
+    /// # Errors
+    /// A prompt without tokens, or longer than the model's positions.
+    pub fn rendered_tokens(&self, prompt: &str) -> Result<Vec<u32>> {
         self.check_bytes(prompt.len())?;
         let tokens = self.tokenizer.encode_chat(prompt)?;
         match tokens.len() {
@@ -287,6 +395,7 @@ impl CandleBackend {
             backend: self,
             state: State::Whole(self.empty_state.clone()),
             position: 0,
+            pictures: PictureRows::default(),
         }
     }
 
@@ -296,29 +405,22 @@ impl CandleBackend {
             backend: self,
             state: parked.state,
             position: parked.position,
+            pictures: parked.pictures,
         }
     }
 
-    /// As [`session`](Self::session), of one that can forget the last tokens that it has seen.
-    ///
-    /// # Errors
-    /// A model with layers that are not attention to keys and values, or on several devices.
-    pub(crate) fn session_with_guesses(&self, guesses: usize) -> Result<Session<'_>> {
-        let refused = |_| {
-            Error::Parameter {
-            name: "prompt_lookup",
-            value: guesses.to_string(),
-            expected: "0 for a model on several devices, with layers other than attention, or with a rotation that depends on the length",
-        }
-        };
+    /// As [`session`](Self::session), of one that can forget the last tokens that it has seen; none of a model that cannot: one with layers
+    /// that are not attention to keys and values, on several devices, or with a rotation that depends on the length.
+    pub(crate) fn session_that_forgets(&self) -> Option<Session<'_>> {
         if self.slot_positions() < self.max_positions {
-            return Err(refused(()));
+            return None;
         }
-        let slot = self.new_slots(1).map_err(|_| refused(()))?;
-        Ok(Session {
+        let slot = self.new_slots(1).ok()?;
+        Some(Session {
             backend: self,
             state: State::Slot(slot),
             position: 0,
+            pictures: PictureRows::default(),
         })
     }
 }
@@ -327,24 +429,26 @@ impl CandleBackend {
 pub(crate) struct Parked {
     state: State,
     position: usize,
+    pub(crate) pictures: PictureRows,
 }
 
 /// One text in progress: the model and what it keeps of the tokens it has seen.
 pub struct Session<'a> {
-    backend: &'a CandleBackend,
-    state: State,
-    position: usize,
+    pub(crate) backend: &'a CandleBackend,
+    pub(crate) state: State,
+    pub(crate) position: usize,
+    pub(crate) pictures: PictureRows,
 }
 
 impl Parked {
-    /// Whether the session can forget what it has seen last.
-    pub(crate) fn can_guess(&self) -> bool {
+    /// Whether the session is one of [`CandleBackend::session_that_forgets`].
+    pub(crate) fn forgets(&self) -> bool {
         matches!(self.state, State::Slot(_))
     }
 }
 
 /// What a model keeps of a text.
-enum State {
+pub(crate) enum State {
     Whole(ParallelState),
     /// One slot, which can be cut.
     Slot(DecoderState),
@@ -356,6 +460,7 @@ impl Session<'_> {
         Parked {
             state: self.state,
             position: self.position,
+            pictures: self.pictures,
         }
     }
 
@@ -372,17 +477,25 @@ impl Session<'_> {
         if tokens.is_empty() {
             return Err(Error::EmptyPrompt);
         }
-        let input = self.input(tokens)?;
-        let seen = self.seen_with(tokens.len())?;
+        if !self.pictures.is_over() {
+            return self.forward_pictures(tokens);
+        }
+        self.forward_input(&self.input(tokens)?, tokens.len())
+    }
+
+    /// As [`forward`](Self::forward), of one token whose id is on the device, `(1, 1)`; it does not wait for it.
+    pub(crate) fn forward_ids(&mut self, ids: &Tensor) -> Result<Tensor> {
+        self.forward_input(ids, 1)
+    }
+
+    fn forward_input(&mut self, input: &Tensor, count: usize) -> Result<Tensor> {
+        let seen = self.seen_with(count)?;
         let model = &self.backend.model;
         let logits = match &mut self.state {
-            State::Whole(state) => model.next_logits(&input, self.position, state),
-            State::Slot(state) => {
-                let counts = [tokens.len()];
-                model
-                    .decoder()
-                    .next_logits_of_slots(&input, &counts, 0, state)
-            }
+            State::Whole(state) => model.next_logits(input, self.position, state),
+            State::Slot(state) => model
+                .decoder()
+                .next_logits_of_slots(input, &[count], 0, state),
         };
         let logits = logits
             .and_then(|logits| logits.squeeze(0))
@@ -391,67 +504,76 @@ impl Session<'_> {
         Ok(logits)
     }
 
-    /// Feeds `tokens` after those seen so far and returns the logits after each of the last `count` of them, `(count, vocab)` in f32. For
-    /// sessions with guesses.
+    /// Feeds `tokens` after those seen so far. For sessions that forget.
     ///
     /// # Errors
     /// As [`forward`](Self::forward).
-    pub(crate) fn forward_each(&mut self, tokens: &[u32], count: usize) -> Result<Tensor> {
-        let input = self.input(tokens)?;
+    pub(crate) fn read(&mut self, tokens: &[u32]) -> Result<()> {
+        let ids = self.input(tokens)?;
         let seen = self.seen_with(tokens.len())?;
         let State::Slot(state) = &mut self.state else {
             return Err(Error::Alone("the session has no slot".to_string()));
         };
         let decoder = self.backend.model.decoder();
-        let last = (tokens.len() - count) as u32..tokens.len() as u32;
-        let logits = decoder
-            .forward_slots(&input, &[tokens.len()], 0, state)
-            .and_then(|hidden| {
-                hidden
-                    .of_tokens(&Tensor::from_iter(last, &self.backend.device)?)?
-                    .logits()?
-                    .squeeze(0)?
-                    .to_dtype(DType::F32)
-            })
-            .doing("running the model")?;
+        let read = decoder.forward_slots(&ids, &[tokens.len()], 0, state);
+        read.map(drop).doing("running the model")?;
+        self.position = seen;
+        Ok(())
+    }
+
+    /// Feeds tokens by their ids on the device, `(1, count)`, after those seen so far, and returns the logits after each of the last `rows` of
+    /// them, `(rows, vocab)` in f32. For sessions that forget.
+    ///
+    /// # Errors
+    /// As [`forward`](Self::forward).
+    pub(crate) fn forward_each(&mut self, ids: &Tensor, rows: usize) -> Result<Tensor> {
+        let count = ids.elem_count();
+        let seen = self.seen_with(count)?;
+        let State::Slot(state) = &mut self.state else {
+            return Err(Error::Alone("the session has no slot".to_string()));
+        };
+        let decoder = self.backend.model.decoder();
+        let logits = logits_of_last(decoder, ids, rows, 0, state).doing("running the model")?;
         self.position = seen;
         Ok(logits)
     }
 
-    /// Forgets what was seen from `position` on, in a session with guesses.
-    ///
-    /// # Errors
-    /// If it has seen less.
-    pub(crate) fn cut(&mut self, position: usize) -> Result<()> {
-        if let State::Slot(state) = &mut self.state {
-            state.cut_slot(0, position).doing("dropping guesses")?;
+    /// Forgets what was seen from `position` on, where the model can: false where it cannot, and then it has seen what it had seen.
+    pub(crate) fn truncate(&mut self, position: usize) -> Result<bool> {
+        let done = match &mut self.state {
+            State::Whole(state) => state.truncate(position),
+            State::Slot(state) => state.cut_slot(0, position).map(|()| true),
+        };
+        let done = done.doing("dropping tokens")?;
+        if done {
             self.position = position;
         }
-        Ok(())
+        Ok(done)
     }
 
-    fn input(&self, tokens: &[u32]) -> Result<Tensor> {
+    /// Tokens as the model takes them, `(1, count)`.
+    pub(crate) fn input(&self, tokens: &[u32]) -> Result<Tensor> {
         Tensor::new(tokens, &self.backend.device)
             .and_then(|ids| ids.unsqueeze(0))
             .doing("running the model")
     }
 
-    /// The token with the highest logit after one whose id is on the device, `(1, 1)`; it does not wait for either.
-    pub(crate) fn greedy_step(&mut self, ids: &Tensor) -> Result<GreedyToken> {
+    /// The token after one whose id is on the device, `(1, 1)`; it does not wait for either.
+    pub(crate) fn next_token(&mut self, ids: &Tensor, with: &Draw) -> Result<NextToken> {
         let seen = self.seen_with(1)?;
         let model = &self.backend.model;
         let State::Whole(state) = &mut self.state else {
             return Err(Error::Alone("the session has a slot".to_string()));
         };
         let token = model
-            .greedy_step(ids, self.position, state)
+            .next_token(ids, self.position, state, with)
             .doing("running the model")?;
         self.position = seen;
         Ok(token)
     }
 
     /// How many tokens the model has seen after `more`, if it has positions for them.
-    fn seen_with(&self, more: usize) -> Result<usize> {
+    pub(crate) fn seen_with(&self, more: usize) -> Result<usize> {
         let seen = self.position + more;
         match seen > self.backend.max_positions {
             true => Err(Error::PromptTooLong {
@@ -461,6 +583,23 @@ impl Session<'_> {
             false => Ok(seen),
         }
     }
+}
+
+/// The logits after each of the last `rows` of the tokens `ids`, `(1, count)`, in a slot: `(rows, vocab)` in f32.
+pub(crate) fn logits_of_last(
+    decoder: &Decoder,
+    ids: &Tensor,
+    rows: usize,
+    slot: usize,
+    state: &mut DecoderState,
+) -> candle_core::Result<Tensor> {
+    let count = ids.elem_count();
+    let last = (count - rows) as u32..count as u32;
+    let hidden = decoder.forward_slots(ids, &[count], slot, state)?;
+    let logits = hidden
+        .of_tokens(&Tensor::from_iter(last, decoder.device())?)?
+        .logits()?;
+    logits.squeeze(0)?.to_dtype(DType::F32)
 }
 
 impl InferenceBackend for CandleBackend {

@@ -52,6 +52,28 @@ pub enum Error {
         /// Why it is absent.
         reason: String,
     },
+    /// A model that does not fit on a device.
+    #[error("the model needs {} on {device}, where {} are free: {}", gigabytes(*needed), gigabytes(*free), fitting(*fits, *layers))]
+    TooLarge {
+        /// The device.
+        device: String,
+        /// Bytes of weights, cache and what is computed.
+        needed: u64,
+        /// Bytes that were free.
+        free: u64,
+        /// How many of the model's last layers fit beside its output layer, if that does.
+        fits: Option<usize>,
+        /// Layers of the model.
+        layers: usize,
+    },
+    /// More layers on the GPU than the model has.
+    #[error("gpu_layers {count}: expected at most {layers}, the layers of the model")]
+    TooManyLayers {
+        /// Layers that were requested.
+        count: usize,
+        /// Layers of the model.
+        layers: usize,
+    },
     /// A parameter outside its range.
     #[error("{name} {value}: expected {expected}")]
     Parameter {
@@ -106,12 +128,33 @@ pub enum Error {
         /// The model.
         model: String,
     },
+    /// A model that takes no images.
+    #[error("{model} takes no images: {why}")]
+    NoPictures {
+        /// The model.
+        model: String,
+        /// Why it does not, or what is not supported.
+        why: String,
+    },
+    /// Images that do not fit a prompt.
+    #[error("images: {0}")]
+    Pictures(String),
     /// More completions at once than there are places for.
     #[error("{0} requests are running or queued, the maximum; try again later")]
     Busy(usize),
     /// A model whose completions cannot share a cache, and why.
     #[error("this model does not support batching: {0}")]
     Alone(String),
+    /// A model that cannot propose tokens to another.
+    #[error("draft model {draft} does not fit {model}: {problem}")]
+    Draft {
+        /// The one that would propose.
+        draft: String,
+        /// The one that would choose.
+        model: String,
+        /// The difference, and the remedy.
+        problem: String,
+    },
     /// Completions that ran together and failed together.
     #[error("the model failed: {0}")]
     Batch(String),
@@ -211,6 +254,20 @@ pub fn one_line(text: &str) -> String {
         .filter(|line| !line.is_empty())
         .collect::<Vec<_>>()
         .join(" ")
+}
+
+fn fitting(fits: Option<usize>, layers: usize) -> String {
+    match fits {
+        Some(count) => format!("{count} of {layers} layers fit"),
+        None => "none of its layers fits".to_string(),
+    }
+}
+
+fn gigabytes(bytes: u64) -> String {
+    match bytes {
+        0..100_000_000 => format!("{:.1} MB", bytes as f64 / 1e6),
+        _ => format!("{:.2} GB", bytes as f64 / 1e9),
+    }
 }
 
 #[cfg(test)]

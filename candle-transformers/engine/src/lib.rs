@@ -48,13 +48,13 @@
 //! # Modules
 //!
 //! - [`backend`]: the trait that callers see; [`engine`]: its implementation with candle; [`generation`]: the generation loop;
-//!   [`stream`]: tokens to text; [`chat`]: conversations.
+//!   [`stream`]: tokens to text; [`chat`]: conversations; [`thinking`]: thoughts and answers.
 //! - [`registry`], [`device`], [`devices`]: the available backends. [`model`]: files and weights; [`mod@format`]: the storage
 //!   formats of weights.
-//! - `speech`: transcription, in a browser too. `audio`: sound files; `transcript`: subtitles. `embed`: text embeddings. `batch`: several
-//!   completions at once; `queue`: one request after the other. None of these five in a browser. `secret_file`: keys that others must not read;
-//!   `terminal`: text without control
-//!   characters.
+//! - [`pictures`]: images in prompts.
+//! - `speech`: transcription, in a browser too. `audio`: sound files; `transcript`: subtitles. `embed`: text embeddings; `rerank`: scores
+//!   of documents for a query. `batch`: several completions at once; `queue`: one request after the other. None of these six in a
+//!   browser. `secret_file`: keys that others must not read; `terminal`: text without control characters.
 
 #![deny(missing_docs)]
 // The check that a device is Send and Sync goes through all of wgpu's types.
@@ -72,16 +72,21 @@ pub mod device;
 pub mod devices;
 #[cfg(not(target_arch = "wasm32"))]
 pub mod embed;
+#[cfg(not(target_arch = "wasm32"))]
+mod encoder_folder;
 pub mod engine;
 pub mod error;
 pub mod format;
 pub mod generation;
 pub mod model;
+pub mod pictures;
 #[cfg(not(target_arch = "wasm32"))]
 pub mod progress;
 #[cfg(not(target_arch = "wasm32"))]
 pub mod queue;
 pub mod registry;
+#[cfg(not(target_arch = "wasm32"))]
+pub mod rerank;
 #[cfg(not(target_arch = "wasm32"))]
 pub mod secret_file;
 #[cfg(feature = "speech")]
@@ -89,6 +94,7 @@ pub mod speech;
 pub mod stream;
 #[cfg(not(target_arch = "wasm32"))]
 pub mod terminal;
+pub mod thinking;
 #[cfg(all(feature = "audio", not(target_arch = "wasm32")))]
 pub mod transcript;
 mod turn;

@@ -1,4 +1,6 @@
-//! Speech as text: a Whisper from a folder of Hugging Face, [`SpeechFiles`], or from files that are read in parts, [`SpeechParts`].
+//! Speech as text: a Whisper, a Moonshine or a Parakeet from a folder of Hugging Face, [`SpeechFiles`], or from files that are read in parts,
+//! [`SpeechParts`]. Loaded, it is a [`SpeechModel`]: a Whisper hears by itself (`whisper::transcribe`), other kinds in windows
+//! (`windowed`), which are cut at silence (`windows`). Which kind it is, `about` finds in `config.json`.
 //!
 //! ```no_run
 //! use candle_core::Device;
@@ -6,9 +8,9 @@
 //! use candle_engine::speech::{Options, SpeechFiles};
 //! # fn main() -> candle_engine::Result<()> {
 //! let files = SpeechFiles::open("whisper-tiny.en".as_ref())?;
-//! let mut whisper = files.load(&Device::Cpu, None, Options::default())?;
+//! let mut model = files.load(&Device::Cpu, None, Options::default())?;
 //! let audio = read_audio("speech.wav".as_ref())?;
-//! let transcript = whisper.transcribe(&audio.samples, |segment| {
+//! let transcript = model.transcribe(&audio.samples, |segment| {
 //!     println!("{}", segment.text);
 //!     Ok(())
 //! });
@@ -20,16 +22,21 @@
 mod about;
 #[cfg(not(target_arch = "wasm32"))]
 mod files;
+mod model;
 mod parts;
+mod windowed;
+mod windows;
 #[cfg(all(feature = "audio", not(target_arch = "wasm32")))]
 mod worker;
 
 pub use candle_transformers::models::whisper::transcribe::{
-    Options, Segment, Transcriber, Transcript, LANGUAGES,
+    Options, Segment, Transcript, LANGUAGES,
 };
 #[cfg(not(target_arch = "wasm32"))]
 pub use files::{speech_in, SpeechFiles};
+pub use model::SpeechModel;
 pub use parts::SpeechParts;
+pub use windowed::{Windowed, UNDETERMINED};
 #[cfg(all(feature = "audio", not(target_arch = "wasm32")))]
 pub use worker::{Asked, Heard, Listener, SpeechWorker, MAX_SECONDS};
 

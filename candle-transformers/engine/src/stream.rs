@@ -19,6 +19,8 @@ pub struct TokenStream<'a> {
     done: usize,
     /// The part of the window's text already handed out.
     emitted: String,
+    /// Special tokens that are in the text, with theirs: the decoder leaves them out.
+    shown: Vec<(u32, &'static str)>,
 }
 
 impl<'a> TokenStream<'a> {
@@ -29,7 +31,18 @@ impl<'a> TokenStream<'a> {
             window: Vec::new(),
             done: 0,
             emitted: String::new(),
+            shown: Vec::new(),
         }
+    }
+
+    /// With those of the texts `marks` in the text that are special tokens, which decoders leave out.
+    pub fn showing(mut self, marks: &[&'static str]) -> Self {
+        let ids = marks.iter().filter_map(|mark| {
+            let id = self.tokenizer.special(mark)?;
+            Some((id, *mark))
+        });
+        self.shown = ids.collect();
+        self
     }
 
     /// Takes the next token and returns the text that is now certain, if there is any.
@@ -37,6 +50,13 @@ impl<'a> TokenStream<'a> {
     /// # Errors
     /// The tokenizer's, on an id that it cannot decode.
     pub fn push(&mut self, token: u32) -> Result<Option<String>> {
+        if let Some((_, text)) = self.shown.iter().find(|(id, _)| *id == token) {
+            let rest = self.finish()?.unwrap_or_default();
+            self.window.clear();
+            self.done = 0;
+            self.emitted.clear();
+            return Ok(Some(rest + text));
+        }
         self.window.push(token);
         let text = self.tokenizer.decode(&self.window)?;
         let certain = text.trim_end_matches(REPLACEMENT);

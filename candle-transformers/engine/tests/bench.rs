@@ -4,6 +4,7 @@ use crate::support::{choice, on_each_device, registry};
 use candle_core::quantized::GgmlDType;
 use candle_core::DType;
 use candle_engine::bench::shapes::{self, Dimensions, ModelShape, Steps};
+use candle_engine::bench::speculation::{self, SpeculationRequest};
 use candle_engine::bench::{run, BenchRequest};
 use candle_engine::{DeviceKind, KvType, WeightFormat};
 
@@ -206,5 +207,30 @@ fn every_shape_has_a_specification() {
             let spec = spec.unwrap_or_else(|err| panic!("{}: {err}", shape.name()));
             assert_eq!(spec.positions, 64, "{}", shape.name());
         }
+    }
+}
+
+/// Tokens for each step follow from the chance alone.
+#[test]
+fn with_a_draft() {
+    let kind = DeviceKind::Cpu;
+    let device = registry().select(choice(kind)).unwrap().open().unwrap();
+    for (accept, expected) in [(1., [1., 2.]), (0., [1., 1.])] {
+        let request = SpeculationRequest {
+            shapes: [ModelShape::Demo; 2],
+            format: WeightFormat::Dense(DType::F32),
+            kv_type: KvType::Auto,
+            accept,
+            most: 1,
+            generate: 4,
+            repeat: 1,
+        };
+        let report = speculation::run(&request, device, kind.name()).unwrap();
+        assert_eq!(report.lengths.len(), expected.len());
+        for (speed, expected) in report.lengths.iter().zip(expected) {
+            assert_eq!(speed.tokens_per_step, expected, "{speed:?}");
+            assert!(speed.tokens_per_second > 0. && speed.milliseconds_per_step > 0.);
+        }
+        assert!(report.table().contains("demo with draft demo"));
     }
 }

@@ -6,10 +6,11 @@ use candle_core::quantized::GgmlDType;
 use candle_core::DType;
 use candle_engine::model::Bytes;
 use candle_engine::{
-    CandleBackend, CompletionRequest, DeviceKind, Error, Message, ModelParts, PartFile, PartSource,
-    Result, Role, StopReason, Wait,
+    CandleBackend, Chat, ChatTemplate, CompletionRequest, DeviceKind, Error, Message, ModelParts,
+    PartFile, PartSource, Result, Role, StopReason, Wait,
 };
 use std::cell::RefCell;
+use std::ops::ControlFlow;
 use std::rc::Rc;
 
 on_each_device!(safetensors, gguf);
@@ -177,6 +178,46 @@ fn both_ways_to_wait_give_the_same_text() {
         let completion = generation.finish();
         assert_eq!(completion.stop_reason, StopReason::Cancelled);
         assert_eq!(completion.token_ids.len(), 1);
+    }
+}
+
+/// In a browser several steps are queued before the first token is known. Those after the end of an answer leave nothing behind: the next turn
+/// reads as much again as where one step is queued, and answers the same.
+#[test]
+fn steps_beyond_the_end_are_forgotten() {
+    for kind in [DeviceKind::Cpu, DeviceKind::WebGpu] {
+        let backend = crate::support::embedded(kind);
+        let template = "{% for m in messages %}{{ m.content }}\n\n{% endfor %}";
+        let template = ChatTemplate::new("test", template.to_string());
+        let talk = |wait| {
+            let request = CompletionRequest {
+                max_tokens: 24,
+                ..Default::default()
+            };
+            let mut chat = Chat::new(backend, &template, None);
+            let mut answers = Vec::new();
+            for text in ["fn main() {", "let a = f(1);"] {
+                // The first answer is cancelled in the middle.
+                let mut left = if answers.is_empty() { 6 } else { 100 };
+                let mut hear = |_: &str| {
+                    left -= 1;
+                    match left {
+                        0 => ControlFlow::Break(()),
+                        _ => ControlFlow::Continue(()),
+                    }
+                };
+                let answer = chat.say_steps(text, &request, wait, &mut hear);
+                answers.push(pollster::block_on(answer).unwrap().text);
+            }
+            (answers, chat.reused_tokens())
+        };
+        let (expected, reused) = talk(Wait::Blocking);
+        let (found, reused_too) = talk(Wait::Async);
+        assert_eq!(found, expected, "{kind:?}");
+        assert!(
+            reused > 4 && reused.abs_diff(reused_too) <= 1,
+            "{kind:?}: {reused}, {reused_too}"
+        );
     }
 }
 

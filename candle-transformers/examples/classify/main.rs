@@ -9,14 +9,9 @@
 //! safetensors file or a `.pth` with the names that the model's module says, PICTURE a PNG or JPEG. LABELS has a line for each class; without
 //! it there are 1000, those of ImageNet, and they are numbers.
 
-mod legacy;
-mod lite;
-
-use std::path::Path;
-
 use candle_core::{bail, DType, Device, Error, Module, ModuleT, Result, Tensor, D};
 use candle_nn::{ops::softmax, VarBuilder};
-use candle_transformers::models::efficientnet::{EfficientNet, MBConvConfig};
+use candle_transformers::models::efficientnet::{EfficientNet, EfficientNetLite, MBConvConfig};
 use candle_transformers::models::{
     convmixer, convnext, mobilenetv4, mobileone, repvgg, resnet, vgg,
 };
@@ -116,7 +111,7 @@ const MODELS: &[Entry] = &[
     Entry {
         name: "efficientnet-lite0",
         size: 224,
-        load: |vb, n| module(lite::EfficientNetLite::new(n, vb)?),
+        load: |vb, n| module(EfficientNetLite::lite0(vb, n)?),
         scale: Scale {
             mean: [127.; 3],
             deviation: [128.; 3],
@@ -226,16 +221,11 @@ fn read_weights(path: &str, device: &Device) -> Result<VarBuilder<'static>> {
     use std::io::Read;
     let mut start = Vec::new();
     let file = std::fs::File::open(path).map_err(|err| of_file(path, err))?;
-    let read = file
-        .take(legacy::MAGIC.len() as u64)
-        .read_to_end(&mut start);
+    let read = file.take(2).read_to_end(&mut start);
     read.map_err(|err| of_file(path, err))?;
-    if start.starts_with(b"PK") {
+    // A zip archive, or the first pickle of a file from before PyTorch 1.6.
+    if start == b"PK" || start == b"\x80\x02" {
         return VarBuilder::from_pth(path, DType::F32, device);
-    }
-    if start == legacy::MAGIC {
-        let tensors = legacy::read(Path::new(path)).map_err(|err| of_file(path, err))?;
-        return Ok(VarBuilder::from_tensors(tensors, DType::F32, device));
     }
     // SAFETY: nobody changes the file meanwhile.
     unsafe { VarBuilder::from_mmaped_safetensors(&[path], DType::F32, device) }

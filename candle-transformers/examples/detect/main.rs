@@ -9,25 +9,24 @@
 //! `yolov8n-pose.safetensors` and its larger siblings. Objects are printed, likeliest first, and drawn into a copy of the picture. The
 //! confidence of YOLOv3 is how likely there is an object times how likely an object is of the class, as in Darknet.
 
-mod coco;
 mod draw;
 #[path = "../pictures/mod.rs"]
 mod pictures;
-mod yolo;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use candle_core::{bail, Error, Module, Result};
 use candle_nn::VarBuilder;
+use candle_transformers::models::yolo::coco;
+use candle_transformers::models::yolo::found::{self, Limits, Object};
+use candle_transformers::models::yolo::v3::{Config, YoloV3};
+use candle_transformers::models::yolo::v8::{self, Size, YoloV8};
 use candle_transformers::object_detection::Bbox;
 use clap::{Parser, ValueEnum};
 use draw::Canvas;
 use image::{imageops, imageops::FilterType, Rgb, RgbImage};
 use serde_json::json;
-use yolo::found::{self, Limits, Object};
-use yolo::v3::{Config, YoloV3};
-use yolo::v8::{self, Size, YoloV8};
 
 /// Both sides of what YOLOv3 sees, in pixels.
 const V3_SIDE: u32 = 416;

@@ -4,7 +4,7 @@ use candle_core::{bail, Context, Error, Result};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-use crate::blocks::{DecoderSpec, LayerSpec, RopeScaling, Rotary};
+use crate::blocks::{check_layers, DecoderSpec, LayerSpec, RopeScaling, Rotary};
 
 /// From a configuration to the decoder that it describes.
 type Reader = fn(&Config) -> Result<DecoderSpec>;
@@ -33,6 +33,12 @@ impl Family {
     /// The decoder that the text of a `config.json` describes.
     pub(super) fn spec(&self, json: &str) -> Result<DecoderSpec> {
         let config = Config::read(self.defaults, json)?;
+        // Before a family makes something for each layer.
+        for name in ["num_hidden_layers", "n_layer", "n_layers", "num_layers"] {
+            if let Some(count) = config.size(name) {
+                check_layers(count).context(name)?;
+            }
+        }
         let spec = (self.read)(&config)?;
         // The one place where files say what the output layer is.
         Ok(DecoderSpec {
@@ -129,6 +135,30 @@ impl Config {
         value.map_err(|err| Error::Msg(format!("{name}: {err}")).bt())
     }
 
+    /// As [`value`](Self::value), of a field that the model cannot do without.
+    pub(super) fn required<T: DeserializeOwned>(&self, name: &str) -> Result<T> {
+        match self.value(name)? {
+            Some(value) => Ok(value),
+            None => bail!("missing field `{name}`"),
+        }
+    }
+
+    /// Refuses a file that says something else of this field.
+    pub(super) fn only(&self, name: &str, value: impl Into<Value>) -> Result<()> {
+        let value = value.into();
+        let same = |found: &Value| match (found.as_f64(), value.as_f64()) {
+            // 1 and 1.0 are two values of JSON.
+            (Some(found), Some(value)) => found == value,
+            _ => *found == value,
+        };
+        match self.fields.get(name) {
+            Some(found) if !same(found) => {
+                bail!("{name}: {found} is not supported; supported: {value}")
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// A list of whole numbers, empty if the field is missing.
     pub(super) fn sizes(&self, name: &str) -> Result<Vec<usize>> {
         Ok(self.value(name)?.unwrap_or_default())
@@ -206,18 +236,35 @@ impl Config {
         types.iter().map(windowed).collect::<Result<_>>().map(Some)
     }
 
+    /// The settings of the rotation, `rope_scaling` or in newer files `rope_parameters`, with that name.
+    fn rope(&self) -> Option<(&'static str, &Value)> {
+        let names = ["rope_scaling", "rope_parameters"];
+        names
+            .iter()
+            .find_map(|name| Some((*name, self.fields.get(*name)?)))
+    }
+
+    /// A field of the rotation's settings, if it is there.
+    pub(super) fn of_rope<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>> {
+        match self.rope().and_then(|(_, settings)| settings.get(name)) {
+            None | Some(Value::Null) => Ok(None),
+            Some(found) => value(name, found).map(Some),
+        }
+    }
+
     /// The decoder with its first rotation scaled as `rope_scaling` (in newer files `rope_parameters`) says.
     pub(super) fn scaled(&self, mut spec: DecoderSpec) -> Result<DecoderSpec> {
-        let (name, value) = match (
-            self.fields.get("rope_scaling"),
-            self.fields.get("rope_parameters"),
-        ) {
-            (Some(value), _) => ("rope_scaling", value),
-            (None, Some(value)) => ("rope_parameters", value),
-            (None, None) => return Ok(spec),
+        let Some((name, settings)) = self.rope() else {
+            return Ok(spec);
         };
-        let scaling: RopeScaling = serde_json::from_value(value.clone())
-            .map_err(|err| Error::Msg(format!("{name}: {err}")).bt())?;
+        let mut settings = settings.clone();
+        // Some files have its name twice, in the old spelling and the new one.
+        if let Some(fields) = settings.as_object_mut() {
+            if fields.contains_key("rope_type") {
+                fields.remove("type");
+            }
+        }
+        let scaling: RopeScaling = value(name, &settings)?;
         let scaling = RopeScaling {
             original_max_position_embeddings: scaling
                 .original_max_position_embeddings
@@ -242,7 +289,7 @@ impl Config {
 }
 
 /// A JSON value, of this field.
-pub(super) fn value<T: DeserializeOwned>(name: &str, value: &Value) -> Result<T> {
+pub(crate) fn value<T: DeserializeOwned>(name: &str, value: &Value) -> Result<T> {
     serde_json::from_value(value.clone()).map_err(|err| Error::Msg(format!("{name}: {err}")).bt())
 }
 

@@ -1,10 +1,12 @@
 //! Dense families whose configuration says more in a file than in Candle's type.
 
-use candle_core::Result;
+use candle_core::{bail, Result};
 use candle_nn::Activation;
 
 use super::config::{Config, Family};
-use crate::blocks::{AttentionSpec, DecoderSpec, FeedForwardSpec, LayerSpec, QkNorm, Wiring};
+use crate::blocks::{
+    AttentionSpec, DecoderSpec, FeedForwardSpec, LayerSpec, QkNorm, QueryGrowth, Wiring,
+};
 use crate::models::{
     gemma, gemma2, gemma3, glm4_new, granite, helium, llama, mistral, olmo, olmo2, phi3, smol,
     stable_lm,
@@ -14,8 +16,10 @@ use crate::models::{
 pub(super) const CONFIGS: &[Family] = &[
     Family::new("mistral", MISTRAL, mistral),
     Family::new("mistral3", MISTRAL, |json| {
-        mistral(json).map(super::beside_encoders)
+        mistral(json).map(DecoderSpec::beside_encoders)
     }),
+    Family::new("ministral", MISTRAL, mistral),
+    Family::new("ministral3", MINISTRAL3, mistral),
     Family::new(
         "gemma",
         r#"{"attention_bias": false, "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "head_dim": 256,
@@ -44,7 +48,7 @@ pub(super) const CONFIGS: &[Family] = &[
     ),
     Family::new("gemma3_text", GEMMA3, gemma3),
     Family::new("gemma3", GEMMA3_BESIDE_VISION, |json| {
-        gemma3(json).map(super::beside_encoders)
+        gemma3(json).map(DecoderSpec::beside_encoders)
     }),
     Family::new(
         "phi3",
@@ -145,8 +149,21 @@ fn mistral(json: &Config) -> Result<DecoderSpec> {
     if let Some(windowed) = json.windowed(spec.layers.len())? {
         windows(&mut spec, |i| config.sliding_window.filter(|_| windowed[i]));
     }
+    spec.query_growth = match json.of_rope("llama_4_scaling_beta")? {
+        Some(beta) if beta != 0. => {
+            let original = "original_max_position_embeddings";
+            match json.of_rope(original)? {
+                Some(positions @ 1..) => Some(QueryGrowth { beta, positions }),
+                _ => bail!("llama_4_scaling_beta needs {original} beside it, at least 1"),
+            }
+        }
+        _ => None,
+    };
     json.scaled(spec)
 }
+
+/// The rotation is never left out: its default is scaled.
+const MINISTRAL3: &str = r#"{"num_key_value_heads": 8, "rms_norm_eps": 1e-5, "head_dim": 128, "max_position_embeddings": 262144}"#;
 
 const GEMMA3: &str = r#"{"attention_bias": false, "rms_norm_eps": 1e-6, "rope_theta": 1000000.0, "rope_local_base_freq": 10000.0,
     "head_dim": 256, "hidden_activation": "gelu_pytorch_tanh", "query_pre_attn_scalar": 256, "sliding_window": 4096,

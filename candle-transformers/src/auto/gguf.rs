@@ -16,7 +16,7 @@ use crate::blocks::{
 use crate::models::shared::alibi_slopes;
 
 /// The same layer in each place.
-fn uniform(file: &GgufMetadata, layer: LayerSpec) -> Result<Vec<LayerSpec>> {
+pub(super) fn uniform(file: &GgufMetadata, layer: LayerSpec) -> Result<Vec<LayerSpec>> {
     layers(file.layers()?, |_| Ok(layer.clone()))
 }
 
@@ -102,25 +102,6 @@ pub(super) fn olmo(file: &GgufMetadata) -> Result<DecoderSpec> {
     let rotary = file.rotary(RotaryPairs::Neighbours, attention.head_dim)?;
     let layer = LayerSpec::pre_norm(attention, file.gated_mlp(GatedActivation::Silu)?, norm);
     file.decoder("olmo", vec![rotary], uniform(file, layer)?, norm)
-}
-
-/// OLMo 2.
-pub(super) fn olmo2(file: &GgufMetadata) -> Result<DecoderSpec> {
-    if let Some(window) = file.count("attention.sliding_window")? {
-        let problem = format!("{window}; windows (OLMo 3) are not supported, OLMo 2 has none");
-        return file.refuse("attention.sliding_window", problem);
-    }
-    let norm = file.rms_norm()?;
-    let attention = AttentionSpec {
-        qk_norm: Some(QkNorm::Whole(norm)),
-        ..file.attention()?
-    };
-    let rotary = file.rotary(RotaryPairs::Halves, attention.head_dim)?;
-    let layer = LayerSpec {
-        wiring: Wiring::PostInside,
-        ..LayerSpec::pre_norm(attention, file.gated_mlp(GatedActivation::Silu)?, norm)
-    };
-    file.decoder("olmo2", vec![rotary], uniform(file, layer)?, norm)
 }
 
 /// Granite, dense or with experts; the converter permutes heads as Llama's.
@@ -235,7 +216,10 @@ pub(super) fn deepseek2(file: &GgufMetadata) -> Result<DecoderSpec> {
     file.decoder("deepseek", vec![rotary], layers, norm)
 }
 
-fn deepseek2_experts(file: &GgufMetadata, dense: usize) -> Result<Option<FeedForwardSpec>> {
+pub(super) fn deepseek2_experts(
+    file: &GgufMetadata,
+    dense: usize,
+) -> Result<Option<FeedForwardSpec>> {
     let normalised = file.flag("expert_weights_norm")?.unwrap_or(false);
     let scoring = match file.count("expert_gating_func")?.unwrap_or(1) {
         1 => Scoring::Softmax,

@@ -13,6 +13,7 @@ pub(crate) mod config;
 mod dense;
 mod gguf;
 mod other;
+mod own;
 mod unread;
 
 use candle_core::{bail, Context, Result};
@@ -21,7 +22,7 @@ use serde::Deserialize;
 use config::{Config, Family};
 pub use unread::unread_fields;
 
-use crate::blocks::{DecoderSpec, GgufMetadata, StateSpaceHeads, StateSpaceSpec};
+use crate::blocks::{DecoderSpec, GgufMetadata, StateSpaceHeads, StateSpaceNorm, StateSpaceSpec};
 use crate::models;
 
 /// From the metadata of a GGUF file to the decoder that it describes.
@@ -66,15 +67,8 @@ fn mamba(json: &Config) -> StateSpaceSpec {
         kernel: size("mamba_d_conv"),
         conv_bias: json.flag("mamba_conv_bias"),
         bias: json.flag("mamba_proj_bias"),
+        norm: StateSpaceNorm::Gated,
         norm_eps: json.value("rms_norm_eps").ok().flatten().unwrap_or(1e-6),
-    }
-}
-
-/// Of a checkpoint that has encoders of images or sound too.
-fn beside_encoders(spec: DecoderSpec) -> DecoderSpec {
-    DecoderSpec {
-        beside_encoders: true,
-        ..spec
     }
 }
 
@@ -105,11 +99,22 @@ fn qwen3(json: &Config) -> Result<DecoderSpec> {
 /// The values of `model_type`. Transformers leaves out fields that have their default, which is why some are given here.
 const CONFIGS: &[Family] = &[
     Family::new("llama", r#"{"rope_theta": 10000.0}"#, dense::llama),
+    // The language model of both is a Llama.
+    Family::new("idefics3", r#"{"rope_theta": 10000.0}"#, |json| {
+        dense::llama(json).map(DecoderSpec::into_text_model)
+    }),
+    Family::new("smolvlm", r#"{"rope_theta": 10000.0}"#, |json| {
+        dense::llama(json).map(DecoderSpec::into_text_model)
+    }),
     Family::new("qwen2", QWEN2, qwen2),
     // Positions of texts are the same in each of the three axes.
-    Family::new("qwen2_5_vl", QWEN2, |json| qwen2(json).map(beside_encoders)),
+    Family::new("qwen2_5_vl", QWEN2, |json| {
+        qwen2(json).map(DecoderSpec::beside_encoders)
+    }),
     Family::new("qwen3", QWEN3, qwen3),
-    Family::new("qwen3_vl", QWEN3, |json| qwen3(json).map(beside_encoders)),
+    Family::new("qwen3_vl", QWEN3, |json| {
+        qwen3(json).map(DecoderSpec::beside_encoders)
+    }),
     Family::new(
         "deepseek_v2",
         r#"{"rope_theta": 10000.0, "rms_norm_eps": 1e-6, "hidden_act": "silu", "tie_word_embeddings": false,
@@ -225,11 +230,11 @@ const CONFIGS: &[Family] = &[
     ),
     Family::new("qwen3_5_text", r#"{"num_key_value_heads": 4}"#, qwen3_5),
     Family::new("qwen3_5", r#"{"num_key_value_heads": 4}"#, |json| {
-        qwen3_5(json).map(beside_encoders)
+        qwen3_5(json).map(DecoderSpec::beside_encoders)
     }),
     Family::new("qwen3_5_moe_text", QWEN3_5_MOE, qwen3_5_moe),
     Family::new("qwen3_5_moe", QWEN3_5_MOE, |json| {
-        qwen3_5_moe(json).map(beside_encoders)
+        qwen3_5_moe(json).map(DecoderSpec::beside_encoders)
     }),
     Family::new(
         "starcoder2",
@@ -246,6 +251,7 @@ const CONFIGS: &[Family] = &[
     Family::new("RefinedWeb", other::FALCON_40B, other::falcon),
     Family::new("mpt", other::MPT, other::mpt),
     Family::new("gpt_bigcode", other::BIGCODE, other::bigcode),
+    Family::new("gpt2", other::GPT2, other::gpt2),
     Family::new("chatglm", "{}", |json| {
         let config: models::glm4::Config = json.parse()?;
         config.spec()
@@ -266,7 +272,12 @@ const CONFIGS: &[Family] = &[
 ];
 
 fn families() -> impl Iterator<Item = &'static Family> {
-    CONFIGS.iter().chain(dense::CONFIGS)
+    let typed = CONFIGS.iter().chain(dense::CONFIGS);
+    typed.chain(own::families())
+}
+
+fn readers() -> impl Iterator<Item = &'static (&'static str, GgufReader)> {
+    GGUF.iter().chain(own::architectures())
 }
 
 /// The values of `general.architecture`.
@@ -285,7 +296,6 @@ const GGUF: &[(&str, GgufReader)] = &[
     ("llama", models::quantized_llama::spec),
     ("mpt", gguf::mpt),
     ("olmo", gguf::olmo),
-    ("olmo2", gguf::olmo2),
     ("phi2", models::quantized_phi::spec),
     ("phi3", models::quantized_phi3::spec),
     ("qwen2", models::quantized_qwen2::spec),
@@ -324,6 +334,13 @@ pub(crate) fn layers_spec(json: &str) -> Result<DecoderSpec> {
     Ok(spec)
 }
 
+/// The layers of a model of another type that has the fields of a `llama`.
+pub(crate) fn llama_spec(json: &Config) -> Result<DecoderSpec> {
+    let spec = dense::llama(json)?;
+    spec.check()?;
+    Ok(spec)
+}
+
 fn read_spec(json: &str) -> Result<DecoderSpec> {
     #[derive(Deserialize)]
     struct Type {
@@ -348,7 +365,7 @@ fn read_spec(json: &str) -> Result<DecoderSpec> {
 /// If the architecture is not known, or a key is missing or does not fit.
 pub fn gguf_spec(file: &GgufMetadata) -> Result<DecoderSpec> {
     let found = file.architecture();
-    let Some((_, read)) = GGUF.iter().find(|(known, _)| *known == found) else {
+    let Some((_, read)) = readers().find(|(known, _)| *known == found) else {
         bail!(
             "GGUF metadata general.architecture: {found:?} is not supported; supported: {}",
             architectures().join(", ")
@@ -366,5 +383,7 @@ pub fn model_types() -> Vec<&'static str> {
 
 /// The values of `general.architecture` that [`gguf_spec`] takes.
 pub fn architectures() -> Vec<&'static str> {
-    GGUF.iter().map(|(name, _)| *name).collect()
+    let mut names: Vec<_> = readers().map(|(name, _)| *name).collect();
+    names.sort_unstable();
+    names
 }

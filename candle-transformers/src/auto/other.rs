@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::config::Config;
-use crate::blocks::{DecoderSpec, FeedForwardSpec, PlainSpec, Rotary, Wiring};
+use crate::blocks::{DecoderSpec, FeedForwardSpec, Names, Order, PlainSpec, Rotary, Wiring};
 use crate::models;
 
 /// What Falcon's files may leave out.
@@ -145,6 +145,45 @@ pub(super) fn bigcode(json: &Config) -> Result<DecoderSpec> {
     each_mlp(&mut spec, |mlp| mlp.activation = activation);
     Ok(spec)
 }
+
+/// GPT-2, which is BigCode's with a key head for each query head, projections the other way round, and in some files no `transformer.` before
+/// names.
+pub(super) fn gpt2(json: &Config) -> Result<DecoderSpec> {
+    let scaled = json.flag("scale_attn_weights") || !json.has("scale_attn_weights");
+    let by_layer = json.flag("scale_attn_by_inverse_layer_idx");
+    let mut spec = bigcode(json)?;
+    for (i, layer) in spec.layers.iter_mut().enumerate() {
+        if let Some(attention) = layer.attention_mut() {
+            attention.joined = Some(Order::Layers);
+            let scale = match scaled {
+                true => (attention.head_dim as f64).powf(-0.5),
+                false => 1.,
+            };
+            attention.scale = match by_layer {
+                true => Some(scale / (i + 1) as f64),
+                false => Some(scale),
+            };
+        }
+    }
+    let names = spec.names;
+    let without_prefix = Names {
+        embedding: "wte",
+        positions: "wpe",
+        layers: "h",
+        final_norm: "ln_f",
+        ..names
+    };
+    Ok(DecoderSpec {
+        family: "gpt2",
+        other_names: vec![without_prefix],
+        transposed: true,
+        ..spec
+    })
+}
+
+/// Defaults of the fields that GPT-2's files may leave out.
+pub(super) const GPT2: &str =
+    r#"{"layer_norm_epsilon": 1e-5, "multi_query": false, "use_cache": true, "n_positions": 1024}"#;
 
 fn activation(json: &Config, name: &str, default: Activation) -> Result<Activation> {
     match json.get(name) {

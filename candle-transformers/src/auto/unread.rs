@@ -17,8 +17,10 @@ const WITHOUT_EFFECT: &[&str] = &[
     "architectures",
     "auto_map",
     "bos_token_id",
+    "cache_implementation",
     "boi_token_index",
     "dtype",
+    "eod_token_id",
     "eoi_token_index",
     "eos_token_id",
     "id2label",
@@ -26,6 +28,7 @@ const WITHOUT_EFFECT: &[&str] = &[
     "image_token_index",
     "initializer_factor",
     "initializer_range",
+    "input_jitter_noise",
     "is_decoder",
     "is_encoder_decoder",
     "keys_to_ignore_at_inference",
@@ -35,19 +38,24 @@ const WITHOUT_EFFECT: &[&str] = &[
     "mm_tokens_per_image",
     "mtp_num_hidden_layers",
     "mtp_use_dedicated_embeddings",
+    "num_logits_to_keep",
     "num_nextn_predict_layers",
     "output_attentions",
     "output_hidden_states",
     "output_router_logits",
     "pad_token_id",
     "pretraining_tp",
+    "projector_hidden_act",
     "rescale_prenorm_residual",
     "return_dict",
     "router_aux_loss_coef",
     "router_dtype",
     "router_jitter_noise",
     "router_z_loss_coef",
+    "scale_factor",
     "sep_token_id",
+    "spatial_merge_size",
+    "task_specific_params",
     "torch_dtype",
     "transformers_version",
     "unsloth_fixed",
@@ -58,6 +66,7 @@ const WITHOUT_EFFECT: &[&str] = &[
     "video_token_id",
     "vision_config",
     "vision_end_token_id",
+    "vision_feature_layer",
     "vision_start_token_id",
     // The length that a model is made for is its tables' alone.
     "max_position_embeddings",
@@ -65,6 +74,11 @@ const WITHOUT_EFFECT: &[&str] = &[
     "max_seq_len",
     "seq_length",
     "n_positions",
+    "n_ctx",
+    // Sizes of what a model may lack; where it has it, the shapes of its weights tell.
+    "cla_share_factor",
+    "intermediate_size",
+    "mamba_expand",
     // How Transformers computes, not what.
     "attn_bias_type",
     "chunk_size",
@@ -77,7 +91,7 @@ const WITHOUT_EFFECT: &[&str] = &[
 
 fn without_effect(name: &str) -> bool {
     WITHOUT_EFFECT.contains(&name)
-        || ["dropout", "_pdrop", "_loss_coef", "_loss_alpha"]
+        || ["dropout", "summary_", "_pdrop", "_loss_coef", "_loss_alpha"]
             .iter()
             .any(|part| name.contains(part))
 }

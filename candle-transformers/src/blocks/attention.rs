@@ -47,11 +47,13 @@ pub struct AttentionSpec {
     pub gate: bool,
 }
 
-/// The norm of queries and keys, before they are rotated.
+/// The norm of queries and keys, before they are rotated where nothing else is said.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum QkNorm {
     /// Of each head, with one weight for all.
     Head(NormSpec),
+    /// As [`Head`](Self::Head), an RMS norm, after the rotation (Hunyuan).
+    HeadRotated(NormSpec),
     /// Of all heads as one vector.
     Whole(NormSpec),
     /// Of each head, with a weight for each: in tensors `norms.0`, `norms.1` and so on (StableLM 2 12B), or in one, `(heads, head_dim)`.
@@ -133,7 +135,7 @@ impl AttentionSpec {
         }
         let plain_norm = |norm| match norm {
             QkNorm::Head(norm) => !norm.is_rms(),
-            QkNorm::Whole(_) | QkNorm::EachHead(_) => true,
+            QkNorm::HeadRotated(_) | QkNorm::Whole(_) | QkNorm::EachHead(_) => true,
         };
         if self.gate
             && (self.joined.is_some()
@@ -141,6 +143,9 @@ impl AttentionSpec {
                 || self.qk_norm.is_some_and(plain_norm))
         {
             bail!("attention: head gates need separate, unclipped query and key projections, with RMS head norms or none")
+        }
+        if matches!(self.qk_norm, Some(QkNorm::HeadRotated(norm)) if !norm.is_rms()) {
+            bail!("attention: a norm of heads after the rotation must be an RMS norm")
         }
         if self.window == Some(0) {
             bail!("attention: the window is 0 positions; it must be at least 1")
@@ -204,7 +209,7 @@ impl Attention {
         let mut head_weights = None;
         match spec.qk_norm {
             None => {}
-            Some(QkNorm::Head(norm)) => {
+            Some(QkNorm::Head(norm) | QkNorm::HeadRotated(norm)) => {
                 let q = weights.norm(&q_name, head_dim, norm).await?;
                 let k = weights.norm(&k_name, head_dim, norm).await?;
                 match (&q, &k) {
@@ -296,7 +301,10 @@ impl Attention {
             0 => None,
             dim => Some(projected.narrow(D::Minus1, 0, dim)?),
         };
-        let (q, kv) = self.heads(projected, step, kv)?;
+        let (mut q, kv) = self.heads(projected, step, kv)?;
+        if let Some(factors) = &step.growth {
+            q = q.broadcast_mul(factors)?;
+        }
         let kv_heads = self.spec.kv_heads;
         let k = kv.narrow(1, 0, kv_heads)?;
         let v = kv.narrow(1, kv_heads, kv_heads)?;
@@ -351,11 +359,22 @@ impl Attention {
             .transpose(1, 2)?
             .narrow(1, gates, heads + 2 * kv_heads)?;
         let rows = self.spec.rotary.map(|i| &step.rotations[i]);
-        let rotation = Rotation {
+        let mut rotation = Rotation {
             angles: rows.map(|rows| (&rows.cos, &rows.sin)),
             pairs: rows.map_or(Pairs::Halves, |rows| rows.pairs.into()),
             norms: self.head_norms.as_ref(),
         };
+        let mut by_head = by_head;
+        if let Some(QkNorm::HeadRotated(_)) = self.spec.qk_norm {
+            let norms = rotation.norms.take();
+            by_head = rope_heads_with(&by_head, &rotation, heads, kv_heads)?;
+            let angles = None;
+            rotation = Rotation {
+                angles,
+                norms,
+                ..rotation
+            };
+        }
         match kv {
             Some(kv) => kv.append_rotated(&by_head, kv_heads, &rotation, step.rows),
             None => {

@@ -95,6 +95,17 @@ impl GrowingKvCache {
         self.cache.as_ref().map_or(0, Cache::max_seq_len)
     }
 
+    /// The capacity that is taken for `needed` positions, of at most `limit`.
+    pub(super) fn capacity_for(needed: usize, limit: usize, window: Option<usize>) -> usize {
+        let doubled = needed.next_power_of_two().max(INITIAL_LEN);
+        // Twice the window, so that keeping costs no more than adding.
+        let limit = match window {
+            Some(window) => limit.min(window.saturating_mul(2).max(INITIAL_LEN)),
+            None => limit,
+        };
+        doubled.min(limit).max(needed)
+    }
+
     /// Forgets everything. A sequence of another batch size may follow.
     pub fn reset(&mut self) {
         let dtype = self.dtype;
@@ -102,6 +113,34 @@ impl GrowingKvCache {
             dtype,
             ..Self::with_window(self.limit, self.window)
         };
+    }
+
+    /// Whether the positions after the first `seen` can be forgotten: what the next one sees in its window has to be held still.
+    pub(crate) fn can_truncate(&self, seen: usize) -> bool {
+        let visible = self
+            .window
+            .map_or(seen, |window| seen.min(window.saturating_sub(1)));
+        let held = seen.checked_sub(self.forgotten);
+        seen <= self.seen() && held.is_some_and(|held| held >= visible)
+    }
+
+    /// Forgets the positions after the first `seen`.
+    ///
+    /// # Errors
+    /// If it has seen fewer, or no longer holds what the next position sees in its window.
+    pub fn truncate(&mut self, seen: usize) -> Result<()> {
+        if !self.can_truncate(seen) {
+            candle_core::bail!(
+                "cannot truncate a KV cache with a window of {:?} to {seen} positions; it holds {} to {}",
+                self.window,
+                self.forgotten,
+                self.seen()
+            )
+        }
+        match &mut self.cache {
+            Some(cache) => cache.set_seq_len(seen - self.forgotten),
+            None => Ok(()),
+        }
     }
 
     /// Adds keys and values, side by side in `kv` of shape `(b, 2 * kv_heads, t, head_dim)`, in any layout. Returns all that are
@@ -204,14 +243,8 @@ impl GrowingKvCache {
 
     /// Keeps the last `kept` positions, in a new buffer with capacity for `added` more.
     fn move_to_new_buffer(&mut self, kept: usize, added: usize) -> Result<()> {
-        let needed = kept + added;
-        let doubled = needed.next_power_of_two().max(INITIAL_LEN);
-        // Twice the window, so that keeping costs no more than adding.
-        let limit = match self.window {
-            Some(window) => self.limit.min(window.saturating_mul(2).max(INITIAL_LEN)),
-            None => self.limit,
-        };
-        let cache = Cache::new(SEQ_DIM, doubled.min(limit).max(needed));
+        let capacity = Self::capacity_for(kept + added, self.limit, self.window);
+        let cache = Cache::new(SEQ_DIM, capacity);
         let mut cache = cache.with_dtype(self.dtype);
         if let Some(held) = self.contents()?.filter(|_| kept > 0) {
             let first = held.dim(SEQ_DIM)? - kept;

@@ -94,7 +94,11 @@ impl CodebookHeads {
             let weight = weights
                 .stored(&name, &[*vocab, hidden], init::DEFAULT_KAIMING_NORMAL)
                 .await?;
-            stored.push(StoredLinear { weight, bias: None });
+            stored.push(StoredLinear {
+                weight,
+                bias: None,
+                beside: None,
+            });
         }
         let layers = match stored.iter().all(|layer| layer.merges(&device)) {
             true => vec![StoredLinear::stack(stored, dtype, &device)?],

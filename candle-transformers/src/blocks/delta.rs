@@ -8,7 +8,7 @@ use candle_nn::{Activation, Init};
 use super::feed_forward::linear;
 use super::recurrence::{softplus, wide};
 use super::recurrent::Conv;
-use super::weights::Weights;
+use super::weights::{Order, Weights};
 use super::{MergedLinear, Names, Norm, Projection, RecurrentState, Residual};
 
 /// Positions of a prompt that are computed together.
@@ -45,6 +45,9 @@ pub enum DeltaForm {
     HuggingFace,
     /// As llama.cpp's converter writes Qwen3.5: value head `i` reads key head `i % key_heads`, and the file has the logarithm of the decay.
     Gguf,
+    /// As [`HuggingFace`](Self::HuggingFace), with each key head's queries, keys, values and gates in one tensor, and its shares and steps in
+    /// another (Qwen3-Next).
+    Joined,
 }
 
 impl DeltaSpec {
@@ -115,13 +118,27 @@ impl Delta {
     ) -> Result<Self> {
         let (channels, values, heads) = (spec.channels(), spec.values(), spec.value_heads);
         let part = |name, out_dim| linear(prefix, name, hidden, out_dim, false);
-        let inputs = [
-            part(names.delta_qkv, channels),
-            part(names.delta_gate, values),
-            part(names.delta_share, heads),
-            part(names.delta_step, heads),
-        ];
-        let inputs = weights.merged(inputs).await?;
+        let inputs = match spec.form {
+            DeltaForm::HuggingFace | DeltaForm::Gguf => {
+                let parts = [
+                    part(names.delta_qkv, channels),
+                    part(names.delta_gate, values),
+                    part(names.delta_share, heads),
+                    part(names.delta_step, heads),
+                ];
+                weights.merged(parts).await?
+            }
+            DeltaForm::Joined => {
+                let (keys, order) = (spec.keys(), Order::Groups(spec.key_heads));
+                let first = part(names.delta_qkvz, channels + values);
+                let first = weights.in_layers(&first, [keys, keys, values, values], order);
+                let first = first.await?;
+                let second = part(names.delta_ba, 2 * heads);
+                let second = weights.in_layers(&second, [heads, heads], order).await?;
+                let dims = [channels, values, heads, heads];
+                weights.merged_in_layers(vec![first, second], dims)?
+            }
+        };
         let conv = format!("{prefix}.{}", names.delta_conv);
         let conv = Conv::load(weights, &conv, channels, spec.kernel, false).await?;
         // Sums over a sequence are too coarse in 16 bits, and so are these.
@@ -130,7 +147,7 @@ impl Delta {
         let name = format!("{prefix}.{}", names.delta_rate);
         let rate = weights.dense_as(wide, &name, &[heads], zeros).await?;
         let rate = match spec.form {
-            DeltaForm::HuggingFace => rate.exp()?.neg()?,
+            DeltaForm::HuggingFace | DeltaForm::Joined => rate.exp()?.neg()?,
             DeltaForm::Gguf => rate,
         };
         let name = format!("{prefix}.{}", names.delta_step_bias);
@@ -249,7 +266,9 @@ impl Delta {
         let each = |i: usize| {
             let part = both.narrow(2, i * key_heads, key_heads)?.transpose(1, 2)?;
             let (one_per_key, all) = match form {
-                DeltaForm::HuggingFace => (part.unsqueeze(2)?, (b, key_heads, repeats, t, key_dim)),
+                DeltaForm::HuggingFace | DeltaForm::Joined => {
+                    (part.unsqueeze(2)?, (b, key_heads, repeats, t, key_dim))
+                }
                 DeltaForm::Gguf => (part.unsqueeze(1)?, (b, repeats, key_heads, t, key_dim)),
             };
             one_per_key

@@ -10,6 +10,7 @@ use super::weights::{Order, Weights};
 use super::{GatedMlp, MlpSpec, Names, Projection};
 
 mod alternate;
+mod sparse_mixer;
 
 /// A mixture before it has weights.
 #[derive(Debug, Clone, PartialEq)]
@@ -103,7 +104,7 @@ pub struct Routing {
 }
 
 /// From scores to probabilities.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Scoring {
     /// Over all experts.
     Softmax,
@@ -111,6 +112,11 @@ pub enum Scoring {
     Sigmoid,
     /// Over the chosen: the scores decide.
     SoftmaxOfChosen,
+    /// Of one choice after the other, over the experts that are left and near to the best of them: [arXiv 2409.12136](https://arxiv.org/abs/2409.12136).
+    SparseMixer {
+        /// How near: twice this share of the score.
+        jitter: f64,
+    },
 }
 
 /// Groups of experts: only experts of the best groups can be chosen.
@@ -143,10 +149,13 @@ impl Routing {
     /// # Errors
     /// If shapes or dtypes do not match.
     pub fn choose(&self, scores: &Tensor, bias: Option<&Tensor>) -> Result<(Tensor, Tensor)> {
+        if let Scoring::SparseMixer { jitter } = self.scoring {
+            return sparse_mixer::choose(scores, self.used, jitter);
+        }
         let probabilities = match self.scoring {
             Scoring::Softmax => ops::softmax_last_dim(scores)?,
             Scoring::Sigmoid => ops::sigmoid(scores)?,
-            Scoring::SoftmaxOfChosen => scores.clone(),
+            Scoring::SoftmaxOfChosen | Scoring::SparseMixer { .. } => scores.clone(),
         };
         let mut order = match bias {
             Some(bias) => probabilities.broadcast_add(bias)?,

@@ -4,6 +4,9 @@ use candle_core::{bail, DType, Module, Result, Tensor};
 use candle_nn::ops::{act_mul, GatedActivation};
 use candle_nn::Activation;
 
+mod xielu;
+
+use self::xielu::Xielu;
 use super::weights::{LinearSpec, Order, Weights};
 use super::{ExpertsSpec, MergedLinear, Names, Norm, Projection, Residual, SparseMoe};
 
@@ -14,6 +17,9 @@ pub enum FeedForwardSpec {
     Gated(MlpSpec),
     /// `down(activation(up(x)))`.
     Plain(PlainSpec),
+    /// As [`Plain`](Self::Plain) with xIELU, [arXiv 2411.13010](https://arxiv.org/abs/2411.13010), as its activation: files have its two
+    /// slopes, behind [`Names::activation`].
+    Xielu(PlainSpec),
     /// Experts, of which each token uses some.
     Experts(ExpertsSpec),
 }
@@ -68,6 +74,8 @@ impl MlpSpec {
 }
 
 /// What follows attention in a decoder layer.
+// One for each layer: a box would save nothing.
+#[allow(clippy::large_enum_variant)]
 #[derive(Debug, Clone)]
 pub enum FeedForward {
     /// One gated MLP for all tokens.
@@ -94,7 +102,7 @@ impl FeedForward {
             FeedForwardSpec::Gated(mlp) => {
                 Self::Gated(GatedMlp::load(mlp, hidden, weights, names, prefix).await?)
             }
-            FeedForwardSpec::Plain(mlp) => {
+            FeedForwardSpec::Plain(mlp) | FeedForwardSpec::Xielu(mlp) => {
                 let [up, down] = [names.up, names.down];
                 let (inner, bias) = (mlp.inner, mlp.bias);
                 Self::Plain(PlainMlp {
@@ -104,7 +112,13 @@ impl FeedForward {
                     down: weights
                         .linear(&linear(prefix, down, inner, hidden, bias))
                         .await?,
-                    activation: mlp.activation,
+                    activation: match spec {
+                        FeedForwardSpec::Xielu(_) => {
+                            let name = format!("{prefix}.{}", names.activation);
+                            PlainActivation::Xielu(Xielu::load(weights, &name).await?)
+                        }
+                        _ => PlainActivation::Fixed(mlp.activation),
+                    },
                 })
             }
             FeedForwardSpec::Experts(experts) => {
@@ -120,7 +134,13 @@ impl FeedForward {
     pub fn inner(&self, xs: Residual, norm: Option<&Norm>) -> Result<(Residual, Tensor)> {
         match self {
             Self::Gated(mlp) => mlp.inner(xs, norm),
-            Self::Plain(mlp) => xs.project_activated(norm, &mlp.up, mlp.activation),
+            Self::Plain(mlp) => match &mlp.activation {
+                PlainActivation::Fixed(fixed) => xs.project_activated(norm, &mlp.up, *fixed),
+                PlainActivation::Xielu(xielu) => {
+                    let (xs, ys) = xs.project(norm, &mlp.up)?;
+                    Ok((xs, xielu.forward(&ys)?))
+                }
+            },
             Self::Sparse(experts) => {
                 let (xs, normed) = xs.normed(norm)?;
                 let ys = experts.forward(&normed)?;
@@ -157,7 +177,7 @@ impl FeedForward {
             Self::Plain(mlp) => Self::Plain(PlainMlp {
                 up: mlp.up.to_dtype(dtype)?,
                 down: mlp.down.to_dtype(dtype)?,
-                activation: mlp.activation,
+                activation: mlp.activation.clone(),
             }),
             Self::Sparse(_) => bail!("experts are not converted to {dtype:?}"),
         })
@@ -206,7 +226,31 @@ pub(super) fn linear(
 pub struct PlainMlp {
     up: Projection,
     down: Projection,
-    activation: Activation,
+    activation: PlainActivation,
+}
+
+/// The activation between the layers of a plain MLP.
+#[derive(Debug, Clone)]
+enum PlainActivation {
+    Fixed(Activation),
+    Xielu(Xielu),
+}
+
+impl PlainActivation {
+    fn forward(&self, xs: &Tensor) -> Result<Tensor> {
+        match self {
+            Self::Fixed(fixed) => fixed.forward(xs),
+            Self::Xielu(xielu) => xielu.forward(xs),
+        }
+    }
+}
+
+/// From (.., hidden) to the same shape.
+impl Module for PlainMlp {
+    fn forward(&self, xs: &Tensor) -> Result<Tensor> {
+        let ys = self.activation.forward(&self.up.forward(xs)?)?;
+        self.down.forward(&ys)
+    }
 }
 
 impl PlainMlp {
@@ -215,7 +259,7 @@ impl PlainMlp {
         Self {
             up,
             down,
-            activation,
+            activation: PlainActivation::Fixed(activation),
         }
     }
 }

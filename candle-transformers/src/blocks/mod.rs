@@ -23,20 +23,21 @@ pub(crate) mod recurrence;
 mod recurrent;
 mod residual;
 mod rotary;
-#[cfg(any(feature = "language", not(feature = "subset")))]
+#[cfg(any(feature = "language", feature = "whisper", not(feature = "subset")))]
 pub(crate) mod seq2seq;
 mod short_conv;
 mod state_space;
-#[cfg(any(feature = "vision", not(feature = "subset")))]
 pub(crate) mod vision;
 mod weights;
 
 pub use attention::{Attention, AttentionSpec, QkNorm};
 pub use cache::{GrowingKvCache, Part, Rows};
+pub(crate) use decoder::check_layers;
 pub(crate) use decoder::keys_that_count;
 pub use decoder::{
-    layers, CausalLm, Decoder, DecoderSpec, DecoderState, Head, Hidden, Layer, LayerSpec,
-    LayerState, Mixer, MixerSpec, RotaryRows, Step, Wiring,
+    layers, CausalLm, Decoder, DecoderConfig, DecoderPart, DecoderSpec, DecoderState, GgufFamily,
+    GgufLm, Head, Hidden, HiddenLm, Layer, LayerSpec, LayerState, Lm, Mixer, MixerSpec, NextLm,
+    Offload, Placement, QueryGrowth, RotaryRows, Sees, Step, Wiring,
 };
 pub use delta::{Delta, DeltaForm, DeltaSpec};
 pub use experts::{ExpertsSpec, Groups, JoinedExperts, Routing, Scoring, SharedSpec, SparseMoe};
@@ -47,9 +48,9 @@ pub use recurrent::{Recurrent, RecurrentKind, RecurrentSpec, RecurrentState};
 pub use residual::Residual;
 pub use rotary::{inverse_frequencies, Dynamic, RopeScaling, Rotary, RotaryPairs, RotaryTables};
 pub use short_conv::{ShortConv, ShortConvSpec, ShortConvState};
-pub use state_space::{StateSpace, StateSpaceHeads, StateSpaceSpec};
+pub use state_space::{StateSpace, StateSpaceHeads, StateSpaceNorm, StateSpaceSpec};
 pub use weights::{
-    at_once, place, place_dense, Cut, GgufMetadata, GgufReader, LinearSpec, MergedLinear, Names,
-    Order, Projection, Reading, Stored, StoredLinear, TokenEmbedding, Wanted, WeightSource,
-    Weights,
+    at_once, place, place_dense, Cut, GgufMetadata, GgufReader, LinearSpec, LowRank, MergedLinear,
+    Names, Order, Projection, Reading, Stored, StoredLinear, TokenEmbedding, Wanted, WeightFactors,
+    WeightSource, Weights,
 };

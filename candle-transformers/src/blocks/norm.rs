@@ -21,6 +21,8 @@ pub enum NormKind {
     RmsPlusOne,
     /// Mean 0 and variance 1, times a weight, plus a bias: [arXiv 1607.06450](https://arxiv.org/abs/1607.06450).
     Layer,
+    /// As [`Layer`](Self::Layer), with files that have the weight less 1 (Nemotron).
+    LayerPlusOne,
     /// As [`Layer`](Self::Layer), without the bias.
     LayerNoBias,
     /// As [`Layer`](Self::Layer), with neither (OLMo).
@@ -48,6 +50,14 @@ impl NormSpec {
     pub const fn layer(eps: f64) -> Self {
         Self {
             kind: NormKind::Layer,
+            eps,
+        }
+    }
+
+    /// [`NormKind::LayerPlusOne`].
+    pub const fn layer_plus_one(eps: f64) -> Self {
+        Self {
+            kind: NormKind::LayerPlusOne,
             eps,
         }
     }
@@ -91,25 +101,23 @@ impl NormSpec {
 
     /// Whether files have a bias for it.
     pub(super) fn has_bias(self) -> bool {
-        self.kind == NormKind::Layer
+        matches!(self.kind, NormKind::Layer | NormKind::LayerPlusOne)
     }
 
     /// The norm of vectors of the size of `weight`, with what files have.
     pub(super) fn with(self, weight: Tensor, bias: Option<Tensor>) -> Result<Norm> {
-        Ok(match self.kind {
-            NormKind::Rms => Norm::Rms(RmsNorm::new(weight, self.eps)),
-            NormKind::RmsPlusOne => {
+        let weight = match self.kind {
+            NormKind::RmsPlusOne | NormKind::LayerPlusOne => {
                 // In f32: near 1, 16 bits would lose what the file has of the weight.
                 let dtype = weight.dtype();
-                let weight = (weight.to_dtype(DType::F32)? + 1.)?.to_dtype(dtype)?;
-                Norm::Rms(RmsNorm::new(weight, self.eps))
+                (weight.to_dtype(DType::F32)? + 1.)?.to_dtype(dtype)?
             }
-            NormKind::Layer | NormKind::LayerNoBias | NormKind::LayerBare => {
-                Norm::Layer(match bias {
-                    Some(bias) => LayerNorm::new(weight, bias, self.eps),
-                    None => LayerNorm::new_no_bias(weight, self.eps),
-                })
-            }
+            _ => weight,
+        };
+        Ok(match (self.is_rms(), bias) {
+            (true, _) => Norm::Rms(RmsNorm::new(weight, self.eps)),
+            (false, Some(bias)) => Norm::Layer(LayerNorm::new(weight, bias, self.eps)),
+            (false, None) => Norm::Layer(LayerNorm::new_no_bias(weight, self.eps)),
         })
     }
 }

@@ -115,8 +115,19 @@ pub struct StateSpaceSpec {
     pub conv_bias: bool,
     /// Whether both projections have biases.
     pub bias: bool,
-    /// Added to the mean square in the norm of the results.
+    /// The norm of the results.
+    pub norm: StateSpaceNorm,
+    /// Added to its mean square.
     pub norm_eps: f64,
+}
+
+/// How the results of a state space are gated and normed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StateSpaceNorm {
+    /// An RMS norm of what the gate leaves.
+    Gated,
+    /// No norm, only the gate (Falcon-H1).
+    None,
 }
 
 impl StateSpaceSpec {
@@ -141,7 +152,7 @@ pub struct StateSpace {
     skip: Tensor,
     /// Added to the step's size, `(heads)`.
     step_bias: Tensor,
-    norm: Norm,
+    norm: Option<Norm>,
     output: Projection,
     heads: StateSpaceHeads,
 }
@@ -180,7 +191,12 @@ impl StateSpace {
             rate,
             skip,
             step_bias,
-            norm: weights.norm(&format!("{prefix}.norm"), inner, norm).await?,
+            norm: match spec.norm {
+                StateSpaceNorm::Gated => {
+                    Some(weights.norm(&format!("{prefix}.norm"), inner, norm).await?)
+                }
+                StateSpaceNorm::None => None,
+            },
             output: weights.linear(&output).await?,
             heads,
         })
@@ -228,7 +244,11 @@ impl StateSpace {
         state.seen += t;
 
         let ys = (ys * gate.to_dtype(wide)?.silu()?)?;
-        let ys = self.norm.forward(&ys.to_dtype(projected.dtype())?)?;
+        let ys = ys.to_dtype(projected.dtype())?;
+        let ys = match &self.norm {
+            Some(norm) => norm.forward(&ys)?,
+            None => ys,
+        };
         Ok((xs, ys))
     }
 }

@@ -5,15 +5,12 @@ use std::sync::Arc;
 use candle_core::{bail, Context, Result, Tensor};
 use candle_nn::{Activation, VarBuilder};
 
+use super::decoders::{read_decoder, read_eurobert, read_nvembed, DECODERS};
 use super::Run;
 use crate::auto::config::{parse, Config};
-use crate::auto::layers_spec;
 use crate::blocks::encoder::below;
-use crate::blocks::{Decoder, DecoderSpec, Head};
-use crate::models::embedding_gemma;
-use crate::models::nvembed_v2::model::{LatentConfig, Model as NvEmbed};
 use crate::models::{
-    bert, debertav2, distilbert, jina_bert, mistral, modernbert, nomic_bert, xlm_roberta,
+    bert, debertav2, distilbert, jina_bert, jina_embeddings_v3, modernbert, nomic_bert, xlm_roberta,
 };
 
 /// What an encoder of text is, before it has weights.
@@ -102,6 +99,13 @@ const FAMILIES: &[Family] = &[
         read: read_jina,
     },
     Family {
+        model_type: "jina_embeddings_v3",
+        architecture: "JinaEmbeddingsV3",
+        defaults: r#"{"hidden_act": "gelu", "max_position_embeddings": 8194, "type_vocab_size": 1, "layer_norm_eps": 1e-5,
+            "pad_token_id": 1, "rope_theta": 20000.0}"#,
+        read: read_jina_v3,
+    },
+    Family {
         model_type: "deberta-v2",
         architecture: "DebertaV2",
         defaults: r#"{"hidden_act": "gelu", "hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1,
@@ -117,10 +121,14 @@ const FAMILIES: &[Family] = &[
             "hidden_act": "silu", "latent_attention_config": {}, "pad_token_id": 2}"#,
         read: read_nvembed,
     },
+    Family {
+        model_type: "eurobert",
+        architecture: "EuroBert",
+        defaults: r#"{"rms_norm_eps": 1e-5, "rope_theta": 10000.0, "max_position_embeddings": 8192, "hidden_act": "silu",
+            "pad_token_id": 128001}"#,
+        read: read_eurobert,
+    },
 ];
-
-/// Decoders of which there are models that make vectors. Their configurations are those of `auto`.
-const DECODERS: &[&str] = &["gemma3_text", "mistral", "qwen2", "qwen3"];
 
 const JINA: &str = "jina_bert";
 
@@ -209,7 +217,7 @@ fn refuse(json: &Config, switches: &[&str]) -> Result<()> {
     }
 }
 
-fn padding(json: &Config) -> Result<u32> {
+pub(super) fn padding(json: &Config) -> Result<u32> {
     let id = size(json, "pad_token_id")?;
     u32::try_from(id).with_context(|| format!("pad_token_id: {id} is not a token id"))
 }
@@ -226,8 +234,9 @@ fn read_bert(model_type: &'static str, json: &Config) -> Result<EncoderConfig> {
         causal: false,
         load: Arc::new(move |vb| {
             let model = bert::BertModel::load(vb, &config)?;
-            Ok(Box::new(move |ids, mask| {
-                model.forward(ids, &ids.zeros_like()?, Some(mask))
+            Ok(Box::new(move |ids, mask, types| match types {
+                Some(types) => model.forward(ids, types, Some(mask)),
+                None => model.forward(ids, &ids.zeros_like()?, Some(mask)),
             }))
         }),
     })
@@ -246,7 +255,7 @@ fn read_distilbert(model_type: &'static str, json: &Config) -> Result<EncoderCon
             let vb = below(vb, "distilbert", FIRST);
             let model = distilbert::DistilBertModel::load(vb, &config)?;
             // Its masks have 1 for what is hidden.
-            Ok(Box::new(move |ids, mask| {
+            Ok(Box::new(move |ids, mask, _| {
                 let hidden = mask.eq(0u32)?.unsqueeze(1)?.unsqueeze(1)?;
                 model.forward(ids, &hidden)
             }))
@@ -256,6 +265,9 @@ fn read_distilbert(model_type: &'static str, json: &Config) -> Result<EncoderCon
 
 fn read_roberta(model_type: &'static str, json: &Config) -> Result<EncoderConfig> {
     refuse(json, &["is_decoder"])?;
+    if json.value::<String>("position_embedding_type")?.as_deref() == Some("rotary") {
+        bail!("position_embedding_type: \"rotary\", as in jina-embeddings-v3, is not supported; take jina-embeddings-v3-hf, whose model_type is jina_embeddings_v3")
+    }
     let config: xlm_roberta::Config = json.parse()?;
     // Positions are counted from the one after padding's.
     let before = config.pad_token_id as usize + 1;
@@ -269,7 +281,7 @@ fn read_roberta(model_type: &'static str, json: &Config) -> Result<EncoderConfig
         load: Arc::new(move |vb| {
             let vb = below(vb, "roberta", FIRST);
             let model = xlm_roberta::XLMRobertaModel::new(&config, vb)?;
-            Ok(Box::new(move |ids, mask| {
+            Ok(Box::new(move |ids, mask, _| {
                 model.forward(ids, mask, &ids.zeros_like()?, None, None, None)
             }))
         }),
@@ -281,6 +293,7 @@ fn read_modernbert(model_type: &'static str, json: &Config) -> Result<EncoderCon
     let json = json.renamed(&[
         ("rope_theta", "global_rope_theta"),
         ("rope_local_base_freq", "local_rope_theta"),
+        ("norm_eps", "layer_norm_eps"),
     ]);
     let activation = json.value("hidden_activation")?.unwrap_or(Activation::Gelu);
     let config: modernbert::Config =
@@ -299,7 +312,7 @@ fn read_modernbert(model_type: &'static str, json: &Config) -> Result<EncoderCon
                 false => vb,
             };
             let model = modernbert::ModernBert::load_with_activation(vb, &config, activation)?;
-            Ok(Box::new(move |ids: &Tensor, mask: &Tensor| {
+            Ok(Box::new(move |ids: &Tensor, mask: &Tensor, _| {
                 model.forward(ids, mask)
             }))
         }),
@@ -320,7 +333,7 @@ fn read_nomic(model_type: &'static str, json: &Config) -> Result<EncoderConfig> 
         causal: false,
         load: Arc::new(move |vb| {
             let model = nomic_bert::NomicBertModel::load(vb, &config)?;
-            Ok(Box::new(move |ids, mask| {
+            Ok(Box::new(move |ids, mask, _| {
                 model.forward(ids, None, Some(mask))
             }))
         }),
@@ -343,8 +356,26 @@ fn read_jina(model_type: &'static str, json: &Config) -> Result<EncoderConfig> {
                 bail!("jina_bert: the checkpoint norms queries and keys, which is not supported")
             }
             let model = jina_bert::BertModel::new(vb, &config)?;
-            Ok(Box::new(move |ids, mask| {
+            Ok(Box::new(move |ids, mask, _| {
                 model.forward_masked(ids, Some(mask))
+            }))
+        }),
+    })
+}
+
+fn read_jina_v3(model_type: &'static str, json: &Config) -> Result<EncoderConfig> {
+    let config: jina_embeddings_v3::Config = json.parse()?;
+    Ok(EncoderConfig {
+        model_type,
+        size: config.hidden_size,
+        max_tokens: config.max_position_embeddings,
+        vocab: config.vocab_size,
+        padding: padding(json)?,
+        causal: false,
+        load: Arc::new(move |vb| {
+            let model = jina_embeddings_v3::Model::load(vb, &config)?;
+            Ok(Box::new(move |ids: &Tensor, mask: &Tensor, _| {
+                model.forward(ids, mask)
             }))
         }),
     })
@@ -362,86 +393,8 @@ fn read_deberta(model_type: &'static str, json: &Config) -> Result<EncoderConfig
         load: Arc::new(move |vb| {
             let vb = below(vb, "deberta", FIRST);
             let model = debertav2::DebertaV2Model::load(vb, &config)?;
-            Ok(Box::new(move |ids, mask| {
-                model.forward(ids, None, Some(mask.clone()))
-            }))
-        }),
-    })
-}
-
-fn read_nvembed(model_type: &'static str, json: &Config) -> Result<EncoderConfig> {
-    #[derive(serde::Deserialize)]
-    struct Block {
-        num_latents_value: Option<usize>,
-        num_cross_heads: Option<usize>,
-        latent_dim_head: Option<usize>,
-    }
-    #[derive(serde::Deserialize)]
-    struct Latent {
-        latent_attention_config: Block,
-    }
-    let config: mistral::Config = json.parse()?;
-    let Latent {
-        latent_attention_config: block,
-    } = json.parse()?;
-    let own = LatentConfig::default();
-    let latent = LatentConfig {
-        latents: block.num_latents_value.unwrap_or(own.latents),
-        heads: block.num_cross_heads.unwrap_or(own.heads),
-        head_dim: block.latent_dim_head.unwrap_or(own.head_dim),
-    };
-    Ok(EncoderConfig {
-        model_type,
-        size: config.hidden_size,
-        max_tokens: config.max_position_embeddings,
-        vocab: config.vocab_size,
-        padding: padding(json)?,
-        causal: false,
-        load: Arc::new(move |vb| {
-            let model = NvEmbed::with_config(&config, &latent, vb)?;
-            Ok(Box::new(move |ids, mask| model.forward_tokens(ids, mask)))
-        }),
-    })
-}
-
-fn read_decoder(model_type: &'static str, json: &str) -> Result<EncoderConfig> {
-    #[derive(serde::Deserialize)]
-    struct Said {
-        pad_token_id: Option<u32>,
-        is_causal: Option<bool>,
-        use_bidirectional_attention: Option<serde_json::Value>,
-    }
-    let said: Said = parse(json)?;
-    let spec = DecoderSpec {
-        head: Head::None,
-        ..layers_spec(json)?
-    };
-    let both_ways = said.use_bidirectional_attention == Some(true.into());
-    let both_ways = both_ways || said.is_causal == Some(false);
-    Ok(EncoderConfig {
-        model_type,
-        size: spec.hidden,
-        max_tokens: spec.positions,
-        vocab: spec.vocab,
-        // Nothing is made of it.
-        padding: said.pad_token_id.unwrap_or(0),
-        causal: !both_ways,
-        load: Arc::new(move |vb| {
-            if model_type == "gemma3_text" && both_ways {
-                let model = embedding_gemma::Model::with_spec(spec.clone(), vb)?;
-                return Ok(Box::new(move |ids, mask| model.forward(ids, mask)));
-            }
-            let vb = below(vb, "model", "embed_tokens.weight");
-            let vb = vb.rename_f(|name| name.strip_prefix("model.").unwrap_or(name).to_string());
-            let decoder = Decoder::from_vb(spec.clone(), vb)?;
-            Ok(Box::new(move |ids: &Tensor, mask: &Tensor| {
-                if both_ways {
-                    return decoder.encode(ids, mask)?.normed();
-                }
-                // Padding comes after the tokens, which do not see it.
-                let mut state = decoder.new_state();
-                state.use_cache = false;
-                decoder.forward(ids, 0, &mut state)?.normed()
+            Ok(Box::new(move |ids, mask, types| {
+                model.forward(ids, types.cloned(), Some(mask.clone()))
             }))
         }),
     })

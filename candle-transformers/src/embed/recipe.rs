@@ -48,7 +48,7 @@ struct Module {
 }
 
 #[derive(Deserialize)]
-struct Limits {
+struct TextLimits {
     max_seq_length: Option<usize>,
     #[serde(default)]
     do_lower_case: bool,
@@ -96,23 +96,42 @@ impl Recipe {
             (None, Some(fields)) => pooling_of(fields).context(path)?,
             (None, None) => Pooling::Mean,
         };
-        let limits: Option<Limits> = read(file, "sentence_bert_config.json")?;
-        if let Some(limits) = &limits {
-            recipe.lowercase = limits.do_lower_case;
-            recipe.max_tokens = limits.max_seq_length;
-        }
-        if recipe.max_tokens.is_none() {
+        let limits = Limits::read(file)?;
+        recipe.max_tokens = limits.max_tokens;
+        recipe.lowercase = limits.lowercase;
+        Ok(recipe)
+    }
+}
+
+/// How a text is changed before the model reads it.
+pub(crate) struct Limits {
+    /// Where longer texts are cut, in tokens.
+    pub(crate) max_tokens: Option<usize>,
+    /// Whether they are put into lower case.
+    pub(crate) lowercase: bool,
+}
+
+impl Limits {
+    /// Reads `sentence_bert_config.json` and, for the longest text, `tokenizer_config.json`.
+    pub(crate) fn read(file: &mut dyn FnMut(&str) -> Result<Option<String>>) -> Result<Self> {
+        let said: Option<TextLimits> = read(file, "sentence_bert_config.json")?;
+        let lowercase = said.as_ref().is_some_and(|said| said.do_lower_case);
+        let mut max_tokens = said.and_then(|said| said.max_seq_length);
+        if max_tokens.is_none() {
             let limits: Option<TokenizerLimits> = read(file, "tokenizer_config.json")?;
             // Without a limit, transformers writes 1e30.
             let limit = limits.and_then(|limits| limits.model_max_length);
-            recipe.max_tokens = limit
+            max_tokens = limit
                 .filter(|limit| (1. ..1e9).contains(limit))
                 .map(|limit| limit as usize);
         }
-        if recipe.max_tokens == Some(0) {
+        if max_tokens == Some(0) {
             bail!("sentence_bert_config.json: max_seq_length is 0; it must be at least 1")
         }
-        Ok(recipe)
+        Ok(Self {
+            max_tokens,
+            lowercase,
+        })
     }
 }
 
@@ -124,7 +143,7 @@ fn checked(path: &String) -> Result<&String> {
     Ok(path)
 }
 
-pub(super) fn read<T: DeserializeOwned>(
+pub(crate) fn read<T: DeserializeOwned>(
     file: &mut dyn FnMut(&str) -> Result<Option<String>>,
     name: &str,
 ) -> Result<Option<T>> {

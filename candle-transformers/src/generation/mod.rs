@@ -3,14 +3,15 @@
 //! Top-p is nucleus sampling, [arXiv 1904.09751](https://arxiv.org/abs/1904.09751); the Gumbel trick of drawing with
 //! an argmax is told in [arXiv 1611.01144](https://arxiv.org/abs/1611.01144).
 
-mod greedy;
+mod next_token;
 
 use candle_core::{bail, DType, Device, Error, Result, Tensor, D};
 use rand::distr::{Distribution, Uniform};
 use rand::{rngs::StdRng, Rng, SeedableRng};
 
-use greedy::check_shape;
-pub use greedy::GreedyToken;
+pub use candle_nn::sampling::Draw;
+use next_token::check_shape;
+pub use next_token::NextToken;
 
 /// Below this the distribution is a single spike, and dividing by it would only lose digits: greedy instead.
 const MIN_TEMPERATURE: f64 = 1e-7;

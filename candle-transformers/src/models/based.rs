@@ -1,14 +1,13 @@
 //! Based: [arXiv 2402.18668](https://arxiv.org/abs/2402.18668). Layers of three kinds: a convolution with a gate, attention by a Taylor polynomial,
 //! and attention within a small window.
 
-use candle_core::{Result, Tensor};
+use candle_core::Result;
 use candle_nn::ops::GatedActivation;
-use candle_nn::VarBuilder;
 use serde::Deserialize;
 
 use crate::blocks::{
-    layers, AttentionSpec, CausalLm, DecoderSpec, FeedForwardSpec, Head, LayerSpec, MixerSpec,
-    MlpSpec, Names, NormSpec, Order, RecurrentKind, RecurrentSpec, Rotary, RotaryPairs,
+    layers, AttentionSpec, DecoderConfig, DecoderSpec, FeedForwardSpec, Head, LayerSpec, Lm,
+    MixerSpec, MlpSpec, Names, NormSpec, Order, RecurrentKind, RecurrentSpec, Rotary, RotaryPairs,
 };
 
 /// The longest sequence, which configurations do not say.
@@ -127,32 +126,11 @@ impl Config {
     }
 }
 
-/// The language model and the sequence that it has seen.
-#[derive(Debug, Clone)]
-pub struct Model {
-    lm: CausalLm,
-}
-
-impl Model {
-    /// Loads `transformer.*` and `lm_head`, which is the table of tokens as well.
-    ///
-    /// # Errors
-    /// If the configuration contradicts itself, or a weight is missing or has another shape.
-    pub fn new(cfg: &Config, vb: VarBuilder) -> Result<Self> {
-        CausalLm::from_vb(cfg.spec()?, vb).map(|lm| Self { lm })
-    }
-
-    /// The logits, `(b, 1, vocab)` in the model's dtype, of what follows the last of the token ids, `(b, t)`, which are at the positions from
-    /// `seqlen_offset` on; at 0 a new sequence begins.
-    ///
-    /// # Errors
-    /// If there are no ids, or more than fit.
-    pub fn forward(&mut self, input_ids: &Tensor, seqlen_offset: usize) -> Result<Tensor> {
-        self.lm.forward(input_ids, seqlen_offset)?.last_logits()
-    }
-
-    /// Forgets the sequence.
-    pub fn clear_kv_cache(&mut self) {
-        self.lm.clear_kv_cache();
+impl DecoderConfig for Config {
+    fn decoder_spec(&self) -> Result<DecoderSpec> {
+        self.spec()
     }
 }
+
+/// The language model and the sequence that it has seen. Loads `transformer.*` and `lm_head`, which is the table of tokens as well.
+pub type Model = Lm<Config>;

@@ -114,6 +114,7 @@ impl Config {
             inner: self.intermediate_size,
             activation: MlpActivation::Plain(self.hidden_act),
             bias: true,
+            mlp_bias: true,
             norm: NormSpec::layer(self.layer_norm_eps),
             place: NormPlace::After,
             limit: self.max_position_embeddings,
@@ -170,6 +171,7 @@ impl Writer {
         let head = StoredLinear {
             weight: weights.stored(&weight, &[vocab, hidden], init).await?,
             bias: Some(weights.stored(&bias, &[vocab], Init::Const(0.)).await?),
+            beside: None,
         };
         let (dtype, device) = (weights.dtype(), weights.device().clone());
         Ok(Self {

@@ -1,13 +1,12 @@
 //! ChatGLM 2 and 3: [arXiv 2406.12793](https://arxiv.org/abs/2406.12793). Llama with biases on queries, keys and values, half of each head
 //! rotated, and joined projections. [`super::glm4`] and [`super::codegeex4_9b`] are the same with another base.
 
-use candle_core::{bail, Result, Tensor};
+use candle_core::{bail, Result};
 use candle_nn::ops::GatedActivation;
-use candle_nn::VarBuilder;
 
 use crate::blocks::{
-    layers, AttentionSpec, CausalLm, DecoderSpec, FeedForwardSpec, LayerSpec, MlpSpec, Names,
-    NormSpec, Order, Rotary, RotaryPairs,
+    layers, AttentionSpec, DecoderConfig, DecoderSpec, FeedForwardSpec, LayerSpec, MlpSpec, Names,
+    NextLm, NormSpec, Order, Rotary, RotaryPairs,
 };
 
 const NAMES: Names = Names {
@@ -156,31 +155,11 @@ impl Config {
     }
 }
 
-/// The language model and the sequence that it has seen.
-#[derive(Debug, Clone)]
-pub struct Model {
-    lm: CausalLm,
-}
-
-impl Model {
-    /// Loads `transformer.*`.
-    ///
-    /// # Errors
-    /// If the configuration contradicts itself, or a weight is missing or has another shape.
-    pub fn new(cfg: &Config, vb: VarBuilder) -> Result<Self> {
-        CausalLm::from_vb(cfg.spec()?, vb).map(|lm| Self { lm })
-    }
-
-    /// The logits, `(b, vocab)` in the model's dtype, of what follows the last of the token ids, `(b, t)`, which continue the sequence.
-    ///
-    /// # Errors
-    /// If there are no ids, or more than fit.
-    pub fn forward(&mut self, xs: &Tensor) -> Result<Tensor> {
-        self.lm.forward_next(xs)?.last_logits()?.squeeze(1)
-    }
-
-    /// Forgets the sequence.
-    pub fn reset_kv_cache(&mut self) {
-        self.lm.clear_kv_cache();
+impl DecoderConfig for Config {
+    fn decoder_spec(&self) -> Result<DecoderSpec> {
+        self.spec()
     }
 }
+
+/// The language model and the sequence that it has seen. Loads `transformer.*`.
+pub type Model = NextLm<Config>;

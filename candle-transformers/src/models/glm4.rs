@@ -1,11 +1,10 @@
 //! GLM 4 of June 2024: [arXiv 2406.12793](https://arxiv.org/abs/2406.12793). [`super::chatglm`] with another base of the rotary frequencies.
 
-use candle_core::{Result, Tensor};
-use candle_nn::VarBuilder;
+use candle_core::Result;
 use serde::Deserialize;
 
 use super::chatglm;
-use crate::blocks::{CausalLm, DecoderSpec};
+use crate::blocks::{DecoderConfig, DecoderSpec, NextLm};
 
 /// The tokens that end a text.
 #[derive(Debug, Clone, Deserialize)]
@@ -96,31 +95,11 @@ impl Config {
     }
 }
 
-/// The language model and the sequence that it has seen.
-#[derive(Debug, Clone)]
-pub struct Model {
-    lm: CausalLm,
-}
-
-impl Model {
-    /// Loads `transformer.*`.
-    ///
-    /// # Errors
-    /// If the configuration contradicts itself, or a weight is missing or has another shape.
-    pub fn new(cfg: &Config, vb: VarBuilder) -> Result<Self> {
-        CausalLm::from_vb(cfg.spec()?, vb).map(|lm| Self { lm })
-    }
-
-    /// The logits, `(b, vocab)` in the model's dtype, of what follows the last of the token ids, `(b, t)`, which continue the sequence.
-    ///
-    /// # Errors
-    /// If there are no ids, or more than fit.
-    pub fn forward(&mut self, xs: &Tensor) -> Result<Tensor> {
-        self.lm.forward_next(xs)?.last_logits()?.squeeze(1)
-    }
-
-    /// Forgets the sequence.
-    pub fn reset_kv_cache(&mut self) {
-        self.lm.clear_kv_cache();
+impl DecoderConfig for Config {
+    fn decoder_spec(&self) -> Result<DecoderSpec> {
+        self.spec()
     }
 }
+
+/// The language model and the sequence that it has seen. Loads `transformer.*`.
+pub type Model = NextLm<Config>;

@@ -1,14 +1,14 @@
 //! gpt-oss ([arXiv 2508.10925](https://arxiv.org/abs/2508.10925)): experts of 4 bits, attention with a sink in each head, and a window in
 //! every second layer. Not in upstream's interface.
 
-use candle_core::{bail, Result, Tensor};
+use candle_core::{bail, Result};
 use candle_nn::ops::GatedActivation;
-use candle_nn::VarBuilder;
 use serde::Deserialize;
 
 use crate::blocks::{
-    layers, AttentionSpec, CausalLm, DecoderSpec, ExpertsSpec, FeedForwardSpec, GgufMetadata, Head,
-    JoinedExperts, LayerSpec, Names, NormSpec, RopeScaling, RotaryPairs, Routing, Scoring,
+    layers, AttentionSpec, DecoderConfig, DecoderSpec, ExpertsSpec, FeedForwardSpec, GgufMetadata,
+    Head, JoinedExperts, LayerSpec, Lm, Names, NormSpec, RopeScaling, RotaryPairs, Routing,
+    Scoring,
 };
 
 const NAMES: Names = Names {
@@ -169,33 +169,11 @@ pub fn spec(file: &GgufMetadata) -> Result<DecoderSpec> {
     })
 }
 
-/// The language model.
-#[derive(Debug, Clone)]
-pub struct Model {
-    lm: CausalLm,
-}
-
-impl Model {
-    /// Loads `model.*`, and `lm_head` unless it is tied. Experts are read dense, or as MXFP4 blocks and scales, which become dense in the
-    /// dtype of `vb`.
-    ///
-    /// # Errors
-    /// If the configuration contradicts itself, or a weight is missing or has another shape.
-    pub fn new(cfg: &Config, vb: VarBuilder) -> Result<Self> {
-        CausalLm::from_vb(cfg.spec()?, vb).map(|lm| Self { lm })
-    }
-
-    /// The logits of what follows the last of the token ids `(b, t)`, which are at the positions from `offset` on: `(b, 1, vocab)` in the
-    /// model's dtype. At position 0 a new sequence begins.
-    ///
-    /// # Errors
-    /// If there are no ids, or more than fit.
-    pub fn forward(&mut self, input_ids: &Tensor, offset: usize) -> Result<Tensor> {
-        self.lm.forward(input_ids, offset)?.last_logits()
-    }
-
-    /// Forgets the sequence.
-    pub fn clear_kv_cache(&mut self) {
-        self.lm.clear_kv_cache();
+impl DecoderConfig for Config {
+    fn decoder_spec(&self) -> Result<DecoderSpec> {
+        self.spec()
     }
 }
+
+/// The language model. Loads `model.*`, and `lm_head` unless it is tied. Experts are read dense, or as MXFP4 blocks and scales, which become dense in the dtype of `vb`.
+pub type Model = Lm<Config>;

@@ -199,6 +199,7 @@ impl Config {
             inner,
             activation: MlpActivation::Plain(self.activation_function),
             bias: true,
+            mlp_bias: true,
             norm: NormSpec::layer(1e-5),
             place: NormPlace::After,
             limit: self.max_position_embeddings,

@@ -1,12 +1,14 @@
 //! Mixtral: [arXiv 2401.04088](https://arxiv.org/abs/2401.04088). Llama with experts in place of the MLP, and a window where the
 //! configuration has one.
 
-use candle_core::{Result, Tensor};
-use candle_nn::{Activation, VarBuilder};
+use candle_core::Result;
+use candle_nn::Activation;
 use serde::Deserialize;
 
 use super::shared::LlamaLike;
-use crate::blocks::{CausalLm, DecoderSpec, ExpertsSpec, FeedForwardSpec, Head, Names, Routing};
+use crate::blocks::{
+    DecoderConfig, DecoderSpec, ExpertsSpec, FeedForwardSpec, Head, Lm, Names, Routing,
+};
 
 const NAMES: Names = Names {
     router: "block_sparse_moe.gate",
@@ -101,32 +103,11 @@ impl Config {
     }
 }
 
-/// The language model.
-#[derive(Debug, Clone)]
-pub struct Model {
-    lm: CausalLm,
-}
-
-impl Model {
-    /// Loads `model.*` and `lm_head`.
-    ///
-    /// # Errors
-    /// If the configuration contradicts itself, or a weight is missing or has another shape.
-    pub fn new(cfg: &Config, vb: VarBuilder) -> Result<Self> {
-        CausalLm::from_vb(cfg.spec()?, vb).map(|lm| Self { lm })
-    }
-
-    /// The logits of what follows the last of the token ids `(b, t)`, which are at the positions from `seqlen_offset` on: `(b, 1, vocab)`
-    /// in the model's dtype. At position 0 a new sequence begins.
-    ///
-    /// # Errors
-    /// If there are no ids, or more than fit.
-    pub fn forward(&mut self, input_ids: &Tensor, seqlen_offset: usize) -> Result<Tensor> {
-        self.lm.forward(input_ids, seqlen_offset)?.last_logits()
-    }
-
-    /// Forgets the sequence.
-    pub fn clear_kv_cache(&mut self) {
-        self.lm.clear_kv_cache();
+impl DecoderConfig for Config {
+    fn decoder_spec(&self) -> Result<DecoderSpec> {
+        self.spec()
     }
 }
+
+/// The language model. Loads `model.*` and `lm_head`.
+pub type Model = Lm<Config>;

@@ -66,6 +66,7 @@ pub mod helium;
 #[cfg(any(feature = "vision", not(feature = "subset")))]
 pub mod hiera;
 pub mod jina_bert;
+pub mod jina_embeddings_v3;
 pub mod lfm2;
 pub mod llama;
 #[cfg(any(feature = "language", not(feature = "subset")))]
@@ -99,6 +100,8 @@ pub mod mobileone;
 pub mod modernbert;
 #[cfg(any(feature = "vision", not(feature = "subset")))]
 pub mod moondream;
+#[cfg(any(feature = "whisper", not(feature = "subset")))]
+pub mod moonshine;
 pub mod mpt;
 pub mod nomic_bert;
 pub mod nvembed_v2;
@@ -110,6 +113,8 @@ pub mod openclip;
 pub mod paddleocr_vl;
 #[cfg(any(feature = "vision", not(feature = "subset")))]
 pub mod paligemma;
+#[cfg(any(feature = "whisper", not(feature = "subset")))]
+pub mod parakeet;
 #[cfg(any(feature = "sound", not(feature = "subset")))]
 pub mod parler_tts;
 #[cfg(any(feature = "language", not(feature = "subset")))]
@@ -162,6 +167,8 @@ pub mod qwen3_5_moe;
 pub mod qwen3_moe;
 #[cfg(any(feature = "vision", not(feature = "subset")))]
 pub mod qwen3_vl;
+#[cfg(any(feature = "whisper", not(feature = "subset")))]
+mod reading;
 pub mod recurrent_gemma;
 #[cfg(any(feature = "vision", not(feature = "subset")))]
 pub mod repvgg;
@@ -182,14 +189,13 @@ pub mod segformer;
 #[cfg(any(feature = "vision", not(feature = "subset")))]
 pub mod segment_anything;
 pub(crate) mod shared;
-#[cfg(any(feature = "vision", not(feature = "subset")))]
 pub mod siglip;
 #[cfg(any(feature = "whisper", not(feature = "subset")))]
 pub mod silero_vad;
 pub mod smol;
 #[cfg(any(feature = "sound", not(feature = "subset")))]
 pub mod snac;
-mod spelling;
+pub(crate) mod spelling;
 #[cfg(any(feature = "diffusion", not(feature = "subset")))]
 pub mod stable_diffusion;
 pub mod stable_lm;
@@ -215,6 +221,8 @@ pub mod wuerstchen;
 pub mod xlm_roberta;
 #[cfg(any(feature = "language", not(feature = "subset")))]
 pub mod yi;
+#[cfg(any(feature = "vision", not(feature = "subset")))]
+pub mod yolo;
 #[cfg(any(feature = "diffusion", not(feature = "subset")))]
 pub mod z_image;
 

@@ -1,12 +1,12 @@
 //! MPT: <https://github.com/mosaicml/llm-foundry>. ALiBi, layer norms without biases, a plain MLP.
 
-use candle_core::{bail, Result, Tensor};
-use candle_nn::{Activation, VarBuilder};
+use candle_core::{bail, Result};
+use candle_nn::Activation;
 
 use super::shared::alibi_slopes;
 use crate::blocks::{
-    layers, AttentionSpec, CausalLm, DecoderSpec, FeedForwardSpec, Head, LayerSpec, Names,
-    NormSpec, Order, PlainSpec,
+    layers, AttentionSpec, DecoderConfig, DecoderSpec, FeedForwardSpec, Head, LayerSpec, Names,
+    NextLm, NormSpec, Order, PlainSpec,
 };
 
 const NAMES: Names = Names {
@@ -103,31 +103,11 @@ impl Config {
     }
 }
 
-/// The language model and the sequence that it has seen.
-#[derive(Debug, Clone)]
-pub struct Model {
-    lm: CausalLm,
-}
-
-impl Model {
-    /// Loads `wte`, `blocks.*` and `norm_f`: in checkpoints they are below `transformer`.
-    ///
-    /// # Errors
-    /// If the configuration contradicts itself, or a weight is missing or has another shape.
-    pub fn new(cfg: &Config, vb: VarBuilder) -> Result<Self> {
-        CausalLm::from_vb(cfg.spec()?, vb).map(|lm| Self { lm })
-    }
-
-    /// The logits, `(b, vocab)` in the model's dtype, of what follows the last of the token ids, `(b, t)`, which continue the sequence.
-    ///
-    /// # Errors
-    /// If there are no ids, or more than fit.
-    pub fn forward(&mut self, xs: &Tensor) -> Result<Tensor> {
-        self.lm.forward_next(xs)?.last_logits()?.squeeze(1)
-    }
-
-    /// Forgets the sequence.
-    pub fn clear_kv_cache(&mut self) {
-        self.lm.clear_kv_cache();
+impl DecoderConfig for Config {
+    fn decoder_spec(&self) -> Result<DecoderSpec> {
+        self.spec()
     }
 }
+
+/// The language model and the sequence that it has seen. Loads `wte`, `blocks.*` and `norm_f`: in checkpoints they are below `transformer`.
+pub type Model = NextLm<Config>;

@@ -1,12 +1,12 @@
 //! OLMo 2: [arXiv 2501.00656](https://arxiv.org/abs/2501.00656). Llama with the norms after the blocks, and a norm of all queries and one of
 //! all keys.
 
-use candle_core::{Result, Tensor};
-use candle_nn::{Activation, VarBuilder};
+use candle_core::Result;
+use candle_nn::Activation;
 use serde::Deserialize;
 
 use super::shared::LlamaLike;
-use crate::blocks::{CausalLm, DecoderSpec, Head, NormSpec, QkNorm, Wiring};
+use crate::blocks::{DecoderConfig, DecoderSpec, Head, Lm, NormSpec, QkNorm, Wiring};
 
 /// A checkpoint's `config.json`.
 #[derive(Debug, Clone, Deserialize)]
@@ -71,32 +71,11 @@ impl Config {
     }
 }
 
-/// The language model.
-#[derive(Debug, Clone)]
-pub struct Model {
-    lm: CausalLm,
-}
-
-impl Model {
-    /// Loads `model.*`, and `lm_head` unless it is tied.
-    ///
-    /// # Errors
-    /// If the configuration contradicts itself, or a weight is missing or has another shape.
-    pub fn new(cfg: &Config, vb: VarBuilder) -> Result<Self> {
-        CausalLm::from_vb(cfg.spec()?, vb).map(|lm| Self { lm })
-    }
-
-    /// The logits of what follows the last of the token ids, `(b, 1, vocab)` in the model's dtype, for ids `(b, t)` at the positions from
-    /// `seqlen_offset` on; at 0 a new sequence begins.
-    ///
-    /// # Errors
-    /// If there are no ids, or more than fit.
-    pub fn forward(&mut self, input_ids: &Tensor, seqlen_offset: usize) -> Result<Tensor> {
-        self.lm.forward(input_ids, seqlen_offset)?.last_logits()
-    }
-
-    /// Forgets the sequence.
-    pub fn clear_kv_cache(&mut self) {
-        self.lm.clear_kv_cache();
+impl DecoderConfig for Config {
+    fn decoder_spec(&self) -> Result<DecoderSpec> {
+        self.spec()
     }
 }
+
+/// The language model. Loads `model.*`, and `lm_head` unless it is tied.
+pub type Model = Lm<Config>;

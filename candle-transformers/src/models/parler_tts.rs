@@ -154,6 +154,7 @@ impl DecoderConfig {
             inner: self.ffn_dim,
             activation: MlpActivation::Plain(self.activation_function),
             bias: false,
+            mlp_bias: false,
             norm: NormSpec::layer(1e-5),
             place: NormPlace::Before,
             limit: self.max_position_embeddings,
@@ -247,6 +248,7 @@ impl Decoder {
             bias: mask.as_ref(),
             causal: false,
             kept: true,
+            rotation: None,
         };
         let source = Source {
             hidden: encoder_xs,
@@ -319,6 +321,7 @@ impl Decoder {
             bias: None,
             causal: true,
             kept: true,
+            rotation: None,
         };
         let source = Source {
             hidden: description,

@@ -1,13 +1,13 @@
 //! Phi 1, 1.5 and 2: [arXiv 2309.05463](https://arxiv.org/abs/2309.05463). Attention and a plain MLP side by side on one norm, and a part of
 //! each head rotated. Files from before Transformers knew the family are [`super::mixformer`]'s.
 
-use candle_core::{Result, Tensor};
-use candle_nn::{Activation, VarBuilder};
+use candle_core::Result;
+use candle_nn::Activation;
 use serde::Deserialize;
 
 use crate::blocks::{
-    layers, AttentionSpec, CausalLm, DecoderSpec, FeedForwardSpec, Head, LayerSpec, Names,
-    NormSpec, PlainSpec, QkNorm, Rotary, RotaryPairs, Wiring,
+    layers, AttentionSpec, DecoderConfig, DecoderSpec, FeedForwardSpec, Head, LayerSpec, Names,
+    NextLm, NormSpec, PlainSpec, QkNorm, Rotary, RotaryPairs, Wiring,
 };
 
 const NAMES: Names = Names {
@@ -80,31 +80,11 @@ impl Config {
     }
 }
 
-/// The language model and the sequence that it has seen.
-#[derive(Clone)]
-pub struct Model {
-    lm: CausalLm,
-}
-
-impl Model {
-    /// Loads `model.*` and `lm_head`.
-    ///
-    /// # Errors
-    /// If the configuration contradicts itself, or a weight is missing or has another shape.
-    pub fn new(cfg: &Config, vb: VarBuilder) -> Result<Self> {
-        CausalLm::from_vb(cfg.spec()?, vb).map(|lm| Self { lm })
-    }
-
-    /// The logits, `(b, vocab)` in the model's dtype, of what follows the last of the token ids, `(b, t)`, which continue the sequence.
-    ///
-    /// # Errors
-    /// If there are no ids, or more than fit.
-    pub fn forward(&mut self, xs: &Tensor) -> Result<Tensor> {
-        self.lm.forward_next(xs)?.last_logits()?.squeeze(1)
-    }
-
-    /// Forgets the sequence.
-    pub fn clear_kv_cache(&mut self) {
-        self.lm.clear_kv_cache();
+impl DecoderConfig for Config {
+    fn decoder_spec(&self) -> Result<DecoderSpec> {
+        self.spec()
     }
 }
+
+/// The language model and the sequence that it has seen. Loads `model.*` and `lm_head`.
+pub type Model = NextLm<Config>;

@@ -3,12 +3,12 @@
 
 use candle_core::{DType, Device, Result, Tensor};
 use candle_nn::rotary_emb::{rope_heads_with, Pairs, Rotation};
-use candle_nn::{Activation, VarBuilder};
+use candle_nn::Activation;
 use serde::Deserialize;
 
 use super::shared::LlamaLike;
 use crate::blocks::{
-    self, CausalLm, DecoderSpec, Head, NormSpec, Order, Rotary, RotaryPairs, RotaryTables,
+    self, DecoderConfig, DecoderSpec, Head, Lm, NormSpec, Order, Rotary, RotaryPairs, RotaryTables,
 };
 
 /// How the context is longer than that of the training.
@@ -162,32 +162,11 @@ impl RotaryEmbedding {
     }
 }
 
-/// The language model.
-#[derive(Debug, Clone)]
-pub struct Model {
-    lm: CausalLm,
-}
-
-impl Model {
-    /// Loads `model.*`, and `lm_head` unless it is tied.
-    ///
-    /// # Errors
-    /// If the configuration contradicts itself, or a weight is missing or has another shape.
-    pub fn new(cfg: &Config, vb: VarBuilder) -> Result<Self> {
-        CausalLm::from_vb(cfg.spec()?, vb).map(|lm| Self { lm })
-    }
-
-    /// The logits of what follows the last of the token ids, `(b, 1, vocab)` in the model's dtype, for ids `(b, t)` at the positions from
-    /// `seqlen_offset` on; at 0 a new sequence begins.
-    ///
-    /// # Errors
-    /// If there are no ids, or more than fit.
-    pub fn forward(&mut self, input_ids: &Tensor, seqlen_offset: usize) -> Result<Tensor> {
-        self.lm.forward(input_ids, seqlen_offset)?.last_logits()
-    }
-
-    /// Forgets the sequence.
-    pub fn clear_kv_cache(&mut self) {
-        self.lm.clear_kv_cache();
+impl DecoderConfig for Config {
+    fn decoder_spec(&self) -> Result<DecoderSpec> {
+        self.spec()
     }
 }
+
+/// The language model. Loads `model.*`, and `lm_head` unless it is tied.
+pub type Model = Lm<Config>;

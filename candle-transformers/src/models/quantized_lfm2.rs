@@ -1,14 +1,11 @@
 //! LFM2 with quantised weights, from GGUF files of the architecture `lfm2`. The model is [`super::lfm2`]'s.
 
-use std::io::{Read, Seek};
-
-use candle_core::quantized::gguf_file;
-use candle_core::{DType, Device, Result, Tensor};
+use candle_core::Result;
 use candle_nn::ops::GatedActivation;
 
 use crate::blocks::{
-    layers, CausalLm, DecoderSpec, FeedForwardSpec, GgufMetadata, LayerSpec, MixerSpec, MlpSpec,
-    Names, QkNorm, RotaryPairs, ShortConvSpec,
+    layers, DecoderSpec, FeedForwardSpec, GgufFamily, GgufLm, GgufMetadata, LayerSpec, MixerSpec,
+    MlpSpec, Names, QkNorm, RotaryPairs, ShortConvSpec,
 };
 
 /// The decoder that a file describes.
@@ -55,36 +52,15 @@ pub fn spec(file: &GgufMetadata) -> Result<DecoderSpec> {
     })
 }
 
+/// The family, of [`ModelWeights`].
+#[derive(Debug, Clone, Copy)]
+pub struct Lfm2;
+
+impl GgufFamily for Lfm2 {
+    fn spec(file: &GgufMetadata) -> Result<DecoderSpec> {
+        spec(file)
+    }
+}
+
 /// A quantised LFM2 and the sequence that it has seen. Activations are f32.
-pub struct ModelWeights {
-    lm: CausalLm,
-}
-
-impl ModelWeights {
-    /// The model of a GGUF file. `reader` is the stream that `ct` was read from.
-    ///
-    /// # Errors
-    /// If metadata or a tensor is missing or does not fit; by name.
-    pub fn from_gguf<R: Seek + Read>(
-        ct: gguf_file::Content,
-        reader: &mut R,
-        device: &Device,
-    ) -> Result<Self> {
-        CausalLm::from_gguf(spec, ct, reader, device).map(|lm| Self { lm })
-    }
-
-    /// The logits, `(b, vocab)` in f32, of what follows the last of the token ids `x`, `(b, t)`, which are at the positions from
-    /// `index_pos` on. At position 0 a new sequence begins; elsewhere `x` continues the one before.
-    ///
-    /// # Errors
-    /// If there are no ids, or more than fit below the model's positions.
-    pub fn forward(&mut self, x: &Tensor, index_pos: usize) -> Result<Tensor> {
-        let logits = self.lm.forward(x, index_pos)?.last_logits()?;
-        logits.squeeze(1)?.to_dtype(DType::F32)
-    }
-
-    /// Forgets the sequence.
-    pub fn clear_kv_cache(&mut self) {
-        self.lm.clear_kv_cache();
-    }
-}
+pub type ModelWeights = GgufLm<Lfm2>;

@@ -10,7 +10,7 @@ use candle_nn::rotary_emb::rope;
 
 use super::with_tracing::QMatMul;
 use crate::blocks::{
-    inverse_frequencies, layers, CausalLm, DecoderSpec, GgufMetadata, LayerSpec, QkNorm,
+    inverse_frequencies, layers, DecoderSpec, GgufFamily, GgufLm, GgufMetadata, LayerSpec, QkNorm,
     RotaryPairs,
 };
 use crate::quantized_nn::RmsNorm;
@@ -30,40 +30,18 @@ pub fn spec(file: &GgufMetadata) -> Result<DecoderSpec> {
     file.decoder("qwen3", vec![rotary], layers, norm)
 }
 
+/// The family, of [`ModelWeights`].
+#[derive(Debug, Clone, Copy)]
+pub struct Qwen3;
+
+impl GgufFamily for Qwen3 {
+    fn spec(file: &GgufMetadata) -> Result<DecoderSpec> {
+        spec(file)
+    }
+}
+
 /// A quantised Qwen3 and the sequence that it has seen. Activations are f32.
-#[derive(Debug, Clone)]
-pub struct ModelWeights {
-    lm: CausalLm,
-}
-
-impl ModelWeights {
-    /// The model of a GGUF file. `reader` is the stream that `ct` was read from.
-    ///
-    /// # Errors
-    /// If metadata or a tensor is missing or does not fit; by name.
-    pub fn from_gguf<R: Read + Seek>(
-        ct: gguf_file::Content,
-        reader: &mut R,
-        device: &Device,
-    ) -> Result<Self> {
-        CausalLm::from_gguf(spec, ct, reader, device).map(|lm| Self { lm })
-    }
-
-    /// The logits, `(b, vocab)` in f32, of what follows the last of the token ids `input`, `(b, t)`, which are at the positions from
-    /// `offset` on. At position 0 a new sequence begins; elsewhere `input` continues the one before.
-    ///
-    /// # Errors
-    /// If there are no ids, or more than fit below the model's positions.
-    pub fn forward(&mut self, input: &Tensor, offset: usize) -> Result<Tensor> {
-        let logits = self.lm.forward(input, offset)?.last_logits()?;
-        logits.squeeze(1)?.to_dtype(DType::F32)
-    }
-
-    /// Forgets the sequence.
-    pub fn clear_kv_cache(&mut self) {
-        self.lm.clear_kv_cache();
-    }
-}
+pub type ModelWeights = GgufLm<Qwen3>;
 
 /// A GGUF file from which tensors are read by name onto a device. Part of upstream's interface; models here read files by
 /// [`crate::blocks::GgufReader`].

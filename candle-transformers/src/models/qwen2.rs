@@ -5,7 +5,7 @@ use candle_nn::{Activation, VarBuilder};
 use serde::Deserialize;
 
 use super::shared::LlamaLike;
-use crate::blocks::{keys_that_count, CausalLm, DecoderSpec, Head};
+use crate::blocks::{keys_that_count, CausalLm, DecoderConfig, DecoderSpec, Head, Lm};
 
 /// A checkpoint's `config.json`.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -125,35 +125,14 @@ impl Model {
     }
 }
 
-/// The language model.
-#[derive(Debug, Clone)]
-pub struct ModelForCausalLM {
-    lm: CausalLm,
-}
-
-impl ModelForCausalLM {
-    /// Loads `model.*`, and `lm_head` where the checkpoint has it.
-    ///
-    /// # Errors
-    /// If the configuration contradicts itself, or a weight is missing or has another shape.
-    pub fn new(cfg: &Config, vb: VarBuilder) -> Result<Self> {
-        let spec = DecoderSpec {
+impl DecoderConfig for Config {
+    fn decoder_spec(&self) -> Result<DecoderSpec> {
+        Ok(DecoderSpec {
             head: Head::Found { bias: false },
-            ..cfg.spec()?
-        };
-        CausalLm::from_vb(spec, vb).map(|lm| Self { lm })
-    }
-
-    /// The logits of what follows the last of the token ids, `(b, 1, vocab)` in the model's dtype; see [`Model::forward`].
-    ///
-    /// # Errors
-    /// If there are no ids, or more than fit.
-    pub fn forward(&mut self, input_ids: &Tensor, seqlen_offset: usize) -> Result<Tensor> {
-        self.lm.forward(input_ids, seqlen_offset)?.last_logits()
-    }
-
-    /// Forgets the sequence.
-    pub fn clear_kv_cache(&mut self) {
-        self.lm.clear_kv_cache();
+            ..self.spec()?
+        })
     }
 }
+
+/// The language model. Loads `model.*`, and `lm_head` where the checkpoint has it.
+pub type ModelForCausalLM = Lm<Config>;

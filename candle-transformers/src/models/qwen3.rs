@@ -1,12 +1,12 @@
 //! Qwen3: [arXiv 2505.09388](https://arxiv.org/abs/2505.09388). Llama with a norm of each head of queries and keys, and a separate
 //! head size.
 
-use candle_core::{bail, Result, Tensor};
-use candle_nn::{Activation, VarBuilder};
+use candle_core::{bail, Result};
+use candle_nn::Activation;
 use serde::Deserialize;
 
 use super::shared::LlamaLike;
-use crate::blocks::{CausalLm, DecoderSpec, Head, NormSpec, QkNorm};
+use crate::blocks::{DecoderConfig, DecoderSpec, Head, HiddenLm, Lm, NormSpec, QkNorm};
 
 /// A checkpoint's `config.json`.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -84,60 +84,14 @@ impl Config {
     }
 }
 
-/// The decoder without an output layer.
-#[derive(Debug, Clone)]
-pub struct Model {
-    lm: CausalLm,
-}
-
-impl Model {
-    /// Loads `model.*`.
-    ///
-    /// # Errors
-    /// If the configuration contradicts itself, or a weight is missing or has another shape.
-    pub fn new(cfg: &Config, vb: VarBuilder) -> Result<Self> {
-        let spec = DecoderSpec {
-            head: Head::None,
-            ..cfg.spec()?
-        };
-        CausalLm::from_vb(spec, vb).map(|lm| Self { lm })
-    }
-
-    /// The stream after the last norm, `(b, t, hidden_size)`, for token ids `(b, t)` at the positions from `offset` on; at 0 a new
-    /// sequence begins.
-    ///
-    /// # Errors
-    /// If there are no ids, or more than fit.
-    pub fn forward(&mut self, input: &Tensor, offset: usize) -> Result<Tensor> {
-        self.lm.forward(input, offset)?.normed()
+impl DecoderConfig for Config {
+    fn decoder_spec(&self) -> Result<DecoderSpec> {
+        self.spec()
     }
 }
 
-/// The language model.
-#[derive(Debug, Clone)]
-pub struct ModelForCausalLM {
-    lm: CausalLm,
-}
+/// The decoder without an output layer. Loads `model.*`.
+pub type Model = HiddenLm<Config>;
 
-impl ModelForCausalLM {
-    /// Loads `model.*`, and `lm_head` unless it is tied.
-    ///
-    /// # Errors
-    /// If the configuration contradicts itself, or a weight is missing or has another shape.
-    pub fn new(cfg: &Config, vb: VarBuilder) -> Result<Self> {
-        CausalLm::from_vb(cfg.spec()?, vb).map(|lm| Self { lm })
-    }
-
-    /// The logits of what follows the last of the token ids, `(b, 1, vocab)` in the model's dtype; see [`Model::forward`].
-    ///
-    /// # Errors
-    /// If there are no ids, or more than fit.
-    pub fn forward(&mut self, input: &Tensor, offset: usize) -> Result<Tensor> {
-        self.lm.forward(input, offset)?.last_logits()
-    }
-
-    /// Forgets the sequence.
-    pub fn clear_kv_cache(&mut self) {
-        self.lm.clear_kv_cache();
-    }
-}
+/// The language model. Loads `model.*`, and `lm_head` unless it is tied.
+pub type ModelForCausalLM = Lm<Config>;

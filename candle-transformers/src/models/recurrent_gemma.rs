@@ -1,13 +1,13 @@
 //! RecurrentGemma: [arXiv 2404.07839](https://arxiv.org/abs/2404.07839). Two of three layers have Griffin's recurrence in place of attention, and
 //! the third sees a window.
 
-use candle_core::{bail, Result, Tensor};
-use candle_nn::{Activation, VarBuilder};
+use candle_core::{bail, Result};
+use candle_nn::Activation;
 use serde::Deserialize;
 
 use crate::blocks::{
-    layers, AttentionSpec, CausalLm, DecoderSpec, FeedForwardSpec, Head, LayerSpec, MixerSpec,
-    MlpSpec, Names, NormSpec, RecurrentKind, RecurrentSpec, Rotary, RotaryPairs,
+    layers, AttentionSpec, DecoderConfig, DecoderSpec, FeedForwardSpec, Head, LayerSpec, Lm,
+    MixerSpec, MlpSpec, Names, NormSpec, RecurrentKind, RecurrentSpec, Rotary, RotaryPairs,
 };
 
 const NAMES: Names = Names {
@@ -143,32 +143,11 @@ impl Config {
     }
 }
 
-/// The language model and the sequence that it has seen.
-#[derive(Debug, Clone)]
-pub struct Model {
-    lm: CausalLm,
-}
-
-impl Model {
-    /// Loads `embed_tokens`, `layers.*` and `final_norm`: in checkpoints they are below `model`.
-    ///
-    /// # Errors
-    /// If the configuration contradicts itself, or a weight is missing or has another shape.
-    pub fn new(cfg: &Config, vb: VarBuilder) -> Result<Self> {
-        CausalLm::from_vb(cfg.spec()?, vb).map(|lm| Self { lm })
-    }
-
-    /// The logits, `(b, 1, vocab)` in the model's dtype, of what follows the last of the token ids `xs`, `(b, t)`, which are at the positions
-    /// from `pos` on; at 0 a new sequence begins.
-    ///
-    /// # Errors
-    /// If there are no ids, or more than fit.
-    pub fn forward(&mut self, xs: &Tensor, pos: usize) -> Result<Tensor> {
-        self.lm.forward(xs, pos)?.last_logits()
-    }
-
-    /// Forgets the sequence.
-    pub fn clear_kv_cache(&mut self) {
-        self.lm.clear_kv_cache();
+impl DecoderConfig for Config {
+    fn decoder_spec(&self) -> Result<DecoderSpec> {
+        self.spec()
     }
 }
+
+/// The language model and the sequence that it has seen. Loads `embed_tokens`, `layers.*` and `final_norm`: in checkpoints they are below `model`.
+pub type Model = Lm<Config>;

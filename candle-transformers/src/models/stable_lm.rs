@@ -1,12 +1,12 @@
 //! StableLM: [arXiv 2402.17834](https://arxiv.org/abs/2402.17834). Llama whose norms have a mean, with a rotation of part of each head, and
 //! biases on queries, keys and values where the configuration asks for them.
 
-use candle_core::{Result, Tensor};
-use candle_nn::{Activation, VarBuilder};
+use candle_core::Result;
+use candle_nn::Activation;
 use serde::Deserialize;
 
 use super::shared::LlamaLike;
-use crate::blocks::{CausalLm, DecoderSpec, Head, NormSpec, RotaryPairs};
+use crate::blocks::{DecoderConfig, DecoderSpec, Head, Lm, NormSpec, RotaryPairs};
 
 /// A checkpoint's `config.json`.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -103,34 +103,15 @@ impl Config {
     }
 }
 
-/// The language model.
-#[derive(Debug)]
-pub struct Model {
-    lm: CausalLm,
-}
-
-impl Model {
-    /// Loads `model.*` and `lm_head`.
-    ///
-    /// # Errors
-    /// If the configuration contradicts itself, or a weight is missing or has another shape.
-    pub fn new(cfg: &Config, vb: VarBuilder) -> Result<Self> {
-        let mut lm = CausalLm::from_vb(cfg.spec()?, vb)?;
-        lm.set_use_cache(cfg.uses_cache());
-        Ok(Self { lm })
+impl DecoderConfig for Config {
+    fn decoder_spec(&self) -> Result<DecoderSpec> {
+        self.spec()
     }
 
-    /// The logits of what follows the last of the token ids, `(b, 1, vocab)` in the model's dtype, for ids `(b, t)` at the positions from
-    /// `seqlen_offset` on; at 0 a new sequence begins.
-    ///
-    /// # Errors
-    /// If there are no ids, or more than fit.
-    pub fn forward(&mut self, input_ids: &Tensor, seqlen_offset: usize) -> Result<Tensor> {
-        self.lm.forward(input_ids, seqlen_offset)?.last_logits()
-    }
-
-    /// Forgets the sequence.
-    pub fn clear_kv_cache(&mut self) {
-        self.lm.clear_kv_cache();
+    fn uses_cache(&self) -> bool {
+        self.uses_cache()
     }
 }
+
+/// The language model. Loads `model.*` and `lm_head`.
+pub type Model = Lm<Config>;

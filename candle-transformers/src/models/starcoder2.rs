@@ -1,11 +1,11 @@
 //! StarCoder 2: [arXiv 2402.19173](https://arxiv.org/abs/2402.19173). Llama with layer norms, a plain MLP and biases.
 
-use candle_core::{Result, Tensor};
-use candle_nn::{Activation, VarBuilder};
+use candle_core::Result;
+use candle_nn::Activation;
 use serde::Deserialize;
 
 use crate::blocks::{
-    layers, AttentionSpec, CausalLm, DecoderSpec, FeedForwardSpec, Head, LayerSpec, Names,
+    layers, AttentionSpec, DecoderConfig, DecoderSpec, FeedForwardSpec, Head, LayerSpec, Lm, Names,
     NormSpec, PlainSpec, Rotary, RotaryPairs,
 };
 
@@ -74,32 +74,11 @@ impl Config {
     }
 }
 
-/// The language model and the sequence that it has seen.
-#[derive(Debug, Clone)]
-pub struct Model {
-    lm: CausalLm,
-}
-
-impl Model {
-    /// Loads `model.*`, and `lm_head` if the configuration says that it is not the table of tokens.
-    ///
-    /// # Errors
-    /// If the configuration contradicts itself, or a weight is missing or has another shape.
-    pub fn new(cfg: &Config, vb: VarBuilder) -> Result<Self> {
-        CausalLm::from_vb(cfg.spec()?, vb).map(|lm| Self { lm })
-    }
-
-    /// The logits, `(b, 1, vocab)` in the model's dtype, of what follows the last of the token ids, `(b, t)`, which are at the positions
-    /// from `seqlen_offset` on; at 0 a new sequence begins.
-    ///
-    /// # Errors
-    /// If there are no ids, or more than fit.
-    pub fn forward(&mut self, input_ids: &Tensor, seqlen_offset: usize) -> Result<Tensor> {
-        self.lm.forward(input_ids, seqlen_offset)?.last_logits()
-    }
-
-    /// Forgets the sequence.
-    pub fn clear_kv_cache(&mut self) {
-        self.lm.clear_kv_cache();
+impl DecoderConfig for Config {
+    fn decoder_spec(&self) -> Result<DecoderSpec> {
+        self.spec()
     }
 }
+
+/// The language model and the sequence that it has seen. Loads `model.*`, and `lm_head` if the configuration says that it is not the table of tokens.
+pub type Model = Lm<Config>;

@@ -156,6 +156,7 @@ impl TrOCRConfig {
             inner: self.decoder_ffn_dim,
             activation: MlpActivation::Plain(self.activation_function),
             bias,
+            mlp_bias: bias,
             norm: NormSpec::layer(1e-5),
             place: NormPlace::After,
             limit: self.max_position_embeddings,

@@ -240,3 +240,18 @@ fn presets() {
         assert_eq!(config.inverse_frequencies().len(), 64);
     }
 }
+
+/// A number of layers that no model has is refused before anything is made for each of them, whatever the family.
+#[test]
+fn no_family_takes_two_billion_layers() {
+    for model_type in candle_transformers::auto::model_types() {
+        let config = with(json!({
+            "model_type": model_type, "num_hidden_layers": 2_000_000_000u32, "n_layer": 2_000_000_000u32
+        }));
+        let err = match candle_transformers::auto::config_spec(&config.to_string()) {
+            Ok(_) => panic!("{model_type} takes it"),
+            Err(err) => err.to_string(),
+        };
+        assert!(err.contains("2000000000 layers"), "{model_type}: {err}");
+    }
+}

@@ -1,4 +1,4 @@
-//! The example `detect`. The numbers are those of tests/reference/yolo.py: other networks of the same weights.
+//! YOLO, and what the example `detect` draws. The numbers are those of tests/reference/yolo.py: other networks of the same weights.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
@@ -6,20 +6,18 @@ use std::sync::Arc;
 use candle_core::{bail, test_device, DType, Device, Module, Result, Shape, Tensor};
 use candle_nn::var_builder::SimpleBackend;
 use candle_nn::{Init, VarBuilder};
+use candle_transformers::models::yolo::found::{self, Limits, Object};
+use candle_transformers::models::yolo::v3::{Config, YoloV3};
+use candle_transformers::models::yolo::v8::{self, Size, YoloV8};
 use candle_transformers::object_detection::Bbox;
 use image::{Rgb, RgbImage};
 
 use super::support::assert_close;
 use super::vision::{pictures, Made};
 use draw::Canvas;
-use yolo::found::{self, Limits, Object};
-use yolo::v3::{Config, YoloV3};
-use yolo::v8::{self, Size, YoloV8};
 
 #[path = "../../examples/detect/draw.rs"]
 mod draw;
-#[path = "../../examples/detect/yolo/mod.rs"]
-mod yolo;
 
 const PICTURE: [usize; 4] = [1, 3, 64, 96];
 

@@ -51,8 +51,16 @@ fn families() -> Vec<(&'static str, Value)> {
         typed("modernbert", modernbert_json()),
         typed("nomic_bert", nomic_json()),
         typed("jina_bert", jina_json()),
+        typed(
+            "jina_embeddings_v3",
+            with(
+                bert_json(),
+                json!({"type_vocab_size": 1, "pad_token_id": 1}),
+            ),
+        ),
         typed("deberta-v2", deberta_json()),
         typed("nvembed", nvembed_json()),
+        typed("eurobert", with(decoder_json(), json!({"pad_token_id": 0}))),
         typed("gemma3_text", embedding_gemma_json()),
         typed("mistral", decoder_json()),
         typed("qwen2", decoder_json()),
@@ -216,8 +224,10 @@ fn weights_are_found_with_and_without_their_prefix() -> Result<()> {
         ("roberta", "roberta"),
         ("xlm-roberta", "roberta"),
         ("nomic_bert", "nomic_bert"),
+        ("jina_embeddings_v3", "roberta"),
         ("deberta-v2", "deberta"),
         ("modernbert", "model"),
+        ("eurobert", "model"),
         ("gemma3_text", "model"),
         ("qwen3", "model"),
     ] {
@@ -318,6 +328,11 @@ fn what_is_no_encoder_is_refused() {
         json!({"model_type": "bert", "is_decoder": true}),
     );
     assert!(decoder.contains("is_decoder"), "{decoder}");
+    let rotary = typed(
+        xlm_roberta_json(),
+        json!({"model_type": "xlm-roberta", "position_embedding_type": "rotary"}),
+    );
+    assert!(rotary.contains("jina-embeddings-v3-hf"), "{rotary}");
     assert!(EncoderConfig::parse("[]").is_err());
 }
 

@@ -32,10 +32,13 @@ impl SimpleBackend for Made {
             [_] => 1.,
             _ => 0.4,
         };
-        numbers
-            .tensor(s.dims(), scale, &Device::Cpu)?
-            .to_dtype(dtype)?
-            .to_device(dev)
+        let made = numbers.tensor(s.dims(), scale, &Device::Cpu)?;
+        let made = match name.ends_with("running_var") {
+            // Variances are not negative.
+            true => (made.abs()? + 0.5)?,
+            false => made,
+        };
+        made.to_dtype(dtype)?.to_device(dev)
     }
 
     fn get_unchecked(&self, name: &str, _: DType, _: &Device) -> Result<Tensor> {

@@ -1,7 +1,7 @@
 use std::collections::BTreeSet;
 
 use candle_core::{test_device, DType, Device, Result, Tensor};
-use candle_transformers::generation::{GreedyToken, LogitsProcessor, Sampling};
+use candle_transformers::generation::{LogitsProcessor, NextToken, Sampling};
 
 use super::support::Numbers;
 
@@ -326,15 +326,15 @@ fn greedy_tokens_feed_the_next_step(device: &Device) -> Result<()> {
         assert_eq!((ids.dims(), ids.dtype()), (&[1, 1][..], DType::U32));
         next.index_select(&ids.flatten_all()?, 0)?.get(0)
     };
-    let mut token = GreedyToken::choose(&next.get(5)?)?;
+    let mut token = NextToken::choose(&next.get(5)?)?;
     let mut expected = 5;
     for _ in 0..40 {
-        let following = GreedyToken::choose(&forward(token.ids())?)?;
+        let following = NextToken::choose(&forward(token.ids())?)?;
         expected = (7 * expected + 3) % 31;
         assert_eq!(std::mem::replace(&mut token, following).wait()?, expected);
     }
     for logits in [next, Tensor::zeros(0, DType::F32, device)?] {
-        assert!(GreedyToken::choose(&logits).is_err());
+        assert!(NextToken::choose(&logits).is_err());
     }
     Ok(())
 }

@@ -52,6 +52,8 @@ const PARTS: &[(&str, &str)] = &[
     ("attn.c_attn", "attn_qkv"),
     ("attn.c_proj", "attn_output"),
     ("attn.out_proj", "attn_output"),
+    ("attention.dense", "attn_output"),
+    ("attention.query_key_value", "attn_qkv"),
     ("ffn.down_proj", "ffn_down"),
     ("ffn.up_proj", "ffn_up"),
     ("input_layernorm", "attn_norm"),
@@ -77,6 +79,8 @@ const PARTS: &[(&str, &str)] = &[
     ("self_attention.dense", "attn_output"),
     ("self_attention.query_key_value", "attn_qkv"),
     ("self_attn.k_layernorm", "attn_k_norm"),
+    ("self_attn.key_layernorm", "attn_k_norm"),
+    ("self_attn.query_layernorm", "attn_q_norm"),
     ("self_attn.k_norm", "attn_k_norm"),
     ("self_attn.k_proj", "attn_k"),
     ("self_attn.kv_a_layernorm", "attn_kv_a_norm"),
@@ -94,6 +98,9 @@ const PARTS: &[(&str, &str)] = &[
 
 /// Names outside of the layers.
 const OTHERS: &[(&str, &str)] = &[
+    ("embed_out", "output"),
+    ("gpt_neox.embed_in", "token_embd"),
+    ("gpt_neox.final_layer_norm", "output_norm"),
     ("lm_head", "output"),
     ("model.embed_tokens", "token_embd"),
     ("model.norm", "output_norm"),
@@ -107,7 +114,8 @@ const OTHERS: &[(&str, &str)] = &[
     ("transformer.wte", "token_embd"),
 ];
 
-const LAYERS: [&str; 4] = [
+const LAYERS: [&str; 5] = [
+    "gpt_neox.layers.",
     "model.layers.",
     "transformer.h.",
     "transformer.blocks.",
@@ -145,6 +153,12 @@ enum Converter {
     Sort(usize, usize, usize),
     /// OLMo 2's norms.
     PostNorms,
+    /// The norm before the MLP has the name of one after attention, and experts are joined.
+    PostNormsAndExperts,
+    /// Nemotron's norms.
+    PlusOne,
+    /// GPT-2's projections.
+    Transpose,
     /// The norms of heads as one tensor.
     StackNorms,
     /// DeepSeek: joined experts apart, and `kv_b` in two by heads and elements of a key that are not rotated, if given.
@@ -171,7 +185,9 @@ fn convert(tensors: &Tensors, converter: Converter) -> Result<Tensors> {
                 let sorted = [part(0, each)?, part(each, 1)?, part(each + 1, 1)?];
                 out.insert(renamed(name), Tensor::cat(&sorted, 0)?);
             }
-            Converter::PostNorms if name.contains("post_attention_layernorm") => {
+            Converter::PostNorms | Converter::PostNormsAndExperts
+                if name.contains("post_attention_layernorm") =>
+            {
                 let name = renamed(name).replace("ffn_norm", "post_attention_norm");
                 out.insert(name, tensor.clone());
             }
@@ -181,7 +197,15 @@ fn convert(tensors: &Tensors, converter: Converter) -> Result<Tensors> {
                 let all = stacked.entry(renamed(&format!("{stem}_norm.weight")));
                 all.or_default().insert(head, tensor.clone());
             }
-            Converter::DeepSeek(_) if name.contains("mlp.experts.") => {
+            Converter::PlusOne if name.ends_with("norm.weight") => {
+                out.insert(renamed(name), (tensor + 1.)?);
+            }
+            Converter::Transpose if tensor.rank() == 2 && name.contains(".c_") => {
+                out.insert(renamed(name), tensor.t()?.contiguous()?);
+            }
+            Converter::DeepSeek(_) | Converter::PostNormsAndExperts
+                if name.contains("mlp.experts.") =>
+            {
                 // `model.layers.1.mlp.experts.0.gate_proj.weight`
                 let parts: Vec<&str> = name.split('.').collect();
                 let part = parts[6].trim_end_matches("_proj");
@@ -190,7 +214,9 @@ fn convert(tensors: &Tensors, converter: Converter) -> Result<Tensors> {
                 let all = stacked.entry(name).or_default();
                 all.insert(expert, tensor.clone());
             }
-            Converter::DeepSeek(_) if name.contains("e_score_correction_bias") => {
+            Converter::DeepSeek(_) | Converter::PostNormsAndExperts
+                if name.contains("e_score_correction_bias") =>
+            {
                 let layer = name.split('.').nth(2).unwrap();
                 out.insert(format!("blk.{layer}.exp_probs_b.bias"), tensor.clone());
             }
@@ -222,6 +248,10 @@ fn n(count: u32) -> Value {
 
 fn f(number: f32) -> Value {
     Value::F32(number)
+}
+
+fn listed<const N: usize>(flags: [bool; N]) -> Value {
+    Value::Array(flags.map(Value::Bool).to_vec())
 }
 
 const LAYER_EPS: &str = "attention.layer_norm_epsilon";
@@ -358,6 +388,215 @@ fn families() -> Vec<Family> {
                 ("rope.freq_base", f(5e6)),
             ],
             Converter::Rename,
+        ),
+        (
+            "olmo3",
+            r#"{"model_type": "olmo3", "vocab_size": 61, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+                "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 512,
+                "sliding_window": 6, "layer_types": ["full_attention", "sliding_attention"], "rope_theta": 10000.0,
+                "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128}}"#,
+            "olmo2",
+            vec![
+                (RMS_EPS, f(1e-5)),
+                ("attention.sliding_window", n(6)),
+                ("attention.sliding_window_pattern", listed([false, true])),
+                ("rope.scaling.type", Value::String("yarn".into())),
+                ("rope.scaling.factor", f(4.)),
+                ("rope.scaling.original_context_length", n(128)),
+            ],
+            Converter::PostNorms,
+        ),
+        (
+            "exaone4 without windows",
+            r#"{"model_type": "exaone4", "vocab_size": 61, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+                "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 512}"#,
+            "exaone4",
+            vec![(RMS_EPS, f(1e-5))],
+            Converter::PostNorms,
+        ),
+        (
+            "exaone4",
+            r#"{"model_type": "exaone4", "vocab_size": 61, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+                "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 512,
+                "sliding_window": 6, "sliding_window_pattern": "LG"}"#,
+            "exaone4",
+            vec![
+                (RMS_EPS, f(1e-5)),
+                ("attention.sliding_window", n(6)),
+                ("attention.sliding_window_pattern", listed([true, false])),
+            ],
+            Converter::PostNorms,
+        ),
+        (
+            "command-r plus",
+            r#"{"model_type": "cohere", "vocab_size": 61, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+                "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 512, "use_qk_norm": true}"#,
+            "command-r",
+            vec![
+                (LAYER_EPS, f(1e-5)),
+                ("logit_scale", f(0.0625)),
+                ("rope.freq_base", f(5e5)),
+            ],
+            Converter::Rename,
+        ),
+        (
+            "cohere2",
+            r#"{"model_type": "cohere2", "vocab_size": 61, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+                "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 512, "sliding_window": 6,
+                "sliding_window_pattern": 2, "logit_scale": 0.25}"#,
+            "cohere2",
+            vec![
+                (LAYER_EPS, f(1e-5)),
+                ("logit_scale", f(0.25)),
+                ("attention.sliding_window", n(6)),
+                ("attention.sliding_window_pattern", n(2)),
+            ],
+            Converter::Rename,
+        ),
+        (
+            "gptneox",
+            r#"{"model_type": "gpt_neox", "vocab_size": 61, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+                "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 512, "rotary_pct": 0.5}"#,
+            "gptneox",
+            vec![
+                (LAYER_EPS, f(1e-5)),
+                ("attention.head_count_kv", n(4)),
+                ("rope.dimension_count", n(4)),
+                ("use_parallel_residual", Value::Bool(true)),
+            ],
+            Converter::Sort(4, 1, 8),
+        ),
+        (
+            "gptneox in sequence",
+            r#"{"model_type": "gpt_neox", "vocab_size": 61, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+                "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 512, "rotary_pct": 1.0,
+                "use_parallel_residual": false}"#,
+            "gptneox",
+            vec![
+                (LAYER_EPS, f(1e-5)),
+                ("attention.head_count_kv", n(4)),
+                ("use_parallel_residual", Value::Bool(false)),
+            ],
+            Converter::Sort(4, 1, 8),
+        ),
+        (
+            "gpt2",
+            r#"{"model_type": "gpt2", "vocab_size": 61, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 512}"#,
+            "gpt2",
+            vec![
+                (LAYER_EPS, f(1e-5)),
+                ("attention.head_count_kv", n(4)),
+                ("feed_forward_length", n(128)),
+            ],
+            Converter::Transpose,
+        ),
+        (
+            "nemotron",
+            r#"{"model_type": "nemotron", "vocab_size": 61, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+                "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 512}"#,
+            "nemotron",
+            vec![(LAYER_EPS, f(1e-5)), ("rope.dimension_count", n(4))],
+            Converter::PlusOne,
+        ),
+        (
+            "arcee",
+            r#"{"model_type": "arcee", "vocab_size": 61, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+                "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 512}"#,
+            "arcee",
+            vec![(RMS_EPS, f(1e-5))],
+            Converter::Permute(8),
+        ),
+        (
+            "seed_oss",
+            r#"{"model_type": "seed_oss", "vocab_size": 61, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+                "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 512, "head_dim": 16}"#,
+            "seed_oss",
+            vec![
+                (RMS_EPS, f(1e-6)),
+                ("attention.key_length", n(16)),
+                ("attention.value_length", n(16)),
+            ],
+            Converter::PostNorms,
+        ),
+        (
+            "ernie4_5",
+            r#"{"model_type": "ernie4_5", "vocab_size": 61, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+                "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 512, "head_dim": 16}"#,
+            "ernie4_5",
+            vec![
+                (RMS_EPS, f(1e-5)),
+                ("attention.key_length", n(16)),
+                ("attention.value_length", n(16)),
+                ("rope.freq_base", f(5e5)),
+            ],
+            Converter::Rename,
+        ),
+        (
+            "hunyuan-dense",
+            r#"{"model_type": "hunyuan_v1_dense", "vocab_size": 61, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+                "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 512,
+                "rope_scaling": {"type": "dynamic", "alpha": 50.0, "factor": 1.0}}"#,
+            "hunyuan-dense",
+            vec![
+                (RMS_EPS, f(1e-5)),
+                ("rope.freq_base", f(1e4 * 50f32.powf(8. / 6.))),
+            ],
+            Converter::Rename,
+        ),
+        (
+            "mistral3",
+            r#"{"model_type": "ministral3", "vocab_size": 61, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+                "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 512, "head_dim": 8,
+                "rope_parameters": {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "llama_4_scaling_beta": 0.1,
+                    "mscale": 1.0, "mscale_all_dim": 1.0, "original_max_position_embeddings": 8}}"#,
+            "mistral3",
+            vec![
+                (RMS_EPS, f(1e-5)),
+                ("rope.scaling.type", Value::String("yarn".into())),
+                ("rope.scaling.factor", f(4.)),
+                ("rope.scaling.original_context_length", n(8)),
+                ("rope.scaling.yarn_log_multiplier", f(1.)),
+                ("attention.temperature_scale", f(0.1)),
+            ],
+            Converter::Permute(8),
+        ),
+        (
+            "olmoe",
+            r#"{"model_type": "olmoe", "vocab_size": 61, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+                "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 512, "num_experts": 5,
+                "num_experts_per_tok": 2}"#,
+            "olmoe",
+            vec![
+                (RMS_EPS, f(1e-5)),
+                ("expert_count", n(5)),
+                ("expert_used_count", n(2)),
+            ],
+            Converter::DeepSeek(None),
+        ),
+        (
+            "glm4moe",
+            r#"{"model_type": "glm4_moe", "vocab_size": 61, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+                "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 512, "head_dim": 16,
+                "use_qk_norm": true, "attention_bias": true, "n_routed_experts": 6, "num_experts_per_tok": 2,
+                "moe_intermediate_size": 24, "routed_scaling_factor": 1.5}"#,
+            "glm4moe",
+            vec![
+                (RMS_EPS, f(1e-5)),
+                ("block_count", n(3)),
+                ("nextn_predict_layers", n(1)),
+                ("attention.key_length", n(16)),
+                ("attention.value_length", n(16)),
+                ("rope.dimension_count", n(8)),
+                ("leading_dense_block_count", n(1)),
+                ("expert_count", n(6)),
+                ("expert_used_count", n(2)),
+                ("expert_shared_count", n(1)),
+                ("expert_feed_forward_length", n(24)),
+                ("expert_weights_scale", f(1.5)),
+                ("expert_weights_norm", Value::Bool(true)),
+                ("expert_gating_func", n(2)),
+            ],
+            Converter::PostNormsAndExperts,
         ),
         (
             "deepseek2, V2 Lite in an old file",
@@ -731,7 +970,19 @@ fn values_that_do_not_fit_are_named() -> Result<()> {
             .to_string()
     };
     for (architecture, key, value, reason) in [
-        ("olmo2", "attention.sliding_window", n(4096), "OLMo 3"),
+        // The last of its families has windows.
+        (
+            "olmo2",
+            "attention.sliding_window_pattern",
+            listed([true, false, true]),
+            "3 values; there are 2 layers",
+        ),
+        (
+            "exaone4",
+            "attention.sliding_window_pattern",
+            Value::Array(vec![n(1), n(0)]),
+            "true and false",
+        ),
         ("deepseek2", "expert_gating_func", n(7), "sigmoid"),
         (
             "deepseek2",

@@ -7,11 +7,12 @@ use std::sync::Arc;
 use candle_core::distributed::{Communicator, LocalGroup};
 use candle_core::quantized::gguf_file::{self, MmapedContent, Value};
 use candle_core::quantized::{GgmlDType, QTensor};
-use candle_core::{bail, test_device, DType, Device, Result, Tensor, D};
+use candle_core::{bail, test_device, DType, Device, Result, Shape, Tensor, D};
 use candle_nn::var_builder::ShardedSafeTensors;
 use candle_transformers::auto;
 use candle_transformers::blocks::{
-    Decoder, DecoderSpec, FeedForwardSpec, GgufMetadata, GgufReader, MixerSpec, WeightSource,
+    Decoder, DecoderSpec, FeedForwardSpec, GgufMetadata, GgufReader, MixerSpec, QkNorm, Reading,
+    Wanted, WeightSource,
 };
 use candle_transformers::parallel::{groups, ParallelDecoder};
 
@@ -60,9 +61,12 @@ fn can_share(spec: &DecoderSpec, world: usize) -> bool {
         };
         let inner = match &layer.feed_forward {
             FeedForwardSpec::Gated(mlp) => mlp.inner,
-            FeedForwardSpec::Plain(mlp) => mlp.inner,
+            FeedForwardSpec::Plain(mlp) | FeedForwardSpec::Xielu(mlp) => mlp.inner,
             FeedForwardSpec::Experts(_) => return false,
         };
+        if spec.transposed || matches!(attention.qk_norm, Some(QkNorm::EachHead(_))) {
+            return false;
+        }
         let kv = attention.kv_heads;
         let repeated = world.is_multiple_of(kv);
         attention.heads % world == 0 && (kv % world == 0 || repeated) && inner % world == 0
@@ -113,6 +117,39 @@ fn every_family(device: &Device) -> Result<()> {
     Ok(())
 }
 test_device!(every_family);
+
+/// Weights of a language model beside encoders, under the names that Transformers 4 wrote.
+struct Beside(Made);
+
+impl WeightSource for Beside {
+    fn contains(&self, name: &str) -> bool {
+        name.starts_with("language_model.")
+    }
+
+    fn shape(&self, name: &str) -> Option<Shape> {
+        self.0.shape(name)
+    }
+
+    fn read<'a>(&'a mut self, wanted: Wanted<'a>) -> Reading<'a> {
+        assert!(self.contains(wanted.name), "{}", wanted.name);
+        self.0.read(wanted)
+    }
+}
+
+/// The parts of ranks have the names that the file has, not those that the specification names first.
+#[test]
+fn language_models_beside_encoders() -> Result<()> {
+    let config = r#"{"model_type": "mistral3", "vision_config": {}, "text_config": {"hidden_size": 32, "intermediate_size": 48,
+        "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 64, "max_position_embeddings": 512}}"#;
+    let spec = auto::config_spec(config)?;
+    let source = || Ok(Beside(Made(DType::F32, Device::Cpu)));
+    let ids = token_ids(1, 9, VOCAB, &Device::Cpu)?;
+    let one = Decoder::load(spec.clone(), &mut source()?, DType::F32, &Device::Cpu)?;
+    let one = in_pieces(&one, &ids, &[9], &mut one.new_state())?;
+    let two = launch(&spec, 2, &Device::Cpu, source)?;
+    assert_close(&in_pieces_over_ranks(&two, &ids, &[9])?, &one, TOLERANCE);
+    Ok(())
+}
 
 /// 32 greedy steps choose the same tokens, with ranks that have heads of keys and with ranks that share them.
 fn greedy_tokens(device: &Device) -> Result<()> {

@@ -60,7 +60,8 @@ fn bad_files() -> Result<()> {
         ),
         (
             |f| f.set("llama.block_count", Value::U32(2_000_000_000)),
-            &["2000000000 layers", "4096"],
+            // Before anything is made for each of them.
+            &["llama.block_count", "2000000000 layers", "4096"],
         ),
         (
             |f| f.set("llama.rope.freq_base", Value::F32(f32::NAN)),

@@ -3,33 +3,43 @@
 
 use std::collections::HashMap;
 
-use candle_core::{DType, Device, Module, Result, Tensor};
+use candle_core::{test_device, DType, Device, Module, Result, Tensor};
 use candle_nn::VarBuilder;
 use candle_transformers::auto::config_spec;
 use candle_transformers::blocks::{CausalLm, Decoder};
 use candle_transformers::embed::EncoderConfig;
+use candle_transformers::lora;
 use candle_transformers::models as m;
+use candle_transformers::rerank::{self, Answers, Pair, RerankerConfig, Scale};
 use serde::de::DeserializeOwned;
 use serde::Deserialize;
 use serde_json::{json, Value};
 
 /// The token ids, then a case a line.
-const CASES: &str = include_str!("../transformers/cases.json");
+pub(super) const CASES: &str = include_str!("../transformers/cases.json");
 
 /// All modules are f32 here and there; what differs is the order of sums.
 const TOLERANCE: f32 = 2e-4;
 
 #[derive(Deserialize)]
-struct Case {
-    name: String,
+pub(super) struct Case {
+    pub(super) name: String,
     kind: String,
     config: Value,
     weights: HashMap<String, Vec<usize>>,
-    expected: HashMap<String, Vec<f32>>,
+    pub(super) expected: HashMap<String, Vec<f32>>,
+    adapter: Option<AdapterCase>,
+}
+
+/// An adapter of peft: its configuration, and shapes by name.
+#[derive(Deserialize)]
+struct AdapterCase {
+    config: Value,
+    weights: HashMap<String, Vec<usize>>,
 }
 
 /// Numbers in -1..1: FNV-1a of the name and MurmurHash3's finaliser.
-fn numbers(name: &str, count: usize) -> Vec<f32> {
+pub(super) fn numbers(name: &str, count: usize) -> Vec<f32> {
     let seed = name.bytes().fold(2166136261u32, |seed, byte| {
         (seed ^ u32::from(byte)).wrapping_mul(16777619)
     });
@@ -45,7 +55,7 @@ fn numbers(name: &str, count: usize) -> Vec<f32> {
     (0..count as u32).map(number).collect()
 }
 
-fn weight(name: &str, shape: &[usize]) -> Result<Tensor> {
+pub fn weight(name: &str, shape: &[usize]) -> Result<Tensor> {
     let (by, from) = match name {
         _ if name.ends_with("running_var") => (0.25, 0.75),
         _ if name.ends_with("bias") || name.ends_with("running_mean") => (0.2, 0.),
@@ -68,7 +78,7 @@ fn rows(xs: &Tensor, rows: &[u32]) -> Result<Tensor> {
 }
 
 impl Case {
-    fn vb(&self, device: &Device) -> Result<VarBuilder<'static>> {
+    pub(super) fn vb(&self, device: &Device) -> Result<VarBuilder<'static>> {
         let weights = self.weights.iter().map(|(name, shape)| {
             let mut value = weight(name, shape)?;
             // No norms keep the sizes of these networks' vectors.
@@ -82,7 +92,7 @@ impl Case {
         Ok(VarBuilder::from_tensors(weights, DType::F32, device))
     }
 
-    fn config<T: DeserializeOwned>(&self) -> T {
+    pub(super) fn config<T: DeserializeOwned>(&self) -> T {
         serde_json::from_value(self.config.clone())
             .unwrap_or_else(|err| panic!("{}: {err}", self.name))
     }
@@ -114,12 +124,40 @@ impl Case {
                     self.name
                 );
             }
+            "lora" => {
+                let adapter = self.adapter.as_ref().expect("an adapter");
+                let tensors = adapter.weights.iter();
+                let tensors = tensors.map(|(name, shape)| Ok((name.clone(), weight(name, shape)?)));
+                let config = adapter.config.to_string();
+                let adapter =
+                    lora::Adapter::new(&self.name, &config, tensors.collect::<Result<_>>()?)?;
+                let (spec, mut source) = (config_spec(&self.config.to_string())?, vb);
+                let plan = lora::Plan::new(&spec, &mut source, &[adapter])?;
+                let decoder = Decoder::load(spec, &mut plan.over(&mut source), DType::F32, device)?;
+                let logits = CausalLm::new(decoder).forward(&tensor, 0)?.logits()?;
+                results.insert("logits", rows(&logits, &[5, last as u32])?);
+            }
             "embed" => {
                 let encoder = EncoderConfig::parse(&self.config.to_string())?.load(vb)?;
                 // The last two tokens are padding.
                 let seen: Vec<u32> = (0..t).map(|i| u32::from(i < t - 2)).collect();
                 let hidden = encoder.forward(&tensor, &Tensor::new(seen, device)?.unsqueeze(0)?)?;
                 results.insert("hidden", rows(&hidden, &[0, 5, t as u32 - 3])?);
+            }
+            "rerank" => {
+                let config = RerankerConfig::parse(&self.config.to_string())?;
+                let reranker = config.with_answers(Answers { yes: 7, no: 11 }).load(vb)?;
+                let pair = |ids: &[u32], query: usize| Pair {
+                    ids: ids.to_vec(),
+                    types: (0..ids.len()).map(|i| u32::from(i >= query)).collect(),
+                };
+                // Two of them in a batch, the second filled up with padding.
+                let pairs = [pair(ids, 5), pair(&[9, 4, 30, 6, 11, 17, 8], 2)];
+                let options = rerank::Options {
+                    scale: Scale::Identity,
+                    batch: 2,
+                };
+                results.insert("logits", reranker.scores(&pairs, &options)?);
             }
             "marian" => {
                 let mut model = m::marian::MTModel::new(&self.config(), vb)?;
@@ -295,6 +333,8 @@ impl Case {
                 results.insert("encoded", encoded);
                 results.insert("logits", rows(&logits, &[2])?);
             }
+            "moonshine" => results = super::moonshine::run(&self.config(), vb, device)?,
+            "parakeet" => results = super::parakeet::run(&self.config(), vb, device)?,
             "clip" => {
                 use m::clip::{text_model, vision_model, ClipConfig, ClipModel};
                 let activation = |part: &str| -> text_model::Activation {
@@ -341,8 +381,8 @@ impl Case {
     }
 }
 
-/// All cases, and each that differs by its name.
-fn agrees(device: &Device) -> Result<()> {
+/// The cases that `wanted` selects by their names, and each that differs by more than a share of its largest number.
+fn agree(device: &Device, tolerance: f32, wanted: fn(&str) -> bool) -> Result<()> {
     #[derive(Deserialize)]
     struct Head {
         ids: Vec<u32>,
@@ -351,9 +391,13 @@ fn agrees(device: &Device) -> Result<()> {
     let Some(Ok(Head { ids })) = lines.next().map(serde_json::from_str) else {
         panic!("cases.json: the first line has no ids")
     };
-    let mut wrong = Vec::new();
+    let (mut wrong, mut ran) = (Vec::new(), 0);
     for line in lines {
         let case: Case = serde_json::from_str(line).expect("a case");
+        if !wanted(&case.name) {
+            continue;
+        }
+        ran += 1;
         let results = match case.run(&ids, device) {
             Ok(results) => results,
             Err(err) => {
@@ -369,12 +413,13 @@ fn agrees(device: &Device) -> Result<()> {
             let difference = pairs.fold(0f32, |max, (a, b)| max.max((a - b).abs()));
             // NaN is no number below the bound.
             let near =
-                difference < TOLERANCE * largest.max(1.) && found.iter().all(|v| v.is_finite());
+                difference < tolerance * largest.max(1.) && found.iter().all(|v| v.is_finite());
             if !near {
                 wrong.push(format!("{} {name}: {difference} of {largest}", case.name));
             }
         }
     }
+    assert!(ran > 0, "no case has this name");
     assert!(
         wrong.is_empty(),
         "{} differ:\n{}",
@@ -386,8 +431,20 @@ fn agrees(device: &Device) -> Result<()> {
 
 #[test]
 fn agrees_on_the_cpu() -> Result<()> {
-    agrees(&Device::Cpu)
+    agree(&Device::Cpu, TOLERANCE, |_| true)
 }
+
+fn rerankers_agree(device: &Device) -> Result<()> {
+    agree(device, 1e-4, |name| name.starts_with("rerank-"))
+}
+test_device!(rerankers_agree);
+
+fn new_encoders_agree(device: &Device) -> Result<()> {
+    agree(device, 1e-4, |name| {
+        name.starts_with("embed-eurobert") || name.starts_with("embed-jina")
+    })
+}
+test_device!(new_encoders_agree);
 
 /// Sequences that share a state end where the rotation of the whole sequence changes: they agree with one alone before, and a step past it is
 /// an error.

@@ -443,16 +443,21 @@ fn names_of_transformers(device: &Device) -> Result<()> {
             device,
         ))?(&picture)?;
         assert_close(&found, &wanted, 0.);
-        // A weight that is not there has the name of the file.
-        let lacking = renamed
-            .keys()
-            .find(|name| name.starts_with(part))
-            .unwrap()
-            .clone();
-        renamed.remove(&lacking);
-        let vb = VarBuilder::from_tensors(renamed, DType::F32, device);
-        let err = load(vb).err().expect("a weight is missing").to_string();
-        assert!(err.contains(&lacking), "{err}: {lacking}");
+        // A weight that is not there has the name of the file. Those of ConvNeXt that say which version a file is may be missing.
+        let required = |name: &&String| {
+            name.starts_with(part)
+                && !name.contains("grn.weight")
+                && !name.contains("layer_scale_parameter")
+        };
+        for lacking in renamed.keys().filter(required) {
+            let mut others = renamed.clone();
+            others.remove(lacking);
+            let vb = VarBuilder::from_tensors(others, DType::F32, device);
+            let Err(err) = load(vb) else {
+                panic!("{lacking} was not missed")
+            };
+            assert!(err.to_string().contains(lacking), "{err}: {lacking}");
+        }
     }
     // facebook/dinov2-small has no head: the features are the result.
     let kept = Arc::default();

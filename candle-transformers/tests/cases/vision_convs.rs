@@ -1,8 +1,10 @@
 //! Networks of convolutions, with the checks of all models of pictures.
 
+use std::collections::HashMap;
+
 use candle_core::{test_device, DType, Device, Module, ModuleT, Result, Tensor};
-use candle_nn::VarBuilder;
-use candle_transformers::models::efficientnet::{EfficientNet, MBConvConfig};
+use candle_nn::{VarBuilder, VarMap};
+use candle_transformers::models::efficientnet::{EfficientNet, EfficientNetLite, MBConvConfig};
 use candle_transformers::models::{
     convmixer, convnext, efficientvit, fastvit, mobilenetv4, mobileone, vgg,
 };
@@ -122,6 +124,67 @@ fn efficientnet_b0(device: &Device) -> Result<()> {
     Ok(())
 }
 test_device!(efficientnet_b0);
+
+/// By the names of either kind of file, and what is another model says so.
+fn efficientnet_lite0(device: &Device) -> Result<()> {
+    for without in ["never", "_conv_stem"] {
+        let load = |dtype| -> Result<Forward> {
+            let vb = with_gain(1.7, without, false, dtype, device);
+            Ok(module(EfficientNetLite::lite0(vb, 10)?))
+        };
+        check_of(device, load, [3, 48, 33], &[])?;
+    }
+    let err = EfficientNetLite::lite0(weights_without("conv_stem", DType::F32, device), 10);
+    let err = err.expect_err("there is no first layer").to_string();
+    assert!(err.contains("_conv_stem.weight"), "{err}");
+    Ok(())
+}
+test_device!(efficientnet_lite0);
+
+/// timm's names, which a map of variables gets, as the first ports have them.
+fn as_first_ports(name: &str) -> String {
+    const BLOCKS: [usize; 7] = [1, 2, 2, 3, 3, 4, 1];
+    let parts: Vec<&str> = name.split('.').collect();
+    match parts.as_slice() {
+        ["classifier", end] => format!("_fc.{end}"),
+        ["bn1", end] => format!("_bn0.{end}"),
+        ["bn2", end] => format!("_bn1.{end}"),
+        ["blocks", stage, i, layer, end] => {
+            let [stage, i] = [stage, i].map(|number| number.parse::<usize>().unwrap());
+            let all = BLOCKS[..stage].iter().sum::<usize>() + i;
+            let layer = match (*layer, stage) {
+                ("conv_pw", 0) | ("conv_pwl", _) => "_project_conv",
+                ("conv_pw", _) => "_expand_conv",
+                ("conv_dw", _) => "_depthwise_conv",
+                ("bn1", 0) | ("bn2", 1..) => "_bn1",
+                ("bn1", _) => "_bn0",
+                ("bn2", _) | ("bn3", _) => "_bn2",
+                other => panic!("{other:?}"),
+            };
+            format!("_blocks.{all}.{layer}.{end}")
+        }
+        _ => format!("_{name}"),
+    }
+}
+
+/// Both kinds of names are those of one network: the same weights give the same logits.
+#[test]
+fn efficientnet_lite0_names() -> Result<()> {
+    let device = Device::Cpu;
+    let map = VarMap::new();
+    let vb = VarBuilder::from_varmap(&map, DType::F32, &device);
+    let pictures = pictures([2, 3, 32, 40], &device)?;
+    let expected = EfficientNetLite::lite0(vb, 10)?.forward(&pictures)?;
+    let tensors = map.data().lock().unwrap().clone().into_iter();
+    let tensors: HashMap<_, _> = tensors
+        .map(|(name, var)| (as_first_ports(&name), var.as_tensor().detach()))
+        .collect();
+    assert!(tensors.contains_key("_blocks.15._project_conv.weight"));
+    let vb = VarBuilder::from_tensors(tensors, DType::F32, &device);
+    let found = EfficientNetLite::lite0(vb, 10)?.forward(&pictures)?;
+    assert_close(&found, &expected, 1e-4);
+    Ok(())
+}
 
 /// A stage is as deep and wide as the paper's numbers say.
 #[test]

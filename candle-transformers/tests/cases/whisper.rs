@@ -418,6 +418,17 @@ fn a_listener_can_stop_it() -> Result<()> {
     let mut whisper = Transcriber::new(model, vocabulary, Options::default())?;
     let stopped = whisper.transcribe(&noise(40_000), |_| candle_core::bail!("enough"));
     assert_error(stopped, &["enough"]);
+    // Between segments, too: after each token.
+    let mut asked = 0;
+    let go_on = || match asked {
+        3 => candle_core::bail!("nobody is there"),
+        _ => {
+            asked += 1;
+            Ok(())
+        }
+    };
+    let stopped = whisper.transcribe_while(&noise(40_000), go_on, |_| Ok(()));
+    assert_error(stopped, &["nobody is there"]);
     assert_error(
         whisper.transcribe(&[0., f32::NAN], |_| Ok(())),
         &["sample 1 is NaN"],

@@ -1,10 +1,11 @@
 """Writes cases.json: tiny models, what Transformers 5.17 writes of them, and what it computes, for tests/cases/transformers.rs.
 
-usage: generate.py, with torch, transformers and safetensors installed.
+usage: generate.py [part of a name[,part...]], with torch, transformers and safetensors installed, timm for networks of pictures, and peft for LoRA. Cases that are
+not asked for stay as they are.
 
 Weights come from a rule that the test repeats, so that only names and shapes are stored.
 """
-import json, os, tempfile
+import json, os, sys, tempfile
 import numpy as np
 import torch
 from safetensors.numpy import load_file, save_file
@@ -69,10 +70,16 @@ def rounded(x):
 
 
 CASES, FAILED = [], []
+PARTS = sys.argv[1].split(",") if len(sys.argv) > 1 else None
+
+
+def wanted(name):
+    return PARTS is None or any(part in name for part in PARTS)
 
 
 def case(name, kind, model, compute, config=None, keep=()):
     """`model` makes it. A case that fails does not hold up the others; the script ends with an error then."""
+    if not wanted(name): return
     try:
         with tempfile.TemporaryDirectory() as folder:
             model, weights = ruled(model(), folder)
@@ -89,7 +96,7 @@ def case(name, kind, model, compute, config=None, keep=()):
 IDS = [(7 * i + 3) % VOCAB for i in range(T)]
 
 
-def causal(name, model_type, edit=None, **kw):
+def causal(name, model_type, edit=None, keep=(), **kw):
     fields = dict(vocab_size=VOCAB, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2,
                   num_key_value_heads=1, max_position_embeddings=64, bos_token_id=1, eos_token_id=2, pad_token_id=0)
     fields.update(kw)
@@ -97,7 +104,7 @@ def causal(name, model_type, edit=None, **kw):
     config = CONFIG_MAPPING[model_type](**{k: v for k, v in fields.items() if v is not None or k in nulls})
     ids = torch.tensor([IDS])
     case(name, "causal", lambda: AutoModelForCausalLM.from_config(config, attn_implementation="eager"),
-         lambda m: {"logits": m(input_ids=ids, use_cache=False).logits[0, [5, T - 1]]})
+         lambda m: {"logits": m(input_ids=ids, use_cache=False).logits[0, [5, T - 1]]}, keep=keep)
 
 
 ROPE = lambda kind, **kw: dict(rope_type=kind, rope_theta=10000.0, **kw)
@@ -167,6 +174,42 @@ def hear(m):
     out = m(input_features=pixels(1, 8, 12), decoder_input_ids=torch.tensor([[3, 5, 9]]))
     return {"encoded": out.encoder_last_hidden_state, "logits": out.logits[0, -1]}
 case("whisper", "whisper", lambda: transformers.WhisperForConditionalGeneration(CONFIG_MAPPING["whisper"](**WH)), hear)
+# Samples of the sound are the pixels. `steps` are the logits of all tokens, `greedy` what generate() makes of the sound.
+MS = dict(vocab_size=VOCAB, intermediate_size=24, encoder_num_hidden_layers=2, decoder_num_hidden_layers=2, encoder_num_attention_heads=2,
+          decoder_num_attention_heads=2, max_position_embeddings=24, bos_token_id=1, eos_token_id=2, decoder_start_token_id=1)
+def listen(m):
+    sound = pixels(1, 3000)
+    out = m(input_values=sound, decoder_input_ids=torch.tensor([[1, 5, 9, 30, 7]]))
+    text = m.generate(input_values=sound, max_new_tokens=8, do_sample=False)
+    return {"encoded": out.encoder_last_hidden_state, "steps": out.logits, "greedy": text.float()}
+# Of 12 elements of a head 10 are rotated, of 8 four, and all 8 with angles for 7.
+for name, more in (("moonshine", dict(hidden_size=24, pad_head_dim_to_multiple_of=8)),
+                   ("moonshine-part", dict(hidden_size=16, partial_rotary_factor=0.62, encoder_hidden_act="relu")),
+                   ("moonshine-odd", dict(hidden_size=16))):
+    case(name, "moonshine", lambda: transformers.MoonshineForConditionalGeneration(CONFIG_MAPPING["moonshine"](**MS, **more)), listen,
+         keep=("eos_token_id",))
+# From the sound on, as its processor makes the features, whose last frame is padding. The filters come from Transformers' own function in
+# place of librosa's, which need not be installed.
+def mel_bands(bands):
+    from transformers.audio_utils import mel_filter_bank
+    from transformers.models.parakeet.feature_extraction_parakeet import ParakeetFeatureExtractor
+    made = ParakeetFeatureExtractor.__new__(ParakeetFeatureExtractor)
+    transformers.SequenceFeatureExtractor.__init__(made, feature_size=bands, sampling_rate=16000, padding_value=0.0)
+    made.hop_length, made.n_fft, made.win_length, made.preemphasis, made.return_attention_mask = 160, 512, 400, 0.97, True
+    filters = mel_filter_bank(257, bands, 0.0, 8000.0, 16000, norm="slaney", mel_scale="slaney")
+    made.mel_filters = torch.from_numpy(filters.T.copy()).float()
+    return made
+def spell(m):
+    sound = pixels(6500).numpy()
+    given = mel_bands(16)(sound, sampling_rate=16000, return_tensors="pt")
+    # Without the mask: eager attention makes NaN of a vector that is padding.
+    features = given["input_features"][:, :int(given["attention_mask"].sum())]
+    return {"features": features[0, [0, 21, 39]], "logits": m(input_features=features).logits}
+PK = dict(hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24, conv_kernel_size=5, subsampling_conv_channels=4,
+          num_mel_bins=16)
+for name, more in (("parakeet", {}), ("parakeet-bare", dict(attention_bias=False, convolution_bias=False, scale_input=False))):
+    case(name, "parakeet", lambda: transformers.ParakeetForCTC(CONFIG_MAPPING["parakeet_ctc"](vocab_size=VOCAB, pad_token_id=31,
+         encoder_config=dict(PK, **more))), spell, keep=("pad_token_id",))
 TV = dict(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=24, projection_dim=8)
 for act in ("quick_gelu", "gelu"):
     config = CONFIG_MAPPING["clip"](projection_dim=8, text_config=dict(TV, vocab_size=VOCAB, max_position_embeddings=T, hidden_act=act, bos_token_id=1, eos_token_id=31, pad_token_id=0),
@@ -240,6 +283,53 @@ for name, family, more in (
                                                rope_parameters=ROPE("default", partial_rotary_factor=0.5)))):
     causal(name, family, **more)
 
+# Families that Candle lacks.
+GPT2 = dict(n_positions=64, n_embd=16, n_layer=2, n_head=2, hidden_size=NO, num_hidden_layers=NO, num_attention_heads=NO,
+            num_key_value_heads=NO, intermediate_size=NO, max_position_embeddings=NO)
+EXPERTS = dict(num_experts=4, num_experts_per_tok=2)
+SOME = dict(num_local_experts=4, num_experts_per_tok=2)
+for name, family, more in (
+        ("olmo3", "olmo3", dict(num_hidden_layers=4, sliding_window=4, rope_parameters=dict(
+            full_attention=ROPE("yarn", factor=4.0, original_max_position_embeddings=8), sliding_attention=ROPE("default")))),
+        ("glm", "glm", dict(head_dim=8)),
+        ("exaone4", "exaone4", dict(sliding_window=4, num_hidden_layers=4)),
+        ("exaone4-no-window", "exaone4", dict(sliding_window=NO, layer_types=["full_attention"] * 2, tie_word_embeddings=True)),
+        ("cohere", "cohere", dict(logit_scale=0.3)),
+        ("cohere-qk_norm", "cohere", dict(use_qk_norm=True, attention_bias=True, tie_word_embeddings=False)),
+        ("cohere2", "cohere2", dict(logit_scale=0.25, sliding_window=4, num_hidden_layers=4)),
+        ("gpt_neox", "gpt_neox", dict(num_key_value_heads=NO)),
+        ("gpt_neox-sequential", "gpt_neox", dict(num_key_value_heads=NO, use_parallel_residual=False, hidden_act="gelu_fast",
+                                                 rope_parameters=ROPE("default", partial_rotary_factor=0.5))),
+        ("arcee", "arcee", dict(mlp_bias=True)),
+        ("seed_oss", "seed_oss", dict(head_dim=12)),
+        ("ernie4_5", "ernie4_5", dict(head_dim=8, use_bias=True)),
+        ("nemotron", "nemotron", dict(mlp_bias=True, rope_parameters=ROPE("default", partial_rotary_factor=0.5))),
+        ("apertus", "apertus", dict(rope_parameters=ROPE("llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+                                                         original_max_position_embeddings=16), dtype="float32")),
+        ("hunyuan_v1_dense", "hunyuan_v1_dense", dict(head_dim=8, rope_parameters=ROPE("dynamic", alpha=50.0, factor=1.0))),
+        ("ministral", "ministral", dict(head_dim=12, sliding_window=4, layer_types=["sliding_attention", "full_attention"])),
+        ("ministral3", "ministral3", dict(head_dim=8, rope_parameters=ROPE("yarn", type="yarn", factor=4.0, llama_4_scaling_beta=0.5,
+                                                                           original_max_position_embeddings=4))),
+        ("gpt2", "gpt2", GPT2),
+        ("gpt2-by-layer", "gpt2", dict(GPT2, scale_attn_by_inverse_layer_idx=True, tie_word_embeddings=False)),
+        ("olmoe", "olmoe", EXPERTS),
+        ("granitemoe", "granitemoe", dict(SOME, attention_multiplier=0.1, residual_multiplier=0.3, logits_scaling=4.0)),
+        ("granitemoeshared", "granitemoeshared", dict(SOME, shared_intermediate_size=12, embedding_multiplier=6.0)),
+        ("phimoe", "phimoe", dict(SOME, sliding_window=NO, lm_head_bias=True, attention_bias=True, router_jitter_noise=0.3,
+                                 keep=("router_jitter_noise",))),
+        ("glm4_moe", "glm4_moe", dict(GROUPS, head_dim=8, use_qk_norm=True, attention_bias=True, moe_intermediate_size=8,
+                                      n_routed_experts=4, num_experts_per_tok=1, first_k_dense_replace=1)),
+        ("lfm2_moe", "lfm2_moe", dict(EXPERTS, moe_intermediate_size=8, num_dense_layers=1, conv_L_cache=3, layer_types=["conv", "full_attention"])),
+        ("falcon_h1", "falcon_h1", dict(mamba_d_ssm=24, mamba_n_heads=6, mamba_d_head=4, mamba_d_state=4, mamba_n_groups=2, mamba_d_conv=4,
+                                        mamba_chunk_size=4, embedding_multiplier=3.0, lm_head_multiplier=0.3, mlp_multipliers=[0.8, 0.6],
+                                        key_multiplier=0.4, attention_out_multiplier=0.7, attention_in_multiplier=1.3,
+                                        ssm_multipliers=[0.35, 0.25, 0.18, 0.5, 0.31], ssm_in_multiplier=1.25, ssm_out_multiplier=0.24)),
+        ("qwen3_next", "qwen3_next", dict(LINEAR, shared_expert_intermediate_size=8, **MOE2,
+                                          rope_parameters=ROPE("default", partial_rotary_factor=0.5))),
+        ("qwen3_next-dense", "qwen3_next", dict(LINEAR, shared_expert_intermediate_size=8, mlp_only_layers=[0], norm_topk_prob=False, **MOE2,
+                                                rope_parameters=ROPE("default", partial_rotary_factor=0.5)))):
+    causal(name, family, **more)
+
 # Encoders of text, as `embed` reads them. The mask hides the last two tokens.
 def embed(name, family, **kw):
     fields = dict(vocab_size=VOCAB, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24,
@@ -273,6 +363,49 @@ for name, family, more in (
         ("embed-gemma3_text", "gemma3_text", dict(HEADS, use_bidirectional_attention=True, sliding_window=4, head_dim=8,
                                                   layer_types=["sliding_attention", "full_attention"]))):
     embed(name, family, **more)
+
+EURO = dict(HEADS, num_key_value_heads=1, num_attention_heads=4, rope_parameters=ROPE("default"))
+embed("embed-eurobert", "eurobert", **EURO)
+embed("embed-eurobert-biases", "eurobert", **dict(EURO, attention_bias=True, mlp_bias=True, hidden_act="gelu"))
+embed("embed-jina_embeddings_v3", "jina_embeddings_v3", type_vocab_size=1, pad_token_id=1, rope_parameters=ROPE("default"))
+
+# Rerankers: two pairs in a batch, of which the second is filled up. Its document begins earlier.
+def rerank(name, family, segments=False, **kw):
+    fields = dict(vocab_size=VOCAB, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24,
+                  max_position_embeddings=32, pad_token_id=0, num_labels=1)
+    fields.update(kw)
+    config = CONFIG_MAPPING[family](**{k: v for k, v in fields.items() if v is not None})
+    short = [9, 4, 30, 6, 11, 17, 8]
+    ids = torch.tensor([IDS, short + [config.pad_token_id] * (T - len(short))])
+    given = dict(input_ids=ids, attention_mask=torch.tensor([[1] * T, [1] * len(short) + [0] * (T - len(short))]))
+    if segments:
+        given["token_type_ids"] = torch.tensor([[0] * 5 + [1] * 7, [0] * 2 + [1] * 5 + [0] * 5])
+    case(name, "rerank", lambda: transformers.AutoModelForSequenceClassification.from_config(config, attn_implementation="eager"),
+         lambda m: {"logits": m(**given).logits[:, 0]}, keep=("architectures", "pad_token_id", "id2label"))
+
+MODERN = dict(local_attention=4, num_hidden_layers=4, cls_token_id=1, sep_token_id=2, bos_token_id=1, eos_token_id=2)
+for name, family, more in (
+        ("rerank-bert", "bert", dict(segments=True)),
+        ("rerank-distilbert", "distilbert", dict(dim=16, n_layers=2, n_heads=2, hidden_dim=24, hidden_size=NO, num_hidden_layers=NO,
+                                                 num_attention_heads=NO, intermediate_size=NO)),
+        ("rerank-roberta", "roberta", dict(type_vocab_size=1, pad_token_id=1)),
+        ("rerank-xlm-roberta", "xlm-roberta", dict(type_vocab_size=1, pad_token_id=1)),
+        ("rerank-modernbert", "modernbert", dict(MODERN, classifier_pooling="cls")),
+        ("rerank-modernbert-mean", "modernbert", dict(MODERN, classifier_pooling="mean", classifier_bias=True, classifier_activation="silu",
+                                                      norm_eps=1e-3)),
+        ("rerank-deberta-v2", "deberta-v2", dict(APART, segments=True, type_vocab_size=2)),
+        ("rerank-eurobert", "eurobert", dict(EURO, classifier_pooling="late")),
+        ("rerank-eurobert-mean", "eurobert", dict(EURO, classifier_pooling="mean")),
+        ("rerank-eurobert-bos", "eurobert", dict(EURO, classifier_pooling="bos"))):
+    rerank(name, family, **more)
+# A language model that answers whether a document meets the query: what the token 7 (yes) is ahead of the token 11 (no) at the end.
+for name, tied in (("rerank-qwen3", True), ("rerank-qwen3-untied", False)):
+    config = CONFIG_MAPPING["qwen3"](vocab_size=VOCAB, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1,
+                                     head_dim=8, intermediate_size=24, max_position_embeddings=32, tie_word_embeddings=tied)
+    def answer(m):
+        ends = [m(input_ids=torch.tensor([ids])).logits[0, -1] for ids in (IDS, [9, 4, 30, 6, 11, 17, 8])]
+        return {"logits": torch.stack([end[7] - end[11] for end in ends])}
+    case(name, "rerank", lambda: AutoModelForCausalLM.from_config(config, attn_implementation="eager"), answer, keep=("architectures",))
 
 # Models of two parts.
 MARIAN = dict(vocab_size=VOCAB, d_model=16, encoder_layers=2, decoder_layers=1, encoder_attention_heads=2, decoder_attention_heads=1,
@@ -332,6 +465,7 @@ case("paligemma", "paligemma", lambda: transformers.PaliGemmaForConditionalGener
 # Networks of pictures by timm, under the names of its models. Layers follow each other without norms that would scale their inputs, so
 # weights are as large as their number of inputs allows.
 def network(name, size, make, compute):
+    if not wanted(name): return
     try:
         model = make().eval()
         made = {k: v for k, v in model.state_dict().items() if v.is_floating_point()}
@@ -349,11 +483,10 @@ def network(name, size, make, compute):
         FAILED.append(name)
         print("failed:", name, type(err).__name__, str(err)[:300])
 
-import timm
 for name, size in (("resnet18", 64), ("resnet50", 64), ("convnext_atto", 64), ("convnextv2_atto", 64), ("mobilenetv4_conv_small", 64),
                    ("mobilenetv4_hybrid_medium", 64), ("fastvit_t8", 64), ("efficientvit_m0", 224), ("repvgg_a0", 64), ("mobileone_s0", 64),
                    ("hiera_tiny_224", 224)):
-    network(name, size, lambda: timm.create_model(name, num_classes=10), lambda m, x: m(x))
+    network(name, size, lambda: __import__("timm").create_model(name, num_classes=10), lambda m, x: m(x))
 # The same, and DINOv2, under Transformers' names. DINOv2's class token and the mean of its patches, of a picture of another size.
 TEN = dict(id2label={i: str(i) for i in range(10)})
 network("resnet18-transformers", 64, lambda: transformers.ResNetForImageClassification(CONFIG_MAPPING["resnet"](
@@ -369,6 +502,54 @@ def features(m, x):
 network("dinov2-transformers", 70, lambda: transformers.Dinov2Model(CONFIG_MAPPING["dinov2"](
     hidden_size=32, num_hidden_layers=2, num_attention_heads=2, image_size=518, patch_size=14)), features)
 
+# Adapters of peft, whose tensors follow the rule too. They are read again from their folder, as they are there.
+def lora(name, model_type, more=None, **adapter):
+    name = "lora-" + name
+    if not wanted(name): return
+    import peft
+    fields = dict(vocab_size=VOCAB, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2,
+                  num_key_value_heads=1, max_position_embeddings=64, bos_token_id=1, eos_token_id=2, pad_token_id=0, **(more or {}))
+    config = CONFIG_MAPPING[model_type](**fields)
+    try:
+        with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as beside:
+            model, weights = ruled(AutoModelForCausalLM.from_config(config, attn_implementation="eager"), folder)
+            described = written(folder)
+            peft.get_peft_model(model, peft.LoraConfig(task_type="CAUSAL_LM", **adapter)).save_pretrained(beside)
+            path = f"{beside}/adapter_model.safetensors"
+            tensors = {k: np.asarray(weight(k, v.shape)) for k, v in load_file(path).items()}
+            save_file(tensors, path, metadata={"format": "pt"})
+            model = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager").float()
+            model = peft.PeftModel.from_pretrained(model, beside).eval()
+            with torch.no_grad():
+                logits = model(input_ids=torch.tensor([IDS]), use_cache=False).logits[0, [5, T - 1]]
+                base = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager").float().eval()
+                plain = base(input_ids=torch.tensor([IDS]), use_cache=False).logits[0, [5, T - 1]]
+            assert (logits - plain).abs().max() > 0.1, "the adapter changes nothing"
+            said = {k: v for k, v in json.load(open(f"{beside}/adapter_config.json")).items() if v is not None and k != "base_model_name_or_path"}
+            CASES.append(dict(name=name, kind="lora", config=described, weights=weights, expected=dict(logits=rounded(logits)),
+                              adapter=dict(config=said, weights={k: list(v.shape) for k, v in sorted(tensors.items())})))
+            print(name, len(weights), len(tensors))
+    except Exception as err:
+        FAILED.append(name)
+        print("failed:", name, type(err).__name__, str(err)[:300])
+
+UNTIED, TIED = dict(tie_word_embeddings=False), dict(tie_word_embeddings=True)
+EACH = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+lora("llama", "llama", UNTIED, r=4, lora_alpha=8, target_modules=EACH, rank_pattern={"k_proj": 2, "1.mlp.up_proj": 3}, alpha_pattern={"down_proj": 3})
+lora("qwen2", "qwen2", UNTIED, r=4, lora_alpha=3, use_rslora=True, target_modules=["q_proj", "v_proj"], bias="lora_only", modules_to_save=["lm_head"])
+lora("gpt2", "gpt2", r=3, lora_alpha=3, target_modules=["c_attn", "c_proj", "c_fc"], fan_in_fan_out=True)
+lora("phi3", "phi3", UNTIED, r=2, lora_alpha=4, target_modules=["qkv_proj", "gate_up_proj", "o_proj", "lm_head"])
+lora("tied-head", "llama", TIED, r=2, lora_alpha=2, target_modules=["lm_head"])
+lora("tied-table", "qwen3", dict(TIED, head_dim=8), r=2, lora_alpha=2, target_modules=["embed_tokens", "q_proj"])
+lora("saved", "llama", UNTIED, r=2, lora_alpha=2, target_modules=["q_proj"], modules_to_save=["embed_tokens", "norm", "input_layernorm"])
+lora("tied-saved", "llama", TIED, r=2, lora_alpha=2, target_modules=["q_proj"], modules_to_save=["embed_tokens"])
+lora("dora", "llama", UNTIED, r=2, lora_alpha=4, target_modules=EACH, use_dora=True)
+lora("gpt2-dora", "gpt2", r=2, lora_alpha=4, target_modules=["c_attn", "c_fc"], fan_in_fan_out=True, use_dora=True)
+
+if PARTS is not None:
+    made = {c["name"]: c for c in CASES}
+    kept = [json.loads(line) for line in open(f"{HERE}/cases.json")][1:]
+    CASES = [made.pop(c["name"], c) for c in kept] + list(made.values())
 with open(f"{HERE}/cases.json", "w") as f:
     f.write(json.dumps(dict(transformers=transformers.__version__, ids=IDS)) + "\n")
     for c in CASES: f.write(json.dumps(c, separators=(",", ":")) + "\n")

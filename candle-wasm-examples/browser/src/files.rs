@@ -186,7 +186,8 @@ impl Source {
 }
 
 impl File {
-    fn of_js(file: JsValue) -> Self {
+    /// A file as the interface `PartFile` has it.
+    pub fn of_js(file: JsValue) -> Self {
         let file: JsFile = file.unchecked_into();
         Self::Parts {
             name: file.name(),

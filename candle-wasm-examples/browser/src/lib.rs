@@ -5,6 +5,7 @@
 pub mod files;
 pub mod gpu;
 pub mod options;
+pub mod threads;
 
 use wasm_bindgen::prelude::*;
 

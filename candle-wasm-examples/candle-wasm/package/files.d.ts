@@ -14,6 +14,11 @@ export function fromUrl(url: string, hooks?: Hooks): Promise<PartFile>;
 export function fromBlob(blob: Blob, name?: string, hooks?: Hooks): PartFile;
 /** The model at an address: a GGUF file, a folder as on Hugging Face, or a name there: `owner/model`, `owner/model:file.gguf`. */
 export function fromAddress(address: string, hooks?: Hooks): Promise<ModelSource>;
+/**
+ * The address of a model's folder on the Hugging Face Hub, or of its file `owner/model:file` if it ends in one of `endings`, `gguf` if none is
+ * given. What is no name of a model stays as it is.
+ */
+export function hub(address: string, endings?: string[]): string;
 /** The model in a folder on a server. */
 export function fromFolder(url: string, hooks?: Hooks): Promise<ModelSource>;
 /** The model in dropped or chosen files. */

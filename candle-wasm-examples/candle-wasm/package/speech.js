@@ -4,6 +4,11 @@ import { loadFrom } from "./wasm.js";
 /** The builds, in the words that bundlers follow to their files. */
 const BUILDS = {
     simd: async () => [await import("./speech/simd/candle.js"), new URL("./speech/simd/candle_bg.wasm", import.meta.url)],
+    threads: async () => [
+        await import("./speech/threads/candle.js"),
+        new URL("./speech/threads/candle_bg.wasm", import.meta.url),
+        () => new Worker(new URL("./speech-thread.js", import.meta.url), { type: "module" }),
+    ],
     plain: async () => [await import("./speech/plain/candle.js"), new URL("./speech/plain/candle_bg.wasm", import.meta.url)],
 };
 

@@ -1,4 +1,5 @@
 // How a module of WebAssembly comes to the browser.
+import { startThreads, whyOneThread } from "./threads.js";
 
 // A module with one vector instruction: `i8x16.splat` of 0, dropped.
 const VECTORS = new Uint8Array([
@@ -31,13 +32,53 @@ export async function fetchWasm(wasm, onProgress) {
     return new Response(response.body.pipeThrough(counting), response);
 }
 
+/** Whether the browser gives out an adapter. That it opens is not known before a model asks for it. */
+export const hasAdapter = async () => await globalThis.navigator?.gpu?.requestAdapter().catch(() => null) != null;
+
 /**
- * One of a module's builds, and its exports. `builds` has, by name, functions that give the JavaScript and the address of the WebAssembly;
- * without a `build`, the one that this browser can run.
+ * The build for a device: "cpu", or "auto" for the GPU if there is one. The one with threads has no code for GPUs.
  */
-export async function loadFrom(builds, { build = supportsSimd() ? "simd" : "plain", wasm, onProgress } = {}) {
-    if (!Object.hasOwn(builds, build)) throw new Error(`build: found ${build}, expected simd or plain`);
-    const [module, address] = await builds[build]();
-    await module.default({ module_or_path: await fetchWasm(wasm ?? address, onProgress) });
+export async function suitedBuild(device = "auto", threads) {
+    if (!["auto", "cpu"].includes(device)) throw new Error(`device: found ${device}, expected auto or cpu`);
+    if (!supportsSimd()) return "plain";
+    if (device === "auto" && await hasAdapter()) return "simd";
+    return whyOneThread(threads) === null ? "threads" : "simd";
+}
+
+/** What gives the module of `load` for a device, each build once; one that failed is loaded again. */
+export function modulesOf(load) {
+    const builds = new Map();
+    return async (device, threads, onProgress) => {
+        const build = await suitedBuild(device, threads);
+        if (!builds.has(build)) builds.set(build, load({ build, threads, onProgress }));
+        try {
+            return await builds.get(build);
+        } catch (error) {
+            builds.delete(build);
+            throw error;
+        }
+    };
+}
+
+/** What a server sends or JavaScript has, as a compiled module. */
+async function compile(wasm) {
+    if (wasm instanceof WebAssembly.Module) return wasm;
+    return wasm instanceof Response ? WebAssembly.compileStreaming(wasm) : WebAssembly.compile(wasm);
+}
+
+/**
+ * One of a module's builds, and its exports. `builds` has, by name, functions that give the JavaScript, the address of the WebAssembly and,
+ * for the one with threads, what starts a worker; without a `build`, the one that suits the browser and the device.
+ */
+export async function loadFrom(builds, { build, device, threads, wasm, onProgress } = {}) {
+    const chosen = build ?? await suitedBuild(device, threads);
+    if (!Object.hasOwn(builds, chosen)) throw new Error(`build: found ${chosen}, expected ${Object.keys(builds).join(", ")}`);
+    const problem = chosen === "threads" ? whyOneThread(threads) : null;
+    if (problem) throw new Error(`build: threads cannot run here: ${problem}`);
+    const [module, address, spawn] = await builds[chosen]();
+    const fetched = await fetchWasm(wasm ?? address, onProgress);
+    const compiled = spawn ? await compile(fetched) : fetched;
+    await module.default({ module_or_path: compiled });
+    if (spawn) await startThreads(module, compiled, spawn, threads);
     return module;
 }

@@ -65,6 +65,13 @@ export interface GenerateOptions {
     signal?: AbortSignal;
 }
 
+export interface ChatOptions extends GenerateOptions {
+    /** Whether a model that thinks does so before it answers; if not given, what its template does. */
+    thinking?: boolean;
+    /** The most tokens of its thoughts. */
+    thinking_budget?: number;
+}
+
 export interface Completion {
     text: string;
     /** How many tokens the prompt had. */
@@ -84,10 +91,16 @@ export interface ChatMessage {
 }
 
 export interface ChatAnswer {
+    /** The answer, without thoughts. */
     text: string;
+    /** What the model thought before it; undefined for no thoughts. */
+    thoughts?: string;
     stop_reason: "end_of_text" | "stop_sequence" | "length" | "cancelled";
-    /** In tokens. `reused_tokens` of the prompt were cached by the previous call. */
-    usage: { prompt_tokens: number; completion_tokens: number; total_tokens: number; reused_tokens: number };
+    /**
+     * In tokens. `reused_tokens` of the prompt were cached by the previous call; `thought_tokens` of the completion were thoughts and their
+     * marks.
+     */
+    usage: { prompt_tokens: number; completion_tokens: number; total_tokens: number; reused_tokens: number; thought_tokens: number };
     /** Seconds until the first token. */
     prompt_seconds: number;
     /** Tokens a second after the first; 0 if there were none. */
@@ -104,6 +117,8 @@ export interface ModelInfo {
     chat: boolean;
     /** Why not. */
     chat_problem?: string;
+    /** Whether its chat template marks thoughts. */
+    thinks: boolean;
     /** Recommended settings; undefined where the model's files have none. */
     sampling: Pick<GenerateOptions, "temperature" | "top_k" | "top_p" | "min_p" | "repeat_penalty">;
 }

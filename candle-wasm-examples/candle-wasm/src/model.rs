@@ -1,13 +1,13 @@
 //! A model as JavaScript uses it.
 
 use crate::chat::{self, JsMessages};
-use crate::options::{self, JsGenerate};
-use crate::report::{self, About, JsAnswer, JsCompletion, JsInfo};
+use crate::options::{self, JsChat, JsGenerate};
+use crate::report::{self, About, JsAnswer, JsCompletion, JsInfo, Parts};
 use browser::files::{JsSource, Source};
-use browser::gpu;
+use browser::gpu::Place;
 use browser::options::{aborted, dtype, or_undefined, JsLoad};
 use candle_core::{DType, Device};
-use candle_engine::device::describe;
+use candle_engine::thinking::Part;
 use candle_engine::{CandleBackend, Chat, Completion, CompletionRequest, ModelParts, Wait};
 use js_sys::{Function, Uint8Array};
 use std::cell::RefCell;
@@ -27,8 +27,7 @@ pub struct WasmModel {
 }
 
 struct State {
-    device: Device,
-    why_cpu: Option<String>,
+    place: Place,
     dtype: Option<DType>,
     /// The headers, from opening until loading.
     opened: Option<ModelParts>,
@@ -66,8 +65,7 @@ impl WasmModel {
         Self {
             source,
             state: RefCell::new(State {
-                device: Device::Cpu,
-                why_cpu: Some("init_gpu was not called".to_string()),
+                place: Place::default(),
                 dtype: None,
                 opened: None,
                 about: None,
@@ -80,34 +78,24 @@ impl WasmModel {
     /// Opens the GPU; `true`, or an error with the reason why there is none, and the model stays on the CPU. Once more after a GPU was
     /// lost: the weights are then loaded again.
     pub async fn init_gpu(&self) -> Result<bool, JsError> {
-        let opened = gpu::open().await;
+        let place = Place::gpu().await;
         let state = &mut *self.state.borrow_mut();
         state.loaded = None;
         state.chat = None;
-        match opened {
-            Ok(device) => {
-                state.device = device;
-                state.why_cpu = None;
-                Ok(true)
-            }
-            Err(reason) => {
-                state.device = Device::Cpu;
-                state.why_cpu = Some(reason.clone());
-                Err(JsError::new(&reason))
-            }
-        }
+        state.place = place;
+        state.place.opened()
     }
 
     /// Where the model runs: `cpu`, or `webgpu` and what the browser tells of the GPU.
     #[wasm_bindgen(getter)]
     pub fn device(&self) -> String {
-        describe(&self.state.borrow().device)
+        self.state.borrow().place.describe()
     }
 
     /// Why it runs on the CPU; `undefined` where it does not.
     #[wasm_bindgen(getter)]
     pub fn cpu_reason(&self) -> Option<String> {
-        self.state.borrow().why_cpu.clone()
+        self.state.borrow().place.cpu_reason()
     }
 
     /// Brings the weights to the device. `progress` hears how many bytes have arrived, and of how many.
@@ -123,7 +111,7 @@ impl WasmModel {
             // Another model's memory is free before this one allocates.
             state.loaded = None;
             state.chat = None;
-            state.device.clone()
+            state.place.device.clone()
         };
         self.place(device, dtype, progress.as_ref()).await?;
         Ok(())
@@ -134,13 +122,14 @@ impl WasmModel {
         Ok(self.about().await?.info())
     }
 
-    /// Answers the last message of a conversation, formatted with the model's chat template, and calls `callback` with each piece of text.
+    /// Answers the last message of a conversation, formatted with the model's chat template, and calls `callback` with each piece of text and
+    /// whether it is one of the model's thoughts.
     /// Tokens of the previous call are reused if the prompt begins with them. Defaults: the sampling settings of the model's files, and at
     /// most 1,024 tokens.
     pub async fn chat(
         &self,
         messages: JsMessages,
-        options: Option<JsGenerate>,
+        options: Option<JsChat>,
         callback: Option<Function>,
     ) -> Result<JsAnswer, JsError> {
         let options = or_undefined(options);
@@ -156,14 +145,23 @@ impl WasmModel {
             max_tokens: ANSWER_TOKENS,
             ..about.sampling.request()
         };
-        let request = options::request(request, &options)?;
+        let request = options::chat_request(request, &options)?;
+        let (variables, budget) = options::thinking(&options)?;
         let backend = self.backend().await?;
         let kept = self.state.borrow_mut().chat.take();
         let mut chat = kept.unwrap_or_else(|| Chat::shared(backend.clone(), template));
         chat.set_messages(said);
+        chat.set_thinking(variables, budget);
         let mut listener = Listener::new(callback.as_ref(), &options);
-        let mut on_piece = |piece: &str| listener.hear(piece);
-        let done = chat.say_steps(&text, &request, Wait::Async, &mut on_piece);
+        let mut parts = Parts::default();
+        let mut on_part = |part: &Part| {
+            parts.add(part);
+            match part {
+                Part::Thought(piece) => listener.hear(piece, true),
+                Part::Answer(piece) => listener.hear(piece, false),
+            }
+        };
+        let done = chat.say_parts_steps(&text, &request, Wait::Async, &mut on_part);
         let done = done.await;
         let reused = chat.reused_tokens();
         let state = &mut *self.state.borrow_mut();
@@ -173,7 +171,7 @@ impl WasmModel {
             state.chat = Some(chat);
         }
         let done = listener.finish(done.map_err(error)?)?;
-        Ok(report::answer(&done, reused))
+        Ok(report::answer(&done, &parts, reused))
     }
 
     /// Goes on from a prompt and gives the text when all of it is there.
@@ -211,7 +209,7 @@ impl WasmModel {
         let request = options::request(request, options)?;
         let backend = self.backend().await?;
         let mut listener = Listener::new(callback, options);
-        let mut on_piece = |piece: &str| listener.hear(piece);
+        let mut on_piece = |piece: &str| listener.hear(piece, false);
         let done = backend.complete_steps(&request, Wait::Async, &mut on_piece);
         let done = done.await.map_err(error)?;
         listener.finish(done)
@@ -234,7 +232,11 @@ impl WasmModel {
     pub(crate) async fn backend(&self) -> Result<Arc<CandleBackend>, JsError> {
         let (loaded, device, dtype) = {
             let state = self.state.borrow();
-            (state.loaded.clone(), state.device.clone(), state.dtype)
+            (
+                state.loaded.clone(),
+                state.place.device.clone(),
+                state.dtype,
+            )
         };
         match loaded {
             Some(backend) => Ok(backend),
@@ -291,9 +293,10 @@ impl<'a> Listener<'a> {
         }
     }
 
-    fn hear(&mut self, piece: &str) -> ControlFlow<()> {
+    fn hear(&mut self, piece: &str, thought: bool) -> ControlFlow<()> {
         if let Some(callback) = self.callback {
-            self.thrown = callback.call1(&JsValue::NULL, &piece.into()).err();
+            let heard = callback.call2(&JsValue::NULL, &piece.into(), &thought.into());
+            self.thrown = heard.err();
         }
         match self.thrown.is_some() || aborted(self.options) {
             true => ControlFlow::Break(()),

@@ -1,6 +1,7 @@
 //! Options as JavaScript gives them.
 
 use browser::options::{field, known_names};
+use candle_engine::thinking::{no_thoughts, Variables};
 use candle_engine::CompletionRequest;
 use wasm_bindgen::prelude::*;
 use wasm_bindgen::JsCast;
@@ -10,10 +11,14 @@ extern "C" {
     /// The interface `GenerateOptions` of the TypeScript types.
     #[wasm_bindgen(typescript_type = "GenerateOptions")]
     pub type JsGenerate;
+
+    /// The interface `ChatOptions` of the TypeScript types.
+    #[wasm_bindgen(typescript_type = "ChatOptions")]
+    pub type JsChat;
 }
 
 /// The names that an object of options may have.
-const NAMES: [&str; 11] = [
+const NAMES: &[&str] = &[
     "max_tokens",
     "temperature",
     "top_k",
@@ -27,12 +32,46 @@ const NAMES: [&str; 11] = [
     "signal",
 ];
 
-/// `request` with the given options.
-pub fn request(
-    mut request: CompletionRequest,
+/// Those that it may have for an answer in a conversation too.
+const OF_CHATS: &[&str] = &["thinking", "thinking_budget"];
+
+/// How the model is to think before an answer: values for its template, and the most tokens of thoughts.
+pub fn thinking(options: &JsValue) -> Result<(Variables, Option<usize>), JsError> {
+    let budget = whole(options, "thinking_budget")?.map(|n| n as usize);
+    match field(options, "thinking") {
+        None => Ok((Variables::new(), budget)),
+        Some(value) => match value.as_bool() {
+            Some(true) => {
+                let switch = ("enable_thinking".to_string(), true.into());
+                Ok((Variables::from_iter([switch]), budget))
+            }
+            Some(false) => Ok((no_thoughts(), Some(0))),
+            None => Err(JsError::new(&format!(
+                "options: `thinking` is {value:?}; expected true or false"
+            ))),
+        },
+    }
+}
+
+/// As [`request`], of an answer in a conversation.
+pub fn chat_request(
+    request: CompletionRequest,
     options: &JsValue,
 ) -> Result<CompletionRequest, JsError> {
-    known_names(options, &NAMES)?;
+    known_names(options, &[NAMES, OF_CHATS].concat())?;
+    with(request, options)
+}
+
+/// `request` with the given options.
+pub fn request(
+    request: CompletionRequest,
+    options: &JsValue,
+) -> Result<CompletionRequest, JsError> {
+    known_names(options, NAMES)?;
+    with(request, options)
+}
+
+fn with(mut request: CompletionRequest, options: &JsValue) -> Result<CompletionRequest, JsError> {
     if let Some(n) = whole(options, "max_tokens")? {
         request.max_tokens = n as usize;
     }

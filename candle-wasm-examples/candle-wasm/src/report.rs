@@ -1,5 +1,6 @@
 //! JavaScript objects that describe models and completions.
 
+use candle_engine::thinking::Part;
 use candle_engine::{ChatTemplate, Completion, ModelParts, SamplingDefaults, StopReason};
 use js_sys::{Object, Reflect};
 use std::sync::Arc;
@@ -52,6 +53,8 @@ impl About {
             None => Some(self.no_template().one_line()),
             Some(template) => template.check().err().map(|err| err.one_line()),
         };
+        let template = self.template.as_ref();
+        let thinks = template.is_some_and(|template| template.thinks());
         let said = self.sampling.resolved();
         let sampling = object([
             ("temperature", said.temperature.into()),
@@ -66,6 +69,7 @@ impl About {
             ("context_length", (self.context as f64).into()),
             ("chat", problem.is_none().into()),
             ("chat_problem", problem.into()),
+            ("thinks", thinks.into()),
             ("sampling", sampling.into()),
         ]);
         info.unchecked_into()
@@ -92,17 +96,37 @@ pub fn completion(done: &Completion) -> JsCompletion {
     report.unchecked_into()
 }
 
+/// An answer, and what the model thought before it.
+#[derive(Default)]
+pub struct Parts {
+    thoughts: String,
+    answer: String,
+}
+
+impl Parts {
+    /// The next part.
+    pub fn add(&mut self, part: &Part) {
+        match part {
+            Part::Thought(text) => self.thoughts += text,
+            Part::Answer(text) => self.answer += text,
+        }
+    }
+}
+
 /// The object `ChatAnswer`; `reused` tokens of the prompt came from the cache.
-pub fn answer(done: &Completion, reused: usize) -> JsAnswer {
+pub fn answer(done: &Completion, parts: &Parts, reused: usize) -> JsAnswer {
+    let thoughts = Some(parts.thoughts.as_str()).filter(|thoughts| !thoughts.is_empty());
     let (prompt, made) = (done.prompt_tokens, done.token_ids.len());
     let usage = object([
         ("prompt_tokens", (prompt as f64).into()),
         ("completion_tokens", (made as f64).into()),
         ("total_tokens", ((prompt + made) as f64).into()),
         ("reused_tokens", (reused as f64).into()),
+        ("thought_tokens", (done.thought_tokens as f64).into()),
     ]);
     let report = object([
-        ("text", done.text.as_str().into()),
+        ("text", parts.answer.as_str().into()),
+        ("thoughts", thoughts.into()),
         ("stop_reason", stop_reason(done.stop_reason).into()),
         ("usage", usage.into()),
         ("prompt_seconds", done.timings.prompt_seconds.into()),

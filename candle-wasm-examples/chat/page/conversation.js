@@ -2,7 +2,10 @@
 
 const KEY = "candle-chat";
 
-/** Messages are `{ role, content, note }`: a note tells of an answer how long it was and how fast. */
+/**
+ * Messages are `{ role, content, thoughts, note }`: thoughts are those of the model before an answer, and a note tells how long the answer was
+ * and how fast.
+ */
 export class Conversation {
     /** `onProblem` hears once why nothing can be kept. */
     constructor(onProblem) {
@@ -44,6 +47,8 @@ export class Conversation {
     get prompt() {
         const said = [];
         for (const { role, content } of this.messages) {
+            // Thoughts that came to no answer.
+            if (content === "") continue;
             const last = said.at(-1);
             if (last?.role === role) last.content += `\n\n${content}`;
             else said.push({ role, content });
@@ -71,4 +76,5 @@ export class Conversation {
 
 /** Whether it is one; an answer of which there is nothing is none. */
 const isMessage = message =>
-    (message?.role === "user" || message?.role === "assistant") && typeof message.content === "string" && message.content !== "";
+    (message?.role === "user" || message?.role === "assistant") && typeof message.content === "string"
+    && (message.content !== "" || message.role === "assistant" && typeof message.thoughts === "string" && message.thoughts !== "");

@@ -3,7 +3,7 @@ import { LANGUAGE_MODELS, ModelForm } from "../model.js";
 import { CHAT_MODELS } from "../models.js";
 import { at, revealInvalid, Tasks } from "../shared.js";
 import { Conversation } from "./conversation.js";
-import { button, Message, parts } from "./view.js";
+import { button, Message } from "./view.js";
 
 const IDEAS = ["What is the capital of France?", "Write a haiku about the sea.", "Explain recursion to a child."];
 /** Where neither a model's files nor its makers say how tokens are chosen. */
@@ -24,7 +24,7 @@ let drawn = 0;
 const form = new ModelForm(at("model"), { ...LANGUAGE_MODELS, models: CHAT_MODELS }, load);
 const tasks = new Tasks(new URL("worker.js", import.meta.url), {
     ...ModelForm.receive,
-    piece: ({ piece }) => heard(piece),
+    piece: heard,
 }, () => {
     form.lost();
     lost();
@@ -66,6 +66,7 @@ async function load() {
         at("model-name").textContent = `${loaded.name} · on the ${where} · ${info.context_length.toLocaleString("en")} tokens of context`;
         at("model-box").open = !info.chat;
         at("no-template").hidden = info.chat;
+        at("thinks").hidden = !info.thinks;
         sampling({ ...SAMPLING, ...form.known(request)?.sampling, ...given(info.sampling) });
         if (!info.chat) noTemplate(info.chat_problem);
     } else if (!shown) {
@@ -92,6 +93,7 @@ function noTemplate(problem) {
 
 function lost() {
     loaded = null;
+    at("thinks").hidden = true;
     at("model-name").textContent = "";
     at("no-template").hidden = true;
     at("model-box").open = true;
@@ -136,14 +138,15 @@ async function answer() {
     try {
         const done = await tasks.ask({ kind: "chat", messages, options: settings });
         message.content = done.text;
+        message.thoughts = done.thoughts;
         message.note = noteOf(done);
         const { total_tokens } = done.usage;
         const { context_length } = loaded.info;
         at("context").textContent = `Context: ${total_tokens.toLocaleString("en")} of ${context_length.toLocaleString("en")} tokens`;
-        at("spoken").textContent = parts(done.text).answer?.trim() || "The model gave no answer.";
+        at("spoken").textContent = done.text.trim() || "The model gave no answer.";
     } catch (error) {
         // Whatever there is of it was not finished, and is no answer.
-        if (message.content === "") cut(conversation.messages.indexOf(message));
+        if (message.content === "" && !message.thoughts) cut(conversation.messages.indexOf(message));
         else message.note = "not finished";
         failed(error.message);
     }
@@ -168,15 +171,18 @@ function options() {
         temperature: number("temperature"), top_p: number("top-p"), max_tokens: number("max-tokens"),
         seed: Number.isNaN(seed) ? Math.floor(Math.random() * 2 ** 32) : seed,
     };
+    // A model that does not think has no such switch.
+    if (loaded.info.thinks) options.thinking = at("thinking").checked;
     const top_k = number("top-k");
     // Without one, that of the model's files would be taken.
     options.top_k = top_k > 0 ? top_k : 1e6;
     return options;
 }
 
-function noteOf({ usage, stop_reason, tokens_per_second }) {
+function noteOf({ usage, thoughts, stop_reason, tokens_per_second }) {
     const ends = { length: "token limit reached", cancelled: "stopped", stop_sequence: "stopped" };
-    const words = [`${usage.completion_tokens} tokens`, `${tokens_per_second.toFixed(1)} tokens/s`, ends[stop_reason]];
+    const thought = thoughts === undefined ? "" : `${usage.thought_tokens} of them thoughts`;
+    const words = [`${usage.completion_tokens} tokens`, thought, `${tokens_per_second.toFixed(1)} tokens/s`, ends[stop_reason]];
     return words.filter(word => word).join(" · ");
 }
 
@@ -192,10 +198,12 @@ function failed(message) {
         + (tooLong ? ". Clear the conversation or shorten your message." : "");
 }
 
-function heard(piece) {
+function heard({ piece, thought }) {
     if (!current) return;
-    if (current.message.content === "") at("working").textContent = "Esc stops";
-    current.message.content += piece;
+    const { message } = current;
+    at("working").textContent = "Esc stops";
+    if (thought) message.thoughts = (message.thoughts ?? "") + piece;
+    else message.content += piece;
     drawn ||= requestAnimationFrame(() => {
         drawn = 0;
         const below = atEnd();
@@ -273,7 +281,7 @@ function forget() {
 }
 
 function undo() {
-    for (const { role, content, note } of cleared ?? []) append(Object.assign(conversation.add(role, content), { note }));
+    for (const { role, content, ...others } of cleared ?? []) append(Object.assign(conversation.add(role, content), others));
     conversation.save();
     forget();
     update();

@@ -30,16 +30,16 @@ export class Message {
             this.body.textContent = content;
             return;
         }
-        const { thoughts, answer } = parts(content);
+        const { thoughts } = this.message;
         const shown = [];
-        if (thoughts !== null) {
+        if (typeof thoughts === "string" && thoughts !== "") {
             // Somebody may have opened it while it is written.
             const details = element("details", "thoughts");
             details.open = this.body.querySelector(".thoughts")?.open ?? false;
-            details.append(element("summary", "", answer === null ? "Thinking …" : "Thoughts"), markdown(thoughts));
+            details.append(element("summary", "", writing && content === "" ? "Thinking …" : "Thoughts"), markdown(thoughts));
             shown.push(details);
         }
-        shown.push(markdown(answer ?? ""));
+        shown.push(markdown(content));
         this.body.replaceChildren(...shown);
         this.body.classList.toggle("writing", writing);
     }
@@ -49,14 +49,4 @@ export class Message {
         this.note.textContent = this.message.note ?? "";
         this.foot.replaceChildren(...buttons, this.note);
     }
-}
-
-/** Models that think first do so between two marks; the answer is `null` until they have ended. */
-export function parts(text) {
-    const begin = /^\s*<think>/.exec(text);
-    if (!begin) return { thoughts: null, answer: text };
-    const end = text.indexOf("</think>");
-    if (end < 0) return { thoughts: text.slice(begin[0].length), answer: null };
-    const thoughts = text.slice(begin[0].length, end).trim();
-    return { thoughts: thoughts === "" ? null : thoughts, answer: text.slice(end + "</think>".length) };
 }

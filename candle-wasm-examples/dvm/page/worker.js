@@ -18,22 +18,21 @@ async function stop() {
 
 answer({
     async load(request) {
-        const { WasmModel } = await wasm();
+        const module = await wasm(request.device);
         if (dvm) throw new Error("the service is running: stop it first");
-        const { model, shown } = await languageModel(WasmModel, request, () => {
+        const { model, shown } = await languageModel(module, request, () => {
             // The memory of the model before is free for this one.
             loaded?.model.free();
             loaded = null;
         });
-        loaded = { model, origin: originOf(request) };
+        loaded = { module, model, origin: originOf(request) };
         return shown;
     },
 
     async start({ secret, relays, settings }) {
-        const { BrowserDvm } = await wasm();
         if (!loaded) throw new Error("no model loaded: load one first");
         if (dvm) throw new Error("the service is already running");
-        const made = new BrowserDvm(secret || undefined);
+        const made = new loaded.module.BrowserDvm(secret || undefined);
         try {
             made.on_event(event => postMessage({ kind: "event", event }));
             await made.use_model(loaded.model, loaded.origin);

@@ -6,8 +6,8 @@
 mod sentences;
 
 use browser::files::{JsSource, Source};
-use candle_core::{DType, Device};
-use candle_engine::device::describe;
+use browser::gpu::Place;
+use candle_core::DType;
 use candle_engine::PartSource;
 use candle_nn::VarBuilder;
 use sentences::{read_config, read_tokenizer, Sentences};
@@ -17,8 +17,7 @@ use wasm_bindgen::prelude::*;
 #[wasm_bindgen]
 pub struct Embedder {
     sentences: Sentences,
-    device: Device,
-    cpu_reason: Option<String>,
+    place: Place,
 }
 
 #[wasm_bindgen]
@@ -38,34 +37,28 @@ impl Embedder {
         };
         let config = read_config(&config).map_err(error)?;
         let tokenizer = read_tokenizer(&tokenizer, &config).map_err(error)?;
-        let (device, cpu_reason) = match cpu {
-            true => (Device::Cpu, Some("selected by you".to_string())),
-            false => match browser::gpu::open().await {
-                Ok(device) => (device, None),
-                Err(reason) => (Device::Cpu, Some(reason)),
-            },
+        let place = match cpu {
+            true => Place::cpu("selected by you"),
+            false => Place::gpu().await,
         };
-        let tensors = candle_engine::model::load_parts(&weights, DType::F32, &device).await;
+        let device = &place.device;
+        let tensors = candle_engine::model::load_parts(&weights, DType::F32, device).await;
         let tensors = tensors.map_err(|err| JsError::new(&err.to_string()))?;
-        let weights = VarBuilder::from_tensors(tensors, DType::F32, &device);
+        let weights = VarBuilder::from_tensors(tensors, DType::F32, device);
         let sentences = Sentences::new(&config, tokenizer, weights).map_err(error)?;
-        Ok(Self {
-            sentences,
-            device,
-            cpu_reason,
-        })
+        Ok(Self { sentences, place })
     }
 
     /// Where the model runs.
     #[wasm_bindgen(getter)]
     pub fn device(&self) -> String {
-        describe(&self.device)
+        self.place.describe()
     }
 
     /// Why it runs on the CPU; `undefined` where it does not.
     #[wasm_bindgen(getter)]
     pub fn cpu_reason(&self) -> Option<String> {
-        self.cpu_reason.clone()
+        self.place.cpu_reason()
     }
 
     /// A vector of length 1 for each text, concatenated.

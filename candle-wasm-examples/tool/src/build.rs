@@ -18,34 +18,91 @@ struct Module {
     to: &'static str,
     /// The most bytes that it may have, compressed as servers send it.
     most: Option<usize>,
+    /// Whether it is also built with threads.
+    threads: bool,
 }
 
-const MODULES: [Module; 4] = [
+const MODULES: [Module; 5] = [
     Module {
         krate: "candle-wasm",
         to: "candle-wasm",
         most: Some(3_090_000),
+        threads: true,
     },
     Module {
         krate: "embeddings",
         to: "embeddings/wasm",
         most: Some(1_740_000),
+        threads: false,
     },
     // In the npm package, beside the module of language models, which does not grow by it.
     Module {
         krate: "transcribe",
         to: "candle-wasm/speech",
         most: Some(1_900_000),
+        threads: true,
+    },
+    Module {
+        krate: "vision",
+        to: "vision/wasm",
+        most: Some(1_200_000),
+        threads: false,
     },
     Module {
         krate: "ops",
         to: "ops/wasm",
         most: Some(1_000_000),
+        threads: false,
     },
 ];
 
-/// A module is built for processors' vectors and without: a browser takes what it can.
-const BUILDS: [(&str, &[&str]); 2] = [("simd", &["-Ctarget-feature=+simd128"]), ("plain", &[])];
+/// How modules are compiled, and the folder's name.
+struct Build {
+    name: &'static str,
+    /// For rustc.
+    flags: &'static [&'static str],
+    /// For the CPU alone, over memory that workers share: the objects of WebGPU belong to one thread.
+    threads: bool,
+}
+
+/// A module is built for processors' vectors and without, and for several threads: a browser takes what it can.
+const BUILDS: [Build; 3] = [
+    Build {
+        name: "simd",
+        flags: &["-Ctarget-feature=+simd128"],
+        threads: false,
+    },
+    Build {
+        name: "threads",
+        flags: &[
+            "-Ctarget-feature=+simd128,+atomics,+bulk-memory,+mutable-globals",
+            "-Clink-arg=--shared-memory",
+            "-Clink-arg=--import-memory",
+            "-Clink-arg=--max-memory=4294967296",
+            // What wasm-bindgen needs to give each thread its own variables and stack.
+            "-Clink-arg=--export=__heap_base",
+            "-Clink-arg=--export=__wasm_init_tls",
+            "-Clink-arg=--export=__tls_size",
+            "-Clink-arg=--export=__tls_align",
+            "-Clink-arg=--export=__tls_base",
+        ],
+        threads: true,
+    },
+    Build {
+        name: "plain",
+        flags: &[],
+        threads: false,
+    },
+];
+
+impl Build {
+    fn modules(&self) -> impl Iterator<Item = &'static Module> {
+        let threads = self.threads;
+        MODULES
+            .iter()
+            .filter(move |module| module.threads || !threads)
+    }
+}
 
 /// Random numbers come from the browser.
 const FLAGS: &str = r#"--cfg getrandom_backend="wasm_js""#;
@@ -65,7 +122,7 @@ const WASM_OPT: [&str; 9] = [
 
 /// Builds the modules, or those of one of [`BUILDS`], and puts them beside the pages. A `quick` build is for tests: its modules are not
 /// shrunk, so their sizes are not checked either.
-pub fn build(only: Option<&str>, quick: bool) -> Result<(), String> {
+pub fn build(only: &[String], quick: bool, names: bool) -> Result<(), String> {
     let start = Instant::now();
     let toolchain = Toolchain::find()?;
     let site = site();
@@ -95,32 +152,39 @@ pub fn build(only: Option<&str>, quick: bool) -> Result<(), String> {
         copy(&from, &model.join(file))?;
     }
     let profile = if quick { "web-quick" } else { "web" };
-    let shrinks = !quick && has_wasm_opt();
+    let shrinks = !quick && !names && has_wasm_opt();
     let mut too_large = Vec::new();
-    let wanted = |(name, _): &&(&str, &[&str])| only.is_none_or(|only| only == *name);
+    let wanted = |build: &&Build| only.is_empty() || only.iter().any(|name| name == build.name);
     let builds: Vec<_> = BUILDS.iter().filter(wanted).collect();
-    let crates = MODULES.map(|module| module.krate).join(", ");
+    if builds.iter().any(|build| build.threads) {
+        toolchain.find_source()?;
+    } else {
+        let told = site.join("candle-wasm/builds.js");
+        fs::write(&told, "export const HAS_THREADS = false;\n").map_err(at(&told))?;
+    }
     println!("The first build takes minutes, most of them for the last crates, which are optimised as a whole.");
-    for (index, (name, flags)) in builds.iter().enumerate() {
-        let count = builds.len();
+    for (index, build) in builds.iter().enumerate() {
+        let (name, count) = (build.name, builds.len());
+        let crates: Vec<_> = build.modules().map(|module| module.krate).collect();
+        let crates = crates.join(", ");
         println!(
             "[{}/{count}] {name}: compiling {crates} for {TARGET}",
             index + 1
         );
-        let compiled = compile(&toolchain, profile, flags)?;
+        let compiled = compile(&toolchain, profile, build)?;
         println!(
             "[{}/{count}] {name}: compiled, {} since the start",
             index + 1,
             minutes(start.elapsed())
         );
-        for module in &MODULES {
+        for module in build.modules() {
             let wasm = compiled.join(format!("{}.wasm", module.krate.replace('-', "_")));
             let to = site.join(module.to).join(name);
             println!("{} ({name}): writing its JavaScript", module.krate);
-            let built = bind(&wasm, &to)?;
+            let built = bind(&wasm, &to, names)?;
             if shrinks {
                 println!("{} ({name}): wasm-opt", module.krate);
-                shrink(&built)?;
+                shrink(&built, build.threads)?;
             }
             let bytes = fs::read(&built).map_err(at(&built))?;
             let sent = compressed(&bytes)?;
@@ -130,7 +194,7 @@ pub fn build(only: Option<&str>, quick: bool) -> Result<(), String> {
                 bytes.len() as f64 / 1e6,
                 sent as f64 / 1e6
             );
-            if !quick && module.most.is_some_and(|most| sent > most) {
+            if !quick && !names && module.most.is_some_and(|most| sent > most) {
                 too_large.push(format!(
                     "{} is {sent} bytes compressed, more than {}",
                     built.display(),
@@ -155,29 +219,37 @@ fn minutes(time: Duration) -> String {
 }
 
 /// Compiles the crates; the folder with the modules as rustc leaves them.
-fn compile(toolchain: &Toolchain, profile: &str, flags: &[&str]) -> Result<PathBuf, String> {
-    let flags: Vec<&str> = [FLAGS].iter().chain(flags).copied().collect();
-    let mut cargo = toolchain.cargo_build(profile, &flags);
+fn compile(toolchain: &Toolchain, profile: &str, build: &Build) -> Result<PathBuf, String> {
+    let flags: Vec<&str> = [FLAGS].iter().chain(build.flags).copied().collect();
+    let mut cargo = toolchain.cargo_build(profile, &flags, build.threads);
     // All at once: one after another, each could want other features of what they share, and have it compiled again.
-    for module in &MODULES {
+    for module in build.modules() {
         cargo.args(["--package", module.krate]);
     }
-    cargo.arg("--target-dir").arg(target_dir());
+    if build.threads {
+        cargo.arg("--no-default-features");
+    }
+    // Other flags for the compiler replace what is there: the build with threads has a separate folder, so that both stay.
+    let to = match build.threads {
+        true => target_dir().join(build.name),
+        false => target_dir(),
+    };
+    cargo.arg("--target-dir").arg(&to);
     let status = cargo.current_dir(examples()).status();
     let status = status.map_err(|err| format!("{cargo:?}: {err}"))?;
     if !status.success() {
         return Err(format!("{cargo:?} exited with {status}"));
     }
-    Ok(target_dir().join(TARGET).join(profile))
+    Ok(to.join(TARGET).join(profile))
 }
 
 /// Writes the JavaScript and the types beside the module; the module's new place.
-fn bind(wasm: &Path, to: &Path) -> Result<PathBuf, String> {
+fn bind(wasm: &Path, to: &Path, names: bool) -> Result<PathBuf, String> {
     let failed = |err| format!("wasm-bindgen: {}: {err:?}", wasm.display());
     let mut bindgen = Bindgen::new();
     bindgen.input_path(wasm).typescript(true).out_name("candle");
     bindgen
-        .remove_name_section(true)
+        .remove_name_section(!names)
         .remove_producers_section(true);
     bindgen.web(true).map_err(failed)?;
     bindgen.generate(to).map_err(failed)?;
@@ -212,10 +284,13 @@ fn version(output: &str) -> Option<u32> {
 }
 
 /// Runs wasm-opt.
-fn shrink(wasm: &Path) -> Result<(), String> {
+fn shrink(wasm: &Path, threads: bool) -> Result<(), String> {
     let shrunk = wasm.with_extension("opt");
     let mut opt = Command::new("wasm-opt");
     opt.args(WASM_OPT).arg("--enable-simd");
+    if threads {
+        opt.arg("--enable-threads");
+    }
     opt.arg(wasm).arg("-o").arg(&shrunk);
     match opt.status() {
         Ok(status) if status.success() => fs::rename(&shrunk, wasm).map_err(at(wasm)),

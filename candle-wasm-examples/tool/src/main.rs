@@ -21,12 +21,15 @@ struct Cli {
 enum Task {
     /// Build all pages into `target/web/site`
     Build {
-        /// One of the builds alone, `simd` or `plain`: faster while a page is being written
-        #[arg(long, value_parser = ["simd", "plain"])]
-        only: Option<String>,
+        /// Some of the builds alone, of `simd`, `threads` and `plain`: faster while a page is being written
+        #[arg(long, value_delimiter = ',', value_parser = ["simd", "threads", "plain"])]
+        only: Vec<String>,
         /// Optimise little: larger and slower modules, in a third of the time
         #[arg(long)]
         quick: bool,
+        /// Keep the names of functions in the modules, for a browser's profiler; their sizes are not checked
+        #[arg(long)]
+        names: bool,
     },
     /// Write what was built into a folder for a host that only serves files
     Export {
@@ -43,7 +46,7 @@ enum Task {
 
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
-        Task::Build { only, quick } => build::build(only.as_deref(), quick),
+        Task::Build { only, quick, names } => build::build(&only, quick, names),
         Task::Export { to } => export::export(&site(), &to),
         Task::Serve { port } => serve::serve(&site(), port),
     };

@@ -5,10 +5,11 @@ use std::fs;
 use std::path::Path;
 
 /// The folders with a `page`, and what links call them.
-pub const PAGES: [(&str, &str); 7] = [
+pub const PAGES: [(&str, &str); 8] = [
     ("chat", "Chat"),
     ("llm", "Language model"),
     ("transcribe", "Speech to text"),
+    ("vision", "Pictures"),
     ("search", "Search"),
     ("embeddings", "Similarity"),
     ("dvm", "Vending machine"),

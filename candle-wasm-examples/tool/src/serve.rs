@@ -1,26 +1,40 @@
-//! A server for this machine alone: files with their types, and parts of them.
+//! A server for this machine alone: the site's files, with the headers that isolate a page.
 
-use std::fs::File;
-use std::io::{Read, Seek, SeekFrom};
-use std::path::{Component, Path, PathBuf};
-use std::sync::Arc;
-use tiny_http::{Header, Method, Request, Response, Server, StatusCode};
+use axum::extract::Request;
+use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use axum::http::{HeaderMap, HeaderName, HeaderValue};
+use axum::middleware::{from_fn, Next};
+use axum::response::Response;
+use axum::Router;
+use std::path::Path;
+use tokio::net::TcpListener;
+use tower_http::services::ServeDir;
 
-/// Number of concurrent requests. A browser opens six connections for a page, and a paused download occupies one.
-const THREADS: usize = 16;
-
-const TYPES: [(&str, &str); 9] = [
-    ("html", "text/html; charset=utf-8"),
-    ("js", "text/javascript; charset=utf-8"),
-    ("css", "text/css; charset=utf-8"),
-    ("json", "application/json"),
-    ("wasm", "application/wasm"),
-    ("svg", "image/svg+xml"),
-    ("webp", "image/webp"),
-    ("ts", "text/plain; charset=utf-8"),
-    ("md", "text/plain; charset=utf-8"),
+/// With the first three a page may share memory with its workers, which the CPU's threads need. With the last a browser asks whether its
+/// copy of a file is still the newest, so that a page that was built again is seen at once.
+const HEADERS: [(HeaderName, &str); 4] = [
+    (
+        HeaderName::from_static("cross-origin-opener-policy"),
+        "same-origin",
+    ),
+    (
+        HeaderName::from_static("cross-origin-embedder-policy"),
+        "require-corp",
+    ),
+    (
+        HeaderName::from_static("cross-origin-resource-policy"),
+        "same-origin",
+    ),
+    (CACHE_CONTROL, "no-cache"),
 ];
 
+/// Texts that a browser should show and not download. The type of `.ts` is otherwise one of video.
+const SHOWN_AS_TEXT: [&str; 2] = [".ts", ".md"];
+
+/// Serves `site` on 127.0.0.1 until the process ends; `port` 0 takes any that is free.
+///
+/// # Errors
+/// The site is not built, or the port is taken.
 pub fn serve(site: &Path, port: u16) -> Result<(), String> {
     if !site.join("index.html").exists() {
         return Err(format!(
@@ -28,170 +42,152 @@ pub fn serve(site: &Path, port: u16) -> Result<(), String> {
             site.display()
         ));
     }
-    let server = Server::http(("127.0.0.1", port)).map_err(|err| {
-        format!("cannot listen on 127.0.0.1:{port}: {err}; choose another port with `--port`")
-    })?;
-    println!("http://{}/", server.server_addr());
-    let server = Arc::new(server);
-    let threads: Vec<_> = (0..THREADS)
-        .map(|_| {
-            let (server, site) = (server.clone(), site.to_path_buf());
-            std::thread::spawn(move || {
-                for request in server.incoming_requests() {
-                    // A browser that has gone away is no failure.
-                    let _ = answer(request, &site);
-                }
-            })
-        })
-        .collect();
-    for thread in threads {
-        let _ = thread.join();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|err| format!("cannot start tokio: {err}"))?;
+    runtime.block_on(async {
+        let listener = TcpListener::bind(("127.0.0.1", port)).await;
+        let listener = listener.map_err(|err| {
+            format!("cannot listen on 127.0.0.1:{port}: {err}; choose another port with `--port`")
+        })?;
+        let address = listener.local_addr().map_err(|err| err.to_string())?;
+        println!("http://{address}/");
+        axum::serve(listener, routes(site))
+            .await
+            .map_err(|err| format!("{address}: {err}"))
+    })
+}
+
+fn routes(site: &Path) -> Router {
+    Router::new()
+        .fallback_service(ServeDir::new(site))
+        .layer(from_fn(with_headers))
+}
+
+async fn with_headers(request: Request, next: Next) -> Response {
+    let path = request.uri().path();
+    let is_text = SHOWN_AS_TEXT.iter().any(|end| path.ends_with(end));
+    let mut response = next.run(request).await;
+    let headers: &mut HeaderMap = response.headers_mut();
+    for (name, value) in HEADERS {
+        headers.insert(name, HeaderValue::from_static(value));
     }
-    Ok(())
-}
-
-fn answer(request: Request, site: &Path) -> std::io::Result<()> {
-    if !matches!(request.method(), Method::Get | Method::Head) {
-        return request.respond(text(405, "only GET and HEAD"));
+    if is_text && headers.contains_key(CONTENT_TYPE) {
+        headers.insert(
+            CONTENT_TYPE,
+            HeaderValue::from_static("text/plain; charset=utf-8"),
+        );
     }
-    if let Some(folder) = folder(site, request.url()) {
-        let moved = text(301, "a folder").with_header(header("Location", &folder));
-        return request.respond(moved);
-    }
-    let Some((file, path)) = find(site, request.url()) else {
-        return request.respond(text(404, "no such file"));
-    };
-    let size = file.metadata()?.len();
-    let range = request.headers().iter().find(|h| h.field.equiv("Range"));
-    let range = range.map(|header| part(header.value.as_str(), size));
-    let (status, start, end) = match range {
-        None => (200, 0, size),
-        Some(Some((start, end))) => (206, start, end),
-        Some(None) => {
-            let refused = text(416, "no such part of the file");
-            return request
-                .respond(refused.with_header(header("Content-Range", &format!("bytes */{size}"))));
-        }
-    };
-    let mut file = file;
-    file.seek(SeekFrom::Start(start))?;
-    let extension = path.extension().and_then(|extension| extension.to_str());
-    let known = TYPES.iter().find(|(known, _)| Some(*known) == extension);
-    let mut headers = vec![
-        header(
-            "Content-Type",
-            known.map_or("application/octet-stream", |(_, ty)| ty),
-        ),
-        header("Accept-Ranges", "bytes"),
-        // A page that was built anew is seen at once.
-        header("Cache-Control", "no-cache"),
-    ];
-    if status == 206 {
-        let range = format!("bytes {start}-{}/{size}", end - 1);
-        headers.push(header("Content-Range", &range));
-    }
-    let body = file.take(end - start);
-    let len = usize::try_from(end - start).ok();
-    request.respond(
-        Response::new(StatusCode(status), headers, body, len, None)
-            .with_chunked_threshold(usize::MAX),
-    )
-}
-
-/// The place of a URL's path. Nothing outside of the site is reached.
-fn place(site: &Path, url: &str) -> Option<PathBuf> {
-    let path = url.split(['?', '#']).next()?.trim_start_matches('/');
-    let inside = Path::new(path)
-        .components()
-        .all(|part| matches!(part, Component::Normal(_)));
-    inside.then(|| site.join(path))
-}
-
-/// Where a folder is that a URL names without its slash: the links of a page in it would lead beside it.
-fn folder(site: &Path, url: &str) -> Option<String> {
-    let (path, rest) = url.split_at(url.find(['?', '#']).unwrap_or(url.len()));
-    let name = path.trim_start_matches('/');
-    let lacks = !name.is_empty() && !name.ends_with('/') && place(site, url)?.is_dir();
-    lacks.then(|| format!("/{name}/{rest}"))
-}
-
-/// The file of a URL's path; `index.html` of a folder.
-fn find(site: &Path, url: &str) -> Option<(File, PathBuf)> {
-    let mut path = place(site, url)?;
-    if path.is_dir() {
-        path.push("index.html");
-    }
-    Some((File::open(&path).ok()?, path))
-}
-
-/// The first and the last byte but one of `bytes=first-last`, `bytes=first-` or `bytes=-count`.
-fn part(header: &str, size: u64) -> Option<(u64, u64)> {
-    let (first, last) = header.strip_prefix("bytes=")?.split_once('-')?;
-    let (start, end) = match (first, last) {
-        ("", count) => (size.saturating_sub(count.parse().ok()?), size),
-        (first, "") => (first.parse().ok()?, size),
-        (first, last) => (
-            first.parse().ok()?,
-            last.parse::<u64>().ok()?.checked_add(1)?,
-        ),
-    };
-    let end = end.min(size);
-    (start < end).then_some((start, end))
-}
-
-fn text(status: u16, what: &str) -> Response<std::io::Cursor<Vec<u8>>> {
-    Response::from_string(what).with_status_code(status)
-}
-
-fn header(name: &str, value: &str) -> Header {
-    Header::from_bytes(name, value).expect("names and values here are plain text")
+    response
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::{Read, Write};
+    use std::net::{SocketAddr, TcpStream};
+    use std::time::Duration;
 
-    #[test]
-    fn parts_of_a_file() {
-        assert_eq!(part("bytes=0-3", 10), Some((0, 4)));
-        assert_eq!(part("bytes=4-", 10), Some((4, 10)));
-        assert_eq!(part("bytes=-3", 10), Some((7, 10)));
-        assert_eq!(part("bytes=8-99", 10), Some((8, 10)));
-        for wrong in [
-            "bytes=10-",
-            "bytes=5-4",
-            "bytes=-0",
-            "lines=1-2",
-            "bytes=1-2,4-5",
-        ] {
-            assert_eq!(part(wrong, 10), None, "{wrong}");
-        }
+    /// A server of this crate's folder, which ends with the test's process.
+    fn served() -> SocketAddr {
+        let (send, receive) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .unwrap();
+            runtime.block_on(async {
+                let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+                send.send(listener.local_addr().unwrap()).unwrap();
+                let site = routes(Path::new(env!("CARGO_MANIFEST_DIR")));
+                axum::serve(listener, site).await.unwrap();
+            });
+        });
+        receive.recv().unwrap()
+    }
+
+    fn connected(address: SocketAddr) -> TcpStream {
+        let stream = TcpStream::connect(address).unwrap();
+        let limit = Some(Duration::from_secs(20));
+        stream.set_read_timeout(limit).unwrap();
+        stream
+    }
+
+    /// The whole answer to a request for `path`, its head in lower case.
+    fn answer(address: SocketAddr, method: &str, path: &str, headers: &str) -> (String, String) {
+        let mut stream = connected(address);
+        let request = format!("{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n");
+        write!(stream, "{request}{headers}\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        (head.to_lowercase(), body.to_string())
     }
 
     #[test]
-    fn folders_have_a_slash() {
-        let crate_folder = Path::new(env!("CARGO_MANIFEST_DIR"));
-        let moved = |url: &str| folder(crate_folder, url);
-        assert_eq!(moved("/src").as_deref(), Some("/src/"));
-        assert_eq!(moved("//src?a=1").as_deref(), Some("/src/?a=1"));
-        for stays in [
-            "/",
-            "/src/",
-            "/src/main.rs",
-            "/nowhere",
-            "/../tool",
-            "/src?/",
-        ] {
-            let expected = stays.starts_with("/src?").then_some("/src/?/");
-            assert_eq!(moved(stays).as_deref(), expected, "{stays}");
+    fn files_have_their_types_and_isolate_the_page() {
+        let address = served();
+        let (head, body) = answer(address, "GET", "/static/isolation.js", "");
+        assert!(head.starts_with("http/1.1 200"), "{head}");
+        assert!(head.contains("content-type: text/javascript"), "{head}");
+        for (name, value) in HEADERS {
+            assert!(head.contains(&format!("{name}: {value}")), "{head}");
         }
+        assert_eq!(body, include_str!("../static/isolation.js"));
+        let (head, body) = answer(address, "HEAD", "/static/isolation.js", "");
+        assert!(head.starts_with("http/1.1 200") && body.is_empty());
+        let (head, _) = answer(address, "POST", "/static/isolation.js", "");
+        assert!(head.starts_with("http/1.1 405"), "{head}");
+    }
+
+    #[test]
+    fn parts_of_a_file() {
+        let address = served();
+        let whole = include_str!("../Cargo.toml");
+        let (head, body) = answer(address, "GET", "/Cargo.toml", "Range: bytes=3-11\r\n");
+        assert!(head.starts_with("http/1.1 206"), "{head}");
+        let range = format!("content-range: bytes 3-11/{}", whole.len());
+        assert!(head.contains(&range), "{head}");
+        assert_eq!(body, whole[3..12]);
+        let (head, _) = answer(address, "GET", "/Cargo.toml", "Range: bytes=99999-\r\n");
+        assert!(head.starts_with("http/1.1 416"), "{head}");
+    }
+
+    /// The links of a page whose URL lacks its slash would lead beside the page.
+    #[test]
+    fn folders_have_a_slash() {
+        let (head, _) = answer(served(), "GET", "/src?a=1", "");
+        assert!(head.starts_with("http/1.1 307"), "{head}");
+        assert!(head.contains("location: /src/?a=1"), "{head}");
     }
 
     #[test]
     fn nothing_outside_of_the_site_is_found() {
-        let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-        assert!(find(&src, "/main.rs?x#y").is_some());
-        assert!(find(&src, "/../Cargo.toml").is_none());
-        assert!(find(&src, "//etc/passwd").is_none());
+        let address = served();
+        for path in ["/../Cargo.toml", "/%2e%2e/Cargo.toml", "//etc/passwd"] {
+            let (head, _) = answer(address, "GET", path, "");
+            assert!(head.starts_with("http/1.1 404"), "{path}: {head}");
+        }
+    }
+
+    /// A browser opens six connections to a server at once and keeps them, and the tests run several browsers. A server with a pool of
+    /// threads (tiny_http 0.12) left some of them without an answer on a busy machine.
+    #[test]
+    fn many_connections_at_once() {
+        let address = served();
+        let mut kept = Vec::new();
+        for _ in 0..20 {
+            let mut opened: Vec<_> = (0..6).map(|_| connected(address)).collect();
+            for stream in &mut opened {
+                write!(stream, "GET /Cargo.toml HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+            }
+            for stream in &mut opened {
+                let mut start = [0; 12];
+                stream.read_exact(&mut start).unwrap();
+                assert_eq!(&start, b"HTTP/1.1 200");
+            }
+            kept.append(&mut opened);
+        }
     }
 }

@@ -39,9 +39,9 @@ impl Toolchain {
             Self::Debian
         };
         let missing = toolchain.missing();
-        if !missing.is_empty()
-            && !(may_install() && install(&missing) && toolchain.missing().is_empty())
-        {
+        let complete = missing.is_empty()
+            || (may_install() && install(&missing) && toolchain.missing().is_empty());
+        if !complete {
             let missing = missing.join(" ");
             let rustup = match toolchain {
                 Self::Rustup => String::new(),
@@ -71,15 +71,33 @@ impl Toolchain {
         missing
     }
 
-    /// `cargo build` with this compiler and a profile of the workspace. `flags` are for rustc.
-    pub fn cargo_build(&self, profile: &str, flags: &[&str]) -> Command {
+    /// Brings the source of the standard library, which modules with threads need to build again.
+    pub fn find_source(&self) -> Result<(), String> {
+        let there = || match self {
+            Self::Rustup => has_source(),
+            Self::Debian => true,
+        };
+        if !there() && may_change_machine() {
+            println!("rust-src is not installed: installing it with rustup");
+            quiet("rustup", &["component", "add", "rust-src"]);
+        }
+        there().then_some(()).ok_or_else(|| {
+            "cannot compile the modules with threads: run `rustup component add rust-src`, or build one of the others with `--only`".to_string()
+        })
+    }
+
+    /// `cargo build` with this compiler and a profile of the workspace. `flags` are for rustc; with `own_std` they are for the standard
+    /// library too, which is built from its source.
+    pub fn cargo_build(&self, profile: &str, flags: &[&str], own_std: bool) -> Command {
         let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
         cargo.args(["build", "--target", TARGET, "--profile", profile]);
         cargo.env("RUSTFLAGS", flags.join(" "));
-        if let Self::Debian = self {
+        if own_std || matches!(self, Self::Debian) {
             cargo.arg("-Zbuild-std=std,panic_abort");
-            cargo.env("RUSTC", RUSTC.1);
             cargo.env("RUSTC_BOOTSTRAP", "1");
+        }
+        if let Self::Debian = self {
+            cargo.env("RUSTC", RUSTC.1);
             cargo.env("CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_LINKER", LINKER.1);
         }
         cargo
@@ -120,16 +138,22 @@ fn install(packages: &[&str]) -> bool {
 
 /// Whether the compiler that cargo takes has a standard library for the target.
 fn has_target() -> bool {
+    in_sysroot(TARGET)
+}
+
+/// Whether it has the source of the standard library.
+fn has_source() -> bool {
+    in_sysroot("src/rust/library/std/Cargo.toml")
+}
+
+fn in_sysroot(path: &str) -> bool {
     let rustc = std::env::var_os("RUSTC").unwrap_or("rustc".into());
     let output = Command::new(rustc).args(["--print", "sysroot"]).output();
     let Ok(output) = output else {
         return false;
     };
     let sysroot = String::from_utf8_lossy(&output.stdout).trim().to_string();
-    Path::new(&sysroot)
-        .join("lib/rustlib")
-        .join(TARGET)
-        .exists()
+    Path::new(&sysroot).join("lib/rustlib").join(path).exists()
 }
 
 /// Whether a command starts and ends well; prints nothing.

@@ -8,12 +8,12 @@ let stop = new AbortController();
 
 answer({
     async load(request) {
-        const { WasmSpeech } = await wasm();
-        const opened = await checked(async () => WasmSpeech.open(await sourceOf(request)));
+        const module = await wasm(request.device);
+        const opened = await checked(async () => module.WasmSpeech.open(await sourceOf(request)));
         // The memory of the model before is free for this one.
         model?.free();
         model = null;
-        const placed = await place(opened, request);
+        const placed = await place(module, opened, request);
         model = opened;
         return { ...placed, languages: model.languages };
     },

@@ -1,4 +1,4 @@
-//! Speech to text in a browser: [`WasmSpeech`], a Whisper, on the GPU or on the CPU.
+//! Speech to text in a browser: [`WasmSpeech`], a Whisper, a Moonshine or a Parakeet, on the GPU or on the CPU.
 //!
 //! ```js
 //! import { loadSpeech } from "candle-wasm/speech.js";
@@ -14,13 +14,12 @@
 mod options;
 
 use browser::files::{message, JsSource, Source};
-use browser::gpu;
+use browser::gpu::Place;
 use browser::options::{aborted, dtype, or_undefined, JsLoad};
-use candle_core::{DType, Device};
-use candle_engine::device::describe;
+use candle_core::DType;
 use candle_engine::give_way;
-use candle_engine::speech::SpeechParts;
-use candle_transformers::models::whisper::transcribe::{Heard, Transcriber, Transcript};
+use candle_engine::speech::{SpeechModel, SpeechParts};
+use candle_transformers::models::whisper::transcribe::{Heard, Transcript};
 use candle_transformers::models::whisper::SAMPLE_RATE;
 use js_sys::{Float32Array, Reflect};
 use options::{Hooks, JsTranscribe};
@@ -79,7 +78,7 @@ extern "C" {
     pub type JsTranscript;
 }
 
-/// A Whisper. Its weights go to the device with `load`, or when they are first needed; until `init_gpu` has succeeded that device is the CPU.
+/// A Whisper, a Moonshine or a Parakeet. Its weights go to the device with `load`, or when they are first needed; until `init_gpu` has succeeded that device is the CPU.
 #[wasm_bindgen]
 pub struct WasmSpeech {
     source: Source,
@@ -87,12 +86,11 @@ pub struct WasmSpeech {
 }
 
 struct State {
-    device: Device,
-    why_cpu: Option<String>,
+    place: Place,
     dtype: Option<DType>,
     /// The small files, from opening until loading.
     opened: Option<SpeechParts>,
-    loaded: Option<Transcriber>,
+    loaded: Option<SpeechModel>,
     busy: bool,
 }
 
@@ -105,8 +103,7 @@ impl WasmSpeech {
         Ok(Self {
             source,
             state: RefCell::new(State {
-                device: Device::Cpu,
-                why_cpu: Some("init_gpu was not called".to_string()),
+                place: Place::default(),
                 dtype: None,
                 opened: Some(opened),
                 loaded: None,
@@ -118,33 +115,23 @@ impl WasmSpeech {
     /// Opens the GPU; `true`, or an error with the reason why there is none, and the model stays on the CPU. Once more after a GPU was
     /// lost: the weights are then loaded again.
     pub async fn init_gpu(&self) -> Result<bool, JsError> {
-        let opened = gpu::open().await;
+        let place = Place::gpu().await;
         let state = &mut *self.state.borrow_mut();
         state.loaded = None;
-        match opened {
-            Ok(device) => {
-                state.device = device;
-                state.why_cpu = None;
-                Ok(true)
-            }
-            Err(reason) => {
-                state.device = Device::Cpu;
-                state.why_cpu = Some(reason.clone());
-                Err(JsError::new(&reason))
-            }
-        }
+        state.place = place;
+        state.place.opened()
     }
 
     /// Where the model runs: `cpu`, or `webgpu` and what the browser tells of the GPU.
     #[wasm_bindgen(getter)]
     pub fn device(&self) -> String {
-        describe(&self.state.borrow().device)
+        self.state.borrow().place.describe()
     }
 
     /// Why it runs on the CPU; `undefined` where it does not.
     #[wasm_bindgen(getter)]
     pub fn cpu_reason(&self) -> Option<String> {
-        self.state.borrow().why_cpu.clone()
+        self.state.borrow().place.cpu_reason()
     }
 
     /// Brings the weights to the device.
@@ -163,7 +150,7 @@ impl WasmSpeech {
     #[wasm_bindgen(getter)]
     pub fn languages(&self) -> Vec<String> {
         let state = self.state.borrow();
-        let languages = state.loaded.iter().flat_map(Transcriber::languages);
+        let languages = state.loaded.iter().flat_map(SpeechModel::languages);
         languages.map(str::to_string).collect()
     }
 
@@ -186,9 +173,9 @@ impl WasmSpeech {
             None => self.place().await,
         };
         let done = match loaded {
-            Ok(mut whisper) => {
-                let done = transcribe(&mut whisper, &samples.to_vec(), &hooks, &options).await;
-                self.state.borrow_mut().loaded = Some(whisper);
+            Ok(mut model) => {
+                let done = transcribe(&mut model, &samples.to_vec(), &hooks, &options).await;
+                self.state.borrow_mut().loaded = Some(model);
                 done
             }
             Err(err) => Err(err),
@@ -198,10 +185,10 @@ impl WasmSpeech {
     }
 
     /// The model on its device.
-    async fn place(&self) -> Result<Transcriber, JsError> {
+    async fn place(&self) -> Result<SpeechModel, JsError> {
         let (opened, device, dtype) = {
             let state = &mut *self.state.borrow_mut();
-            (state.opened.take(), state.device.clone(), state.dtype)
+            (state.opened.take(), state.place.device.clone(), state.dtype)
         };
         let parts = match opened {
             Some(parts) => parts,
@@ -213,20 +200,20 @@ impl WasmSpeech {
 }
 
 async fn transcribe(
-    whisper: &mut Transcriber,
+    model: &mut SpeechModel,
     samples: &[f32],
     hooks: &Hooks,
     options: &JsValue,
 ) -> Result<JsTranscript, JsError> {
-    let mut wanted = whisper.options().clone();
+    let mut wanted = model.options().clone();
     wanted.language = hooks.language.clone();
     wanted.translate = hooks.translate;
     wanted.words = hooks.words;
-    whisper.set_options(wanted).map_err(core_error)?;
+    model.set_options(wanted).map_err(core_error)?;
 
     let mut segments = Vec::new();
     let mut thrown = None;
-    let done = whisper.transcribe_async(samples, async |heard: Heard<'_>| {
+    let done = model.transcribe_async(samples, async |heard: Heard<'_>| {
         let told = match heard {
             Heard::Draft(text) => hooks.text(text),
             Heard::Segment(segment) => {

@@ -183,7 +183,7 @@ pub const STEPS: &[Step] = &[
         title: "ops and models agree with crates.io's candle 0.11.1 on the CPU",
         when: When::Default,
         budget: 450,
-        paths: &["candle-core/", "candle-nn/", "candle-transformers/"],
+        paths: &["candle-core/", "candle-nn/", "candle-transformers/", "docs/upstream.md"],
         run: oracle::oracle,
         ahead: None,
     },

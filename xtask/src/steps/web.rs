@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use super::weights::speech;
+use super::weights::{pictures, speech};
 use super::{chrome, nostr};
 use crate::command::{cmd, Cmd};
 use crate::install;
@@ -40,8 +40,17 @@ fn tool(args: &str) -> Cmd {
     ))
 }
 
-/// The modules that the tests take: the others would double the time that building takes.
+/// The builds that the tests take: the other one would add half to the time that building takes.
+const BUILT: &str = "simd,threads";
+/// The build with which pages run that may run on a GPU.
 const TESTED: &str = "simd";
+
+/// The native programs that pages are held against, by the variables of tests that name them.
+const NATIVE: [(&str, &str); 3] = [
+    ("BERT_SIMILARITY", "bert_similarity"),
+    ("DETECT", "detect"),
+    ("SEGMENT", "segment"),
+];
 
 /// How the modules that tests load are compiled.
 #[derive(Clone, Copy)]
@@ -55,8 +64,8 @@ enum Modules {
 impl Modules {
     fn build(self) -> Result<(), String> {
         match self {
-            Self::Quick => tool(&format!("build --only {TESTED} --quick")).run(),
-            Self::Published => build(Some(TESTED)),
+            Self::Quick => tool(&format!("build --only {BUILT} --quick")).run(),
+            Self::Published => build(Some(BUILT)),
         }
     }
 }
@@ -77,13 +86,14 @@ fn prepared() -> Result<(), String> {
     node_folder(TESTS)?;
     nostr::tools()?;
     speech::heard_by_reference()?;
+    pictures::folder()?;
     Ok(())
 }
 
 /// The modules as they are published are within their sizes.
 pub fn sizes() -> Result<String, String> {
     Modules::Published.build()?;
-    Ok(format!("the modules of the build {TESTED}"))
+    Ok(format!("the modules of the builds {BUILT}"))
 }
 
 /// All pages in Chromium.
@@ -113,10 +123,11 @@ fn tried(browser: &str, modules: Modules) -> Result<String, String> {
         }
     };
     modules.build()?;
-    let similarity = bert_similarity()?;
+    testing::build_workspace()?;
     let tests = node_folder(TESTS)?;
     let nostr = nostr::tools()?;
     let speech = speech::heard_by_reference()?;
+    let pictures = pictures::folder()?;
     let server = Server::start()?;
     let run = cmd(&format!(
         "node {}/run.mjs {} {TARGET}/screenshots",
@@ -127,9 +138,13 @@ fn tried(browser: &str, modules: Modules) -> Result<String, String> {
     .env("BUILDS", TESTED)
     .env(variable, install::path_of(program)?)
     .env("CHROME_ARGS", chrome::ARGS.join(" "))
-    .env("BERT_SIMILARITY", similarity.display().to_string())
     .env("NOSTR", nostr.display().to_string())
-    .env("SPEECH", speech.display().to_string());
+    .env("SPEECH", speech.display().to_string())
+    .env("PICTURES", pictures.display().to_string());
+    let run = NATIVE.iter().try_fold(run, |run, (variable, name)| {
+        let program = testing::example(name)?;
+        Ok::<_, String>(run.env(variable, program.display().to_string()))
+    })?;
     let tally = testing::tally(&run, browser)?;
     Ok(format!(
         "{} passed; screenshots in {TARGET}/screenshots",
@@ -140,7 +155,7 @@ fn tried(browser: &str, modules: Modules) -> Result<String, String> {
 /// `cargo xtask versus`: ops in Chromium, ours and those of onnxruntime-web.
 pub fn versus() -> Result<(), String> {
     let chromium = chrome::program()?;
-    build(Some(TESTED))?;
+    build(Some(BUILT))?;
     let scripts = node_folder(VERSUS)?;
     let server = Server::start()?;
     cmd(&format!(
@@ -151,12 +166,6 @@ pub fn versus() -> Result<(), String> {
     .env("CHROME", install::path_of(chromium)?)
     .env("CHROME_ARGS", chrome::ARGS.join(" "))
     .run()
-}
-
-/// The native program that the page `embeddings` is held against.
-fn bert_similarity() -> Result<PathBuf, String> {
-    testing::build_workspace()?;
-    testing::example("bert_similarity")
 }
 
 /// Scripts for Node beside the packages that they need: npm puts those where the scripts are, and the repository is no place for them.

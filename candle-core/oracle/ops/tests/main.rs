@@ -4,6 +4,7 @@
 
 mod convert;
 mod elementwise;
+mod faults;
 mod files;
 mod gradients;
 mod indexing;

@@ -20,7 +20,7 @@ fn random(
     // A recording would draw the same numbers each time.
     device.refuse_while_recording("random number generation")?;
     let dst = device.new_storage(len, dtype, op)?;
-    let kernel = Kernel::new(source!("functions", => "random"))
+    let kernel = Kernel::new(source!("functions", "philox", => "random"))
         .define("T", device.c_type(dtype, op)?)
         .define("NORMAL", normal);
     let (seed, first) = device.draw(len);

@@ -39,6 +39,7 @@ impl Kernel for Random {
             .output("dst", elem)
             .constant("UNIFORM", distribution == UNIFORM)
             .text(functions(elem))
+            .text(include_str!("../shaders/philox.wgsl"))
             .text(match elem {
                 Elem::F64 => include_str!("../shaders/random_float64.wgsl"),
                 _ => include_str!("../shaders/random_float.wgsl"),

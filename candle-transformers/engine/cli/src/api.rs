@@ -2,9 +2,12 @@
 
 mod models;
 
+use crate::draft::Draft;
+use crate::split::SplitArgs;
 use crate::{Error, Result};
 use candle_engine::batch::BatchSettings;
 use candle_engine::device::{DeviceChoice, DeviceParser, FloatType};
+use candle_engine::model::{LoraSource, Split};
 use candle_engine::progress::note;
 use candle_openai::{Access, Limits};
 use std::net::SocketAddr;
@@ -21,12 +24,17 @@ pub(super) struct Args {
     /// may be given several times [default: the small embedded model]
     #[arg(long, value_name = "MODEL")]
     model: Vec<PathBuf>,
+    /// LoRA adapter of peft over the model, of which there can only be one then: a folder or a Hub name, and how much of it; may be given several times
+    #[arg(long, value_name = "PATH[:SCALE]")]
+    lora: Vec<LoraSource>,
+    #[command(flatten)]
+    draft: Draft,
     /// Model name reported to clients, one for each --model in their order [default: the file or folder name]
     #[arg(long, value_name = "NAME")]
     name: Vec<String>,
     /// Maximum size of the weights that are loaded at once, such as 8GB, for several models: they are loaded when a client asks for
     /// them, and the one that was not used for the longest is unloaded [default: all stay loaded]
-    #[arg(long, value_name = "SIZE", value_parser = models::size)]
+    #[arg(long, value_name = "SIZE", value_parser = crate::size::parse)]
     memory: Option<u64>,
     /// Embedding model for /v1/embeddings, as for `embed`
     #[arg(long, value_name = "FOLDER")]
@@ -34,10 +42,16 @@ pub(super) struct Args {
     /// Name of the embedding model reported to clients [default: the file or folder name]
     #[arg(long, value_name = "NAME", requires = "embedding_model")]
     embedding_name: Option<String>,
-    /// Whisper model for /v1/audio/transcriptions and /v1/audio/translations, as for `transcribe`
+    /// Model that scores documents for /v1/rerank, as for `rerank`
+    #[arg(long, value_name = "FOLDER")]
+    rerank_model: Option<PathBuf>,
+    /// Name of that model reported to clients [default: the folder name]
+    #[arg(long, value_name = "NAME", requires = "rerank_model")]
+    rerank_name: Option<String>,
+    /// Whisper, Moonshine or Parakeet model for /v1/audio/transcriptions and, with a Whisper, /v1/audio/translations, as for `transcribe`
     #[arg(long, value_name = "MODEL")]
     speech_model: Option<PathBuf>,
-    /// Name of the Whisper model reported to clients [default: the file or folder name]
+    /// Name of the speech model reported to clients [default: the file or folder name]
     #[arg(long, value_name = "NAME", requires = "speech_model")]
     speech_name: Option<String>,
     /// Address to listen on. The server has no TLS: put a proxy in front of it before exposing it, and require a key with
@@ -67,6 +81,11 @@ pub(super) struct Args {
     /// model; otherwise the type of the stored weights]
     #[arg(long, value_enum)]
     dtype: Option<FloatType>,
+    #[command(flatten)]
+    split: SplitArgs,
+    /// Tokens of each request that `--gpu-layers auto` leaves room for
+    #[arg(long, alias = "ctx-size", value_name = "N", default_value_t = Split::default().context)]
+    context: usize,
     /// Maximum number of requests to run at once
     #[arg(long, value_name = "N", default_value_t = BatchSettings::default().slots)]
     slots: usize,

@@ -4,6 +4,7 @@ use crate::Error;
 use crate::Result;
 use crate::{print, print_json};
 use candle_engine::bench::shapes::ModelShape;
+use candle_engine::bench::speculation::{self, SpeculationRequest};
 use candle_engine::bench::{self, BenchRequest};
 use candle_engine::device::{describe, describe_all, DeviceChoice, DeviceParser};
 use candle_engine::format::{KvType, WeightFormat};
@@ -49,6 +50,15 @@ pub(super) struct Args {
     /// Also time each kernel on the GPU (webgpu only), in a separate run
     #[arg(long)]
     profile: bool,
+    /// Measure generation with a draft model of this shape, for several numbers of proposed tokens; a seeded coin accepts them
+    #[arg(long, value_enum, value_name = "SHAPE")]
+    draft: Option<ModelShape>,
+    /// Probability that a proposed token is accepted
+    #[arg(long, value_name = "P", requires = "draft", default_value_t = 0.8)]
+    accept: f64,
+    /// Maximum number of tokens to propose at once
+    #[arg(long, value_name = "N", requires = "draft", default_value_t = 8)]
+    draft_tokens: usize,
     /// Benchmark single ops against the CPU instead of a model
     #[arg(long)]
     ops: bool,
@@ -67,6 +77,7 @@ pub(super) fn run(args: Args) -> Result<()> {
         ("context", args.context, 0..=MAX_TOKENS, "0 to 131072"),
         ("batch", args.batch, 1..=1000, "1 to 1000"),
         ("repeat", args.repeat, 1..=1000, "1 to 1000"),
+        ("draft_tokens", args.draft_tokens, 1..=64, "1 to 64"),
     ] {
         if !allowed.contains(&value) {
             return Err(Error::parameter(name, value, expected));
@@ -76,6 +87,20 @@ pub(super) fn run(args: Args) -> Result<()> {
         if !(bandwidth.is_finite() && bandwidth > 0.0) {
             return Err(Error::parameter("bandwidth", bandwidth, "a number above 0"));
         }
+    }
+    if !(0.0..=1.0).contains(&args.accept) {
+        return Err(Error::parameter(
+            "accept",
+            args.accept,
+            "a number from 0 to 1",
+        ));
+    }
+    if args.draft.is_some() && (args.gpus, args.batch, args.context) != (1, 1, 0) {
+        return Err(Error::parameter(
+            "draft",
+            "with --gpus, --batch or --context",
+            "none of these three beside it",
+        ));
     }
     crate::check_gpus(args.gpus)?;
     let registry = BackendRegistry::detect();
@@ -88,6 +113,22 @@ pub(super) fn run(args: Args) -> Result<()> {
             device,
             &describe(device),
         )?;
+        return match args.json {
+            true => print_json(&report),
+            false => print(&report.table()),
+        };
+    }
+    if let Some(draft) = args.draft {
+        let request = SpeculationRequest {
+            shapes: [args.shape, draft],
+            format: args.dtype,
+            kv_type: args.kv_dtype,
+            accept: args.accept,
+            most: args.draft_tokens,
+            generate: args.generate,
+            repeat: args.repeat,
+        };
+        let report = speculation::run(&request, device, &describe(device))?;
         return match args.json {
             true => print_json(&report),
             false => print(&report.table()),

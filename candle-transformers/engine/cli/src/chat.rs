@@ -4,17 +4,22 @@ mod command;
 mod input;
 mod saved;
 mod settings;
+mod think;
 
+use crate::draft::{of_proposals, Draft, DraftFiles, LoadedDraft};
 use crate::print;
 use crate::sampling::Sampling;
+use crate::split::SplitArgs;
 use crate::{Error, Result};
 use candle_engine::backend::CompletionRequest;
 use candle_engine::chat::{check_context, Chat};
-use candle_engine::device::{describe, DeviceChoice, DeviceParser, FloatType};
+use candle_engine::device::{DeviceChoice, DeviceParser, FloatType};
 use candle_engine::format::KvType;
-use candle_engine::model::{ChatTemplate, ModelFiles, ModelSource, Role};
+use candle_engine::model::{ChatTemplate, LoraSource, ModelFiles, ModelSource, Role, Split};
+use candle_engine::pictures::open_picture;
 use candle_engine::progress::{note, LoadBar};
 use candle_engine::registry::BackendRegistry;
+use candle_engine::thinking::Part;
 use candle_engine::{CandleBackend, Completion, Error as EngineError, StopReason};
 use command::{Line, HELP};
 use input::Input;
@@ -22,6 +27,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
+use think::{Printer, Think};
 
 #[derive(Debug, clap::Args)]
 #[command(allow_negative_numbers = true)]
@@ -29,6 +35,9 @@ pub(super) struct Args {
     /// A GGUF file, a Hugging Face folder (config.json, tokenizer.json, safetensors) or a Hub model, owner/name[@revision][:file.gguf]
     #[arg(short, long, value_name = "MODEL")]
     model: PathBuf,
+    /// LoRA adapter of peft over the model, a folder or a Hub name, and how much of it; may be given several times
+    #[arg(long, value_name = "PATH[:SCALE]")]
+    lora: Vec<LoraSource>,
     /// System prompt
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     system: Option<String>,
@@ -45,6 +54,8 @@ pub(super) struct Args {
     /// Element type of the KV cache
     #[arg(long, value_enum, default_value = "auto")]
     kv_dtype: KvType,
+    #[command(flatten)]
+    split: SplitArgs,
     /// Maximum number of tokens in an answer
     #[arg(long, value_name = "N", default_value_t = 1024)]
     max_tokens: usize,
@@ -57,6 +68,11 @@ pub(super) struct Args {
     #[arg(long, value_name = "N", default_value_t = 0)]
     prompt_lookup: usize,
     #[command(flatten)]
+    draft: Draft,
+    /// Thoughts of a model that thinks. They are never part of what it reads later
+    #[arg(long, value_enum, default_value = "show")]
+    think: Think,
+    #[command(flatten)]
     sampling: Sampling,
 }
 
@@ -66,7 +82,7 @@ pub(super) fn run(args: Args) -> Result<()> {
     sampling
         .request(String::new(), args.max_tokens)
         .validate()?;
-    let mut files = ModelFiles::open(&ModelSource::at(args.model))?;
+    let mut files = ModelFiles::open_with(&ModelSource::at(args.model), &args.lora)?;
     files.kv_type = args.kv_dtype;
     let request = CompletionRequest {
         prompt_lookup: args.prompt_lookup,
@@ -95,16 +111,24 @@ pub(super) fn run(args: Args) -> Result<()> {
     if let Some(context) = args.context {
         check_context(context, files.max_positions())?;
     }
-    let name = files.name.clone();
+    let context = args.context.unwrap_or(Split::default().context);
+    let context = context.min(files.max_positions());
+    files.split = args.split.with_room(1, context, context);
+    let draft = args.draft.open(&files, args.kv_dtype)?;
+    let name = DraftFiles::with(draft.as_ref(), &files.with_loras(&files.name));
     let entry = BackendRegistry::detect();
     let entry = entry.select(args.device)?;
-    let bytes = files.total_bytes();
+    let bytes = files.total_bytes() + draft.as_ref().map_or(0, DraftFiles::bytes);
     let bar = LoadBar::new(bytes);
-    let backend = entry.load(files, args.dtype.map(FloatType::dtype), &|bytes| {
-        bar.advance(bytes)
-    })?;
-    let device = describe(backend.device());
-    let mut chat = Chat::new(&backend, &template, args.system);
+    let (dtype, progress) = (args.dtype.map(FloatType::dtype), |bytes| bar.advance(bytes));
+    // First, so that what the model takes is what is left.
+    let draft = DraftFiles::load(draft, entry, dtype, &progress)?;
+    let backend = entry.load(files, dtype, &progress)?;
+    let backend = LoadedDraft::beside(draft, backend)?;
+    let device = backend.devices();
+    let mut chat = args
+        .think
+        .apply(Chat::new(&backend, &template, args.system));
     if let Some(context) = args.context {
         chat = chat.with_context(context)?;
     }
@@ -115,6 +139,7 @@ pub(super) fn run(args: Args) -> Result<()> {
         template: &template,
         chat,
         request,
+        think: args.think,
         stopped: stop_on_ctrl_c()?,
         said_dropped: false,
     };
@@ -138,6 +163,7 @@ struct Talk<'a> {
     template: &'a ChatTemplate,
     chat: Chat<'a>,
     request: CompletionRequest,
+    think: Think,
     /// Set by Ctrl-C.
     stopped: Arc<AtomicBool>,
     /// Whether a note has said that messages were dropped.
@@ -169,6 +195,7 @@ impl Talk<'_> {
                 };
                 set.map(|()| said.to_string()).map_err(Error::from)
             }
+            Line::Image(file) => self.image(Path::new(file)),
             Line::Save(file) => saved::save(Path::new(file), self.chat.messages())
                 .map(|()| format!("{} messages saved", self.chat.messages().len())),
             Line::Load(file) => self.load(Path::new(file)),
@@ -182,6 +209,16 @@ impl Talk<'_> {
         Ok(())
     }
 
+    fn image(&mut self, file: &Path) -> Result<String> {
+        self.backend.check_images()?;
+        let picture = open_picture(file)?;
+        let (width, height) = (picture.width(), picture.height());
+        let tokens = self.chat.attach(picture)?;
+        Ok(format!(
+            "an image of {width} x {height} pixels, {tokens} tokens, comes with the next message"
+        ))
+    }
+
     fn load(&mut self, file: &Path) -> Result<String> {
         let messages = saved::load(file)?;
         // A template may refuse a system message.
@@ -190,7 +227,8 @@ impl Talk<'_> {
             .try_conversation(system.map(|system| system.content.as_str()))?;
         let context = self.chat.context();
         let count = messages.len();
-        self.chat = Chat::resume(self.backend, self.template, messages).with_context(context)?;
+        let chat = Chat::resume(self.backend, self.template, messages);
+        self.chat = self.think.apply(chat).with_context(context)?;
         self.said_dropped = false;
         Ok(format!("{count} messages loaded"))
     }
@@ -200,19 +238,23 @@ impl Talk<'_> {
         self.stopped.store(false, Ordering::Relaxed);
         let mut written = Ok(());
         let stopped = &self.stopped;
-        let mut on_piece = |piece: &str| {
-            written = print(piece);
+        let mut printer = Printer::new(self.think);
+        let mut on_part = |part: &Part| {
+            written = printer.part(part);
             match written.is_err() || stopped.load(Ordering::Relaxed) {
                 true => ControlFlow::Break(()),
                 false => ControlFlow::Continue(()),
             }
         };
         let answer = match text {
-            Some(text) => self.chat.say(text, &self.request, &mut on_piece).map(Some),
+            Some(text) => {
+                let answer = self.chat.say_parts(text, &self.request, &mut on_part);
+                answer.map(Some)
+            }
             None => {
                 // The same draws would give the same answer.
                 self.request.seed = self.request.seed.wrapping_add(1);
-                self.chat.regenerate(&self.request, &mut on_piece)
+                self.chat.regenerate_parts(&self.request, &mut on_part)
             }
         };
         written?;
@@ -220,6 +262,9 @@ impl Talk<'_> {
             Ok(Some(answer)) => {
                 print("\n")?;
                 self.notes_on(&answer);
+                if let Some(proposals) = of_proposals(&answer) {
+                    note(&proposals);
+                }
                 Ok(())
             }
             Ok(None) => {
@@ -240,6 +285,12 @@ impl Talk<'_> {
     /// Says why an answer ended early, and what the model no longer reads.
     fn notes_on(&mut self, answer: &Completion) {
         let made = answer.token_ids.len();
+        if answer.thought_tokens > 0 && self.think == Think::Hide {
+            note(&format!(
+                "the model thought for {} tokens; --think show prints the thoughts",
+                answer.thought_tokens
+            ));
+        }
         if answer.stop_reason == StopReason::Length {
             note(&match made >= self.request.max_tokens {
                 true => format!(

@@ -19,7 +19,7 @@ pub(super) struct Args {
     #[arg(value_name = "TEXT")]
     texts: Vec<String>,
     /// A Hugging Face folder (config.json, tokenizer.json, safetensors) with a BERT, DistilBERT, RoBERTa, XLM-RoBERTa, ModernBERT,
-    /// NomicBERT, JinaBERT, DeBERTa, NV-Embed or EmbeddingGemma, or a Qwen2, Qwen3 or Mistral embedding model
+    /// NomicBERT, JinaBERT, Jina v3, DeBERTa, NV-Embed, EuroBERT or EmbeddingGemma, or a Qwen2, Qwen3 or Mistral embedding model
     #[arg(long, value_name = "FOLDER")]
     model: PathBuf,
     /// File with more texts, one per line

@@ -85,6 +85,13 @@ pub fn of_engine(error: &Engine) -> String {
             format!("--prompt: the {text}")
         }
         Engine::Device { .. } => format!("--{text}"),
+        Engine::TooManyLayers { .. } => format!("--{}", text.replacen('_', "-", 1)),
+        Engine::TooLarge {
+            fits: Some(count), ..
+        } => {
+            format!("{text}; use --gpu-layers {count}, or --gpu-layers auto")
+        }
+        Engine::TooLarge { fits: None, .. } => format!("{text}; use --device cpu"),
         Engine::NoChatTemplate { .. } => {
             format!("{text}; use `generate`, or pass a template with `--template`")
         }

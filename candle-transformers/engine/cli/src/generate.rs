@@ -1,18 +1,23 @@
 //! `candle-dvm generate`.
 
+use crate::draft::{of_proposals, Draft, DraftFiles, LoadedDraft};
 use crate::sampling::Sampling;
+use crate::split::SplitArgs;
 use crate::{print, print_json};
 use crate::{Error, Result};
 use candle_engine::backend::{Completion, CompletionRequest, InferenceBackend};
-use candle_engine::device::{describe, DeviceChoice, DeviceParser, FloatType};
+use candle_engine::device::{DeviceChoice, DeviceParser, FloatType};
 use candle_engine::format::KvType;
-use candle_engine::model::{ModelFiles, ModelSource};
+use candle_engine::model::{LoraSource, ModelFiles, ModelSource};
+use candle_engine::pictures::{open_picture, Picture};
 use candle_engine::progress::{note, LoadBar};
 use candle_engine::registry::BackendRegistry;
+use candle_engine::Error as EngineError;
 use serde::Serialize;
 use std::io::Read;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Instant;
 
 #[derive(Debug, clap::Args)]
@@ -21,10 +26,17 @@ pub(super) struct Args {
     /// Text to complete; `-` reads it from standard input and drops the last line break
     #[arg(short, long, value_name = "TEXT", allow_hyphen_values = true)]
     prompt: String,
+    /// PNG or JPEG image for a model that takes images; may be given several times. Images come before the text, or where the prompt has the
+    /// model's own placeholder, such as <start_of_image>
+    #[arg(long, value_name = "FILE")]
+    image: Vec<PathBuf>,
     /// A GGUF file, a Hugging Face folder (config.json, tokenizer.json, safetensors) or a Hub model, owner/name[@revision][:file.gguf]
     /// [default: the small embedded model]
     #[arg(short, long, value_name = "MODEL")]
     model: Option<PathBuf>,
+    /// LoRA adapter of peft over the model, a folder or a Hub name, and how much of it; may be given several times
+    #[arg(long, value_name = "PATH[:SCALE]")]
+    lora: Vec<LoraSource>,
     /// Device to run on
     #[arg(long, default_value_t, value_parser = DeviceParser)]
     device: DeviceChoice,
@@ -39,6 +51,8 @@ pub(super) struct Args {
     /// Element type of the KV cache
     #[arg(long, value_enum, default_value = "auto")]
     kv_dtype: KvType,
+    #[command(flatten)]
+    split: SplitArgs,
     /// Maximum number of tokens to generate
     #[arg(long, value_name = "N", default_value_t = CompletionRequest::default().max_tokens)]
     max_tokens: usize,
@@ -46,6 +60,8 @@ pub(super) struct Args {
     /// that quotes itself is faster. Steps with guesses wait for the host, so a GPU gains only on long quotations
     #[arg(long, value_name = "N", default_value_t = 0)]
     prompt_lookup: usize,
+    #[command(flatten)]
+    draft: Draft,
     #[command(flatten)]
     sampling: Sampling,
     /// Print one JSON object at the end instead of streaming text
@@ -68,33 +84,45 @@ struct Report<'a> {
 pub(super) fn run(args: Args) -> Result<()> {
     let request = CompletionRequest {
         prompt_lookup: args.prompt_lookup,
+        pictures: images(&args.image)?,
         ..args.sampling.request(prompt(args.prompt)?, args.max_tokens)
     };
     request.validate()?;
     crate::check_gpus(args.gpus)?;
+    args.draft.check_gpus(args.gpus)?;
     let start = Instant::now();
     let source = args.model.map_or(ModelSource::Embedded, ModelSource::at);
-    let mut files = ModelFiles::open(&source)?;
+    let mut files = ModelFiles::open_with(&source, &args.lora)?;
     files.kv_type = args.kv_dtype;
     // A prompt that cannot work is reported before a GPU is woken and gigabytes are read.
-    files.prompt_tokens(&request.prompt)?;
+    let prompt = files.prompt_tokens_with(&request.prompt, &request.pictures)?;
+    let prompt = prompt.len();
+    if args.gpus > 1 && !request.pictures.is_empty() {
+        let problem = "a model split across devices takes none; use --gpus 1";
+        return Err(EngineError::Pictures(problem.to_string()).into());
+    }
+    let context = (prompt + args.max_tokens).min(files.max_positions());
+    files.split = args.split.with_room(1, context, prompt);
+    let draft = args.draft.open(&files, args.kv_dtype)?;
     let name = files.name.clone();
+    let called = DraftFiles::with(draft.as_ref(), &files.with_loras(&name));
     let weights = files.format().name();
 
     let registry = BackendRegistry::detect();
     let entry = registry.select(args.device)?;
-    let bytes = files.total_bytes();
+    let bytes = files.total_bytes() + draft.as_ref().map_or(0, DraftFiles::bytes);
     let bar = LoadBar::new(bytes);
     let dtype = args.dtype.map(FloatType::dtype);
-    let backend = entry.load_shared(files, args.gpus, dtype, &|bytes| bar.advance(bytes))?;
+    let progress = |bytes| bar.advance(bytes);
+    // First, so that what the model takes is what is left.
+    let draft = DraftFiles::load(draft, entry, dtype, &progress)?;
+    let backend = entry.load_shared(files, args.gpus, dtype, &progress)?;
+    let backend = LoadedDraft::beside(draft, backend)?;
     let load_seconds = start.elapsed().as_secs_f64();
-    let device = match backend.ranks() {
-        1 => describe(backend.device()),
-        ranks => format!("{ranks} ranks on {}", describe(backend.device())),
-    };
+    let device = backend.devices();
     let dtype = backend.dtype().as_str();
     bar.finish(&format!(
-        "{name}: loaded {:.1} MB of {weights} in {load_seconds:.2} s, {dtype} on {device}",
+        "{called}: loaded {:.1} MB of {weights} in {load_seconds:.2} s, {dtype} on {device}",
         bytes as f64 / 1e6
     ));
 
@@ -130,11 +158,16 @@ pub(super) fn run(args: Args) -> Result<()> {
         completion.token_ids.len(),
         timings.generation_tokens_per_second
     ));
-    if let Some(guesses) = completion.guesses {
-        let (made, right) = (guesses.made, guesses.right);
-        note(&format!("guessed tokens: {made}, accepted: {right}"));
+    if let Some(proposals) = of_proposals(&completion) {
+        note(&proposals);
     }
     Ok(())
+}
+
+/// The images in files.
+fn images(files: &[PathBuf]) -> Result<Vec<Arc<Picture>>> {
+    let open = |file: &PathBuf| Ok(Arc::new(open_picture(file)?));
+    files.iter().map(open).collect()
 }
 
 /// The prompt itself, or standard input for `-`.

@@ -20,16 +20,20 @@ mod api;
 mod bench;
 mod chat;
 mod devices;
+mod draft;
 mod embed;
 mod error;
 mod generate;
 mod models;
 mod output;
+mod rerank;
 mod sampling;
 #[cfg(feature = "service")]
 mod service;
 #[cfg(feature = "service")]
 mod signals;
+mod size;
+mod split;
 #[cfg(feature = "audio")]
 mod transcribe;
 mod usage;
@@ -56,11 +60,13 @@ pub enum Command {
     Chat(chat::Args),
     /// List, download and remove models of the Hugging Face Hub
     Models(models::Args),
-    /// Transcribe a recording with a Whisper model
+    /// Transcribe a recording with a Whisper, Moonshine or Parakeet model
     #[cfg(feature = "audio")]
     Transcribe(transcribe::Args),
     /// Embed texts as vectors, or compare them
     Embed(embed::Args),
+    /// Rank documents by how well they answer a query
+    Rerank(rerank::Args),
     /// Serve models over an OpenAI-compatible HTTP API
     #[cfg(feature = "api")]
     Api(api::Args),
@@ -83,6 +89,7 @@ impl Command {
             #[cfg(feature = "audio")]
             Self::Transcribe(args) => transcribe::run(args),
             Self::Embed(args) => embed::run(args),
+            Self::Rerank(args) => rerank::run(args),
             #[cfg(feature = "api")]
             Self::Api(args) => api::run(args),
             Self::Devices(args) => devices::run(args),

@@ -1,5 +1,7 @@
 //! `candle-dvm models`: what is in the cache of the Hugging Face Hub.
 
+mod fit;
+
 use crate::{print, print_json};
 use crate::{Error, Result};
 use candle_engine::model::{Hub, HubModel, ModelSource, FORM};
@@ -26,6 +28,8 @@ enum Action {
         #[arg(value_name = "NAME")]
         name: String,
     },
+    /// Tell how much memory a model takes on a GPU, and how many of its layers fit, without loading it
+    Fit(fit::Args),
     /// Remove a model from the cache, a revision of it, or a GGUF file
     Rm {
         /// owner/name, owner/name@revision or owner/name:file.gguf
@@ -51,6 +55,7 @@ pub(super) fn run(args: Args) -> Result<()> {
             };
             print(&format!("{}\n", path.display()))
         }
+        Action::Fit(args) => fit::run(args),
         Action::Rm { name, yes } => remove(&hub, &named(&name)?, yes),
     }
 }

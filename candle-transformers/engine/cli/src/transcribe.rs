@@ -8,7 +8,7 @@ use candle_engine::error::Doing;
 use candle_engine::model::ModelSource;
 use candle_engine::progress::{note, SpeechBar};
 use candle_engine::registry::BackendRegistry;
-use candle_engine::speech::{speech_in, SpeechFiles};
+use candle_engine::speech::{speech_in, SpeechFiles, UNDETERMINED};
 use candle_engine::transcript::{subtitle, timed};
 use candle_transformers::models::silero_vad::{self, Speech};
 use candle_transformers::models::whisper::transcribe::{Options, Segment, Transcript};
@@ -22,8 +22,8 @@ pub(super) struct Args {
     /// Recording to transcribe: WAV, FLAC, MP3, Ogg Vorbis or M4A
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// Whisper model: a Hugging Face folder (config.json, tokenizer.json, and safetensors or one GGUF file) or a Hub model,
-    /// owner/name[@revision]
+    /// Whisper, Moonshine or Parakeet CTC model: a Hugging Face folder (config.json, tokenizer.json, and safetensors or, of a Whisper, one GGUF file)
+    /// or a Hub model, owner/name[@revision]
     #[arg(long, value_name = "MODEL")]
     model: PathBuf,
     /// Device to run on
@@ -32,19 +32,19 @@ pub(super) struct Args {
     /// Element type of weights and activations [default: f32 on the CPU and with quantised weights, otherwise f16]
     #[arg(long, value_enum)]
     dtype: Option<FloatType>,
-    /// Code of the spoken language, such as `de` [default: detected from the first 30 seconds]
+    /// Code of the spoken language, such as `de` [default: detected from the first 30 seconds]; Whisper only
     #[arg(long, value_name = "CODE")]
     language: Option<String>,
-    /// Translate to English
+    /// Translate to English; Whisper only
     #[arg(long)]
     translate: bool,
-    /// Print the start and end time of each segment
+    /// Print the start and end time of each segment; of models other than Whisper these are windows of up to 30 seconds, cut at silence
     #[arg(long)]
     timestamps: bool,
-    /// Compute word timestamps, for `--timestamps` and `--json`
+    /// Compute word timestamps, for `--timestamps` and `--json`; Whisper only
     #[arg(long)]
     words: bool,
-    /// Initial prompt, such as names and their spellings
+    /// Initial prompt, such as names and their spellings; Whisper only
     #[arg(long, value_name = "TEXT")]
     prompt: Option<String>,
     /// Do not condition each window on the previous text; this can prevent repetitions
@@ -54,7 +54,7 @@ pub(super) struct Args {
     /// from the Python package silero-vad
     #[arg(long, value_name = "FILE")]
     vad: Option<PathBuf>,
-    /// Sampling temperature, without fallback [default: 0, falling back to 0.2 to 1 if the text is improbable or repetitive]
+    /// Sampling temperature, without fallback [default: 0, of a Whisper falling back to 0.2 to 1 if the text is improbable or repetitive]
     #[arg(long, value_name = "T")]
     temperature: Option<f64>,
     /// Random seed for temperatures above 0
@@ -113,7 +113,7 @@ pub(super) fn run(args: Args) -> Result<()> {
     let device = registry.select(args.device)?.open()?.clone();
     let (name, bytes) = (files.name.clone(), files.total_bytes());
     let dtype = args.dtype.map(FloatType::dtype);
-    let mut whisper = files.load(&device, dtype, options)?;
+    let mut model = files.load(&device, dtype, options)?;
     let load_seconds = start.elapsed().as_secs_f64();
     let place = describe(&device);
     note(&format!(
@@ -135,7 +135,7 @@ pub(super) fn run(args: Args) -> Result<()> {
     let bar = SpeechBar::new(audio.seconds);
     let mut count = 0;
     let mut written = Ok(());
-    let transcript = whisper.transcribe(&samples, |segment| {
+    let transcript = model.transcribe(&samples, |segment| {
         let segment = &in_recording(segment);
         bar.reach(segment.end);
         count += 1;
@@ -174,9 +174,13 @@ pub(super) fn run(args: Args) -> Result<()> {
             speed,
         })?;
     }
+    let language = match transcript.language.as_str() {
+        UNDETERMINED => String::new(),
+        code => format!(" of {code}"),
+    };
     note(&format!(
-        "{:.1} s of {} in {seconds:.2} s, {speed:.1} times real time",
-        audio.seconds, transcript.language
+        "{:.1} s{language} in {seconds:.2} s, {speed:.1} times real time",
+        audio.seconds
     ));
     Ok(())
 }

@@ -1,10 +1,10 @@
 //! `/v1/chat/completions`.
 
 use super::fields::{Common, Fields};
-use super::grammar::{self, Grammar};
-use super::messages::Conversation;
-use super::reply::{self, Event, Framing};
-use super::texts::TextModel;
+use super::grammar;
+use super::messages::{Conversation, Prepared};
+use super::reply::{self, Count, Event, Framing};
+use super::thinking::{Apart, Both, Wanted};
 use super::tools::{self, Layout, Said, Tools};
 use super::{access, now, ApiError, Asked, Served};
 use axum::extract::{self, State};
@@ -16,7 +16,6 @@ use futures_util::future::try_join_all;
 use futures_util::stream::select_all;
 use futures_util::StreamExt;
 use serde_json::{json, Value};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
 
 /// As at OpenAI.
@@ -24,54 +23,37 @@ pub(super) const MAX_TOP: usize = 20;
 /// The end of a text that calls functions.
 const CALLS: &str = "tool_calls";
 
-/// A request whose prompt is tokens.
-struct Prepared {
-    common: Common,
-    tokens: Vec<u32>,
-    max_tokens: usize,
-    logprobs: Option<usize>,
-    grammar: Option<Grammar>,
-    tools: Tools,
-}
-
-impl Prepared {
-    fn new(served: &Asked, bytes: &[u8]) -> Result<Self, ApiError> {
-        let mut fields = Fields::parse(bytes)?;
-        let common = Common::take(&mut fields, served)?;
-        let messages = fields.need("messages", "a list of messages")?;
-        let count = "a whole number";
-        let max_tokens: Option<usize> = fields.take("max_tokens", count)?;
-        let max_tokens = fields.take("max_completion_tokens", count)?.or(max_tokens);
-        let has_logprobs = fields.take("logprobs", "true or false")?.unwrap_or(false);
-        let top = fields.take("top_logprobs", count)?;
-        let logprobs = match (has_logprobs, top) {
-            (false, None | Some(0)) => None,
-            (false, Some(_)) => return Err(fields.wrong("top_logprobs", "requires logprobs: true")),
-            (true, top) => Some(top.unwrap_or(0)),
-        };
-        if let Some(top) = logprobs.filter(|top| *top > MAX_TOP) {
-            let problem = format!("{top}; the maximum is {MAX_TOP}");
-            return Err(fields.wrong("top_logprobs", problem));
-        }
-        let tools = Tools::take(&mut fields, Layout::Nested)?;
-        let format = grammar::response_format(&mut fields)?;
-        fields.end()?;
-        let said = Conversation {
-            place: "messages",
-            messages,
-            tools: &tools,
-            format,
-        };
-        let (tokens, grammar) = said.prepare(&common.model)?;
-        Ok(Self {
-            tokens,
-            max_tokens: max_tokens.unwrap_or(common.model.engine.backend().max_positions()),
-            common,
-            logprobs,
-            grammar,
-            tools,
-        })
+/// Takes the whole request.
+fn prepare(served: &Asked, bytes: &[u8]) -> Result<Prepared, ApiError> {
+    let mut fields = Fields::parse(bytes)?;
+    let common = Common::take(&mut fields, served)?;
+    let messages = fields.need("messages", "a list of messages")?;
+    let count = "a whole number";
+    let max_tokens: Option<usize> = fields.take("max_tokens", count)?;
+    let max_tokens = fields.take("max_completion_tokens", count)?.or(max_tokens);
+    let has_logprobs = fields.take("logprobs", "true or false")?.unwrap_or(false);
+    let top = fields.take("top_logprobs", count)?;
+    let logprobs = match (has_logprobs, top) {
+        (false, None | Some(0)) => None,
+        (false, Some(_)) => return Err(fields.wrong("top_logprobs", "requires logprobs: true")),
+        (true, top) => Some(top.unwrap_or(0)),
+    };
+    if let Some(top) = logprobs.filter(|top| *top > MAX_TOP) {
+        let problem = format!("{top}; the maximum is {MAX_TOP}");
+        return Err(fields.wrong("top_logprobs", problem));
     }
+    let tools = Tools::take(&mut fields, Layout::Nested)?;
+    let format = grammar::response_format(&mut fields)?;
+    let wanted = Wanted::take(&mut fields)?;
+    fields.end()?;
+    let said = Conversation {
+        place: "messages",
+        messages,
+        tools,
+        format,
+        wanted,
+    };
+    said.prepare(common, max_tokens, logprobs)
 }
 
 pub(super) async fn create(
@@ -86,7 +68,7 @@ pub(super) async fn create(
         logprobs,
         grammar,
         tools,
-    } = served.read(request, Prepared::new).await?;
+    } = served.read(request, prepare).await?;
     let prompt = tokens.len();
     let receivers = (0..common.answers).map(|at| {
         let completion = common.completion(at, max_tokens);
@@ -103,56 +85,53 @@ pub(super) async fn create(
     let receivers = receivers.collect::<Result<Vec<_>, _>>()?;
     let head = json!({ "id": reply::id("chatcmpl"), "created": now(), "model": common.model.name });
     if common.stream {
-        return Ok(streamed(
-            &common.model,
-            receivers,
-            head,
-            prompt,
-            common.with_usage,
-            tools,
-        ));
+        return Ok(streamed(&common, receivers, head, prompt, tools));
     }
-    let whole = try_join_all(receivers.into_iter().map(reply::whole)).await?;
-    let made = whole.iter().map(|(it, _)| it.token_ids.len()).sum();
+    let thinking = &common.request.thinking;
+    let receivers = receivers.into_iter();
+    let whole = try_join_all(receivers.map(|it| reply::whole(it, thinking.clone()))).await?;
+    let count = Count::of(whole.iter().map(|it| &it.completion));
     let tokenizer = common.model.engine.backend().tokenizer();
-    let choices = whole
-        .iter()
-        .enumerate()
-        .map(|(index, (completion, likely))| {
-            let content: Vec<Value> = likely.iter().map(|it| described(tokenizer, it)).collect();
-            let read = tools.read(&completion.text);
-            let mut message = json!({ "role": "assistant", "content": read.text, "refusal": null });
-            let mut reason = reply::finish_reason(completion);
-            if !read.calls.is_empty() {
-                reason = CALLS;
-                message["tool_calls"] = tools::json(&read.calls, false);
-                if read.text.is_empty() {
-                    message["content"] = Value::Null;
-                }
+    let choices = whole.iter().enumerate().map(|(index, whole)| {
+        let likely = whole.likely.iter();
+        let content: Vec<Value> = likely.map(|it| described(tokenizer, it)).collect();
+        let read = tools.read(&whole.text.answer);
+        let mut message = json!({ "role": "assistant", "content": read.text, "refusal": null });
+        if !whole.text.thoughts.is_empty() {
+            message["reasoning_content"] = whole.text.thoughts.clone().into();
+        }
+        let mut reason = reply::finish_reason(&whole.completion);
+        if !read.calls.is_empty() {
+            reason = CALLS;
+            message["tool_calls"] = tools::json(&read.calls, false);
+            if read.text.is_empty() {
+                message["content"] = Value::Null;
             }
-            json!({
-                "index": index,
-                "message": message,
-                "logprobs": logprobs.map(|_| json!({ "content": content, "refusal": null })),
-                "finish_reason": reason,
-            })
-        });
+        }
+        json!({
+            "index": index,
+            "message": message,
+            "logprobs": logprobs.map(|_| json!({ "content": content, "refusal": null })),
+            "finish_reason": reason,
+        })
+    });
     let mut answer = head;
     answer["object"] = "chat.completion".into();
     answer["choices"] = choices.collect();
-    answer["usage"] = reply::usage(prompt, made);
+    answer["usage"] = count.usage(prompt, thinking.is_some());
     Ok(Json(answer).into_response())
 }
 
 /// The answers as events.
 fn streamed(
-    model: &Arc<TextModel>,
+    common: &Common,
     receivers: Vec<reply::Receiver>,
     mut head: Value,
     prompt: usize,
-    with_usage: bool,
     tools: Tools,
 ) -> Response {
+    let (model, with_usage) = (&common.model, common.with_usage);
+    let thinking = common.request.thinking.clone();
     head["object"] = "chat.completion.chunk".into();
     let chunk = move |choices: Value, usage: Value| {
         let mut chunk = head.clone();
@@ -162,10 +141,12 @@ fn streamed(
         }
         chunk
     };
-    let made = Arc::new(AtomicUsize::new(0));
+    let count = Arc::new(Count::default());
+    let thinks = thinking.is_some();
     let each = receivers.into_iter().enumerate().map(|(index, receiver)| {
-        let (chunk, model, made) = (chunk.clone(), model.clone(), made.clone());
+        let (chunk, model, count) = (chunk.clone(), model.clone(), count.clone());
         let mut said = Said::new(tools.clone());
+        let mut apart = Apart::new(thinking.as_ref());
         let mut begun = false;
         // The logprobs of tokens whose text is not out yet.
         let mut held: Vec<Value> = Vec::new();
@@ -191,13 +172,27 @@ fn streamed(
                     held.push(described(model.engine.backend().tokenizer(), &likely));
                 }
                 Event::Piece(piece) => {
-                    let piece = said.push(&piece);
+                    let Both { thoughts, answer } = apart.push(&piece, &mut held);
+                    if !thoughts.is_empty() {
+                        let thoughts = json!({ "reasoning_content": thoughts });
+                        out.push(delta(thoughts, &mut Vec::new(), Value::Null));
+                    }
+                    let piece = said.push(&answer);
                     if !piece.is_empty() {
                         out.push(delta(json!({ "content": piece }), &mut held, Value::Null));
                     }
                 }
                 Event::Done(Ok(completion)) => {
-                    made.fetch_add(completion.token_ids.len(), Ordering::Relaxed);
+                    count.add(&completion);
+                    let Both { thoughts, answer } = apart.end();
+                    if !thoughts.is_empty() {
+                        let thoughts = json!({ "reasoning_content": thoughts });
+                        out.push(delta(thoughts, &mut Vec::new(), Value::Null));
+                    }
+                    let last = said.push(&answer);
+                    if !last.is_empty() {
+                        out.push(delta(json!({ "content": last }), &mut held, Value::Null));
+                    }
                     let (rest, calls) = said.end();
                     let mut reason = reply::finish_reason(&completion);
                     if !calls.is_empty() {
@@ -217,8 +212,7 @@ fn streamed(
     });
     let all = select_all(each);
     let last = futures_util::stream::once(async move {
-        let made = made.load(Ordering::Relaxed);
-        with_usage.then(|| chunk(json!([]), reply::usage(prompt, made)))
+        with_usage.then(|| chunk(json!([]), count.usage(prompt, thinks)))
     });
     let all = all.chain(last.filter_map(std::future::ready));
     reply::stream(all, Framing::Done)

@@ -1,7 +1,7 @@
 //! `/v1/completions`.
 
 use super::fields::{Common, Fields, Input};
-use super::reply::{self, Event, Framing};
+use super::reply::{self, Count, Event, Framing};
 use super::texts::TextModel;
 use super::{access, now, ApiError, Asked, Served};
 use axum::extract::{self, State};
@@ -113,22 +113,19 @@ pub(super) async fn create(
     let receivers = receivers.collect::<Result<Vec<_>, _>>()?;
     let (id, created, model) = (reply::id("cmpl"), now(), common.model.name.clone());
     if !common.stream {
-        let whole = try_join_all(receivers.into_iter().map(reply::whole)).await?;
-        let made: usize = whole.iter().map(|(it, _)| it.token_ids.len()).sum();
-        let choices = whole
-            .iter()
-            .enumerate()
-            .map(|(index, (completion, likely))| {
-                let logprobs = logprobs.map(|_| listed(&common.model, likely, 0));
-                json!({
-                    "index": index, "text": completion.text, "logprobs": logprobs,
-                    "finish_reason": reply::finish_reason(completion),
-                })
-            });
+        let whole = try_join_all(receivers.into_iter().map(|it| reply::whole(it, None))).await?;
+        let count = Count::of(whole.iter().map(|it| &it.completion));
+        let choices = whole.iter().enumerate().map(|(index, whole)| {
+            let logprobs = logprobs.map(|_| listed(&common.model, &whole.likely, 0));
+            json!({
+                "index": index, "text": whole.completion.text, "logprobs": logprobs,
+                "finish_reason": reply::finish_reason(&whole.completion),
+            })
+        });
         let choices: Vec<Value> = choices.collect();
         let answer = json!({
             "id": id, "object": "text_completion", "created": created, "model": model, "choices": choices,
-            "usage": reply::usage(prompt_tokens, made),
+            "usage": count.usage(prompt_tokens, false),
         });
         return Ok(Json(answer).into_response());
     }
@@ -142,9 +139,9 @@ pub(super) async fn create(
         }
         chunk
     };
-    let made = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let count = Arc::new(Count::default());
     let each = receivers.into_iter().enumerate().map(|(index, receiver)| {
-        let (chunk, writer, made) = (chunk.clone(), common.model.clone(), made.clone());
+        let (chunk, writer, count) = (chunk.clone(), common.model.clone(), count.clone());
         let mut held: Vec<Likely> = Vec::new();
         let mut offset = 0;
         let events = reply::chunks(receiver, move |event| {
@@ -165,8 +162,7 @@ pub(super) async fn create(
                     vec![chunk(choice(&piece, &mut held, Value::Null), Value::Null)]
                 }
                 Event::Done(Ok(completion)) => {
-                    let tokens = completion.token_ids.len();
-                    made.fetch_add(tokens, std::sync::atomic::Ordering::Relaxed);
+                    count.add(&completion);
                     let reason = reply::finish_reason(&completion).into();
                     vec![chunk(choice("", &mut held, reason), Value::Null)]
                 }
@@ -177,8 +173,7 @@ pub(super) async fn create(
     });
     let all = select_all(each);
     let last = futures_util::stream::once(async move {
-        let made = made.load(std::sync::atomic::Ordering::Relaxed);
-        with_usage.then(|| chunk(json!([]), reply::usage(prompt_tokens, made)))
+        with_usage.then(|| chunk(json!([]), count.usage(prompt_tokens, false)))
     });
     let last = last.filter_map(std::future::ready);
     Ok(reply::stream(all.chain(last), Framing::Done))

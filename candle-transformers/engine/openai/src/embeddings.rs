@@ -118,10 +118,7 @@ pub(super) async fn create(
         json!({ "object": "embedding", "index": index, "embedding": embedding })
     });
     let data: Vec<Value> = data.collect();
-    let mut usage = reply::usage(count, 0);
-    if let Some(usage) = usage.as_object_mut() {
-        usage.remove("completion_tokens");
-    }
+    let usage = reply::prompt_usage(count);
     Ok(Json(
         json!({ "object": "list", "model": name, "data": data, "usage": usage }),
     ))

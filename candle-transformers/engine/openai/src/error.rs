@@ -205,7 +205,7 @@ pub(super) async fn no_such_path(method: Method, uri: Uri) -> ApiError {
     ApiError {
         status: StatusCode::NOT_FOUND,
         message: format!(
-            "unknown route {method} {}; expected /v1/models, /v1/completions, /v1/chat/completions, /v1/responses, /v1/embeddings, /v1/audio/transcriptions, /v1/audio/translations, /tokenize, /detokenize, /health or /metrics",
+            "unknown route {method} {}; expected /v1/models, /v1/completions, /v1/chat/completions, /v1/responses, /v1/embeddings, /v1/rerank, /v1/audio/transcriptions, /v1/audio/translations, /tokenize, /detokenize, /health or /metrics",
             short(uri.path())
         ),
         param: None,

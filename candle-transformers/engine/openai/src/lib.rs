@@ -1,5 +1,5 @@
 //! OpenAI's HTTP interface over models of this machine: `/v1/models`, `/v1/completions`, `/v1/chat/completions`, `/v1/responses`,
-//! `/v1/embeddings`, `/v1/audio/transcriptions` and `/v1/audio/translations`; beside them `/tokenize`, `/detokenize`, `/health` and `/metrics`.
+//! `/v1/embeddings`, `/v1/rerank`, `/v1/audio/transcriptions` and `/v1/audio/translations`; beside them `/tokenize`, `/detokenize`, `/health` and `/metrics`.
 //!
 //! What is not supported is an error that names the field, never passed over: a client must not believe that it was done.
 
@@ -19,12 +19,16 @@ mod grammar;
 mod idle;
 mod messages;
 mod metrics;
+mod pictures;
 mod reply;
+mod rerank;
 mod responses;
 mod server;
 mod texts;
+mod thinking;
 mod tokens;
 mod tools;
+mod turns;
 mod vectors;
 
 use axum::extract::rejection::PathRejection;
@@ -33,11 +37,10 @@ use axum::http::StatusCode;
 use axum::middleware::from_fn_with_state;
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use candle_engine::embed::EncoderFiles;
 use candle_engine::Error as EngineError;
-use candle_transformers::embed::TextEncoder;
 use gate::Gate;
 use metrics::Metrics;
+use rerank::Scores;
 use serde_json::{json, Value};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -47,8 +50,10 @@ use vectors::Vectors;
 pub use access::Access;
 pub use audio::Speech;
 pub use error::ApiError;
+pub use rerank::Reranker;
 pub use server::Limits;
 pub use texts::{TextSource, Texts};
+pub use vectors::Encoder;
 
 /// Why serving ended, or could not begin.
 #[derive(Debug, thiserror::Error)]
@@ -62,7 +67,7 @@ pub enum Error {
         problem: String,
     },
     /// The system refuses a thread.
-    #[error("a thread for embeddings: {0}")]
+    #[error("a thread for a model: {0}")]
     Thread(std::io::Error),
     /// Models that cannot be served together.
     #[error("models: {0}")]
@@ -82,20 +87,11 @@ const WATCH: Duration = Duration::from_millis(500);
 pub struct Served {
     texts: Texts,
     vectors: Option<Vectors>,
+    scores: Option<Scores>,
     speech: Option<Speech>,
     access: Access,
     gate: Gate,
     metrics: Arc<Metrics>,
-}
-
-/// A model of vectors.
-pub struct Encoder {
-    /// What clients call it.
-    pub name: String,
-    /// Its tokenizer and how its vectors are meant to be made.
-    pub files: EncoderFiles,
-    /// The model.
-    pub model: TextEncoder,
 }
 
 impl Served {
@@ -104,6 +100,7 @@ impl Served {
         Self {
             texts,
             vectors: None,
+            scores: None,
             speech: None,
             access: Access::default(),
             gate: Gate::new(Limits::default().idle),
@@ -118,6 +115,15 @@ impl Served {
     pub fn with_encoder(self, encoder: Option<Encoder>) -> Result<Self> {
         let vectors = encoder.map(Vectors::new).transpose()?;
         Ok(Self { vectors, ..self })
+    }
+
+    /// With a model that scores documents.
+    ///
+    /// # Errors
+    /// The system has no thread for it.
+    pub fn with_reranker(self, reranker: Option<Reranker>) -> Result<Self> {
+        let scores = reranker.map(Scores::new).transpose()?;
+        Ok(Self { scores, ..self })
     }
 
     /// With a model of speech.
@@ -146,6 +152,8 @@ fn routes(served: Arc<Served>) -> Router {
         .route("/v1/audio/transcriptions", post(audio::transcribe))
         .route("/v1/audio/translations", post(audio::translate))
         .route("/v1/embeddings", post(embeddings::create))
+        .route("/v1/rerank", post(rerank::create))
+        .route("/rerank", post(rerank::create))
         .route("/tokenize", post(tokens::tokenize))
         .route("/detokenize", post(tokens::detokenize))
         .route("/health", get(health))
@@ -198,7 +206,10 @@ impl Served {
         let encoder = self.vectors.as_ref();
         let encoder = encoder.map(|vectors| vectors.encoder.name.as_str());
         let speech = self.speech.as_ref().map(|speech| speech.name.as_str());
-        self.texts.names().chain(encoder).chain(speech)
+        let reranker = self.scores.as_ref();
+        let reranker = reranker.map(|scores| scores.reranker.name.as_str());
+        let texts = self.texts.names();
+        texts.chain(encoder).chain(reranker).chain(speech)
     }
 
     /// Reads a request of JSON and prepares its work, once the model that it is for is loaded.

@@ -121,6 +121,13 @@ impl Metrics {
             "Embedding requests running and waiting.",
             &embedding,
         );
+        let reranking = served.scores.as_ref().map_or(0, |scores| scores.open());
+        line(
+            gauge,
+            "rerankings_open",
+            "Rerank requests running and waiting.",
+            &reranking,
+        );
         let speech = served.speech.as_ref();
         let recordings = speech.map_or(0, |speech| speech.worker.open());
         line(

@@ -2,18 +2,24 @@
 
 use super::grammar::Grammar;
 use super::texts::TextModel;
+use super::thinking::{Apart, Both};
 use super::{ApiError, Served};
 use axum::response::sse::{Event as Sent, KeepAlive};
 use axum::response::{IntoResponse, Response};
 use candle_engine::batch::{Heard, Likely, Order, Owner};
 use candle_engine::model::TextTokenizer;
-use candle_engine::{Completion, CompletionRequest, StopReason};
+use candle_engine::thinking::Thinking;
+use candle_engine::{Completion, CompletionRequest, Guesses, StopReason};
 use futures_util::stream::{self, Stream, StreamExt};
 use serde_json::{json, Value};
 use std::convert::Infallible;
 use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::time::Instant;
 use tokio::sync::mpsc::{unbounded_channel, UnboundedReceiver};
+
+/// The field of `usage` with counts of a part of the tokens.
+const DETAILS: &str = "completion_tokens_details";
 
 /// What becomes of a completion.
 pub(super) enum Event {
@@ -64,16 +70,45 @@ pub(super) fn begin(
     Ok(receiver)
 }
 
+/// A completion that has ended.
+pub(super) struct Whole {
+    pub(super) completion: Completion,
+    /// The tokens of its answer, if probabilities were asked for.
+    pub(super) likely: Vec<Likely>,
+    pub(super) text: Both,
+}
+
 /// Waits until it is whole.
 pub(super) async fn whole(
     mut receiver: UnboundedReceiver<Event>,
-) -> Result<(Completion, Vec<Likely>), ApiError> {
-    let mut tokens = Vec::new();
+    thinking: Option<Thinking>,
+) -> Result<Whole, ApiError> {
+    let mut apart = Apart::new(thinking.as_ref());
+    let (mut held, mut likely, mut text) = (Vec::new(), Vec::new(), Both::default());
+    let mut add = |both: Both, held: &mut Vec<Likely>, likely: &mut Vec<Likely>| {
+        text.thoughts.push_str(&both.thoughts);
+        text.answer.push_str(&both.answer);
+        if !both.answer.is_empty() {
+            likely.append(held);
+        }
+    };
     while let Some(event) = receiver.recv().await {
         match event {
-            Event::Token(likely) => tokens.push(likely),
-            Event::Piece(_) => {}
-            Event::Done(result) => return Ok((result?, tokens)),
+            Event::Token(token) => held.push(token),
+            Event::Piece(piece) => {
+                let both = apart.push(&piece, &mut held);
+                add(both, &mut held, &mut likely);
+            }
+            Event::Done(result) => {
+                let completion = result?;
+                add(apart.end(), &mut held, &mut likely);
+                likely.append(&mut held);
+                return Ok(Whole {
+                    completion,
+                    likely,
+                    text,
+                });
+            }
         }
     }
     Err(candle_engine::Error::Batch("the engine has stopped".to_string()).into())
@@ -88,6 +123,57 @@ pub(super) fn finish_reason(completion: &Completion) -> &'static str {
 
 pub(super) fn usage(prompt: usize, made: usize) -> Value {
     json!({ "prompt_tokens": prompt, "completion_tokens": made, "total_tokens": prompt + made })
+}
+
+/// The usage of a request whose answer has no tokens.
+pub(super) fn prompt_usage(prompt: usize) -> Value {
+    json!({ "prompt_tokens": prompt, "total_tokens": prompt })
+}
+
+/// Tokens of completions, to be counted together.
+#[derive(Default)]
+pub(super) struct Count {
+    made: AtomicUsize,
+    thought: AtomicUsize,
+    accepted: AtomicUsize,
+    rejected: AtomicUsize,
+    /// Whether anything was proposed to any of them.
+    has_proposals: AtomicBool,
+}
+
+impl Count {
+    /// Of these completions.
+    pub(super) fn of<'a>(completions: impl IntoIterator<Item = &'a Completion>) -> Self {
+        let count = Self::default();
+        for completion in completions {
+            count.add(completion);
+        }
+        count
+    }
+
+    /// Adds a completion that has ended.
+    pub(super) fn add(&self, completion: &Completion) {
+        self.made.fetch_add(completion.token_ids.len(), Relaxed);
+        self.thought.fetch_add(completion.thought_tokens, Relaxed);
+        if let Some(Guesses { made, right }) = completion.guesses {
+            self.has_proposals.store(true, Relaxed);
+            self.accepted.fetch_add(right, Relaxed);
+            self.rejected.fetch_add(made - right, Relaxed);
+        }
+    }
+
+    /// The interface's form, of a model that thinks or not.
+    pub(super) fn usage(&self, prompt: usize, thinks: bool) -> Value {
+        let mut usage = usage(prompt, self.made.load(Relaxed));
+        if thinks {
+            usage[DETAILS]["reasoning_tokens"] = self.thought.load(Relaxed).into();
+        }
+        if self.has_proposals.load(Relaxed) {
+            usage[DETAILS]["accepted_prediction_tokens"] = self.accepted.load(Relaxed).into();
+            usage[DETAILS]["rejected_prediction_tokens"] = self.rejected.load(Relaxed).into();
+        }
+        usage
+    }
 }
 
 /// An id that no other answer has.

@@ -2,11 +2,13 @@
 
 mod events;
 mod input;
+mod thoughts;
 
 use super::fields::{Common, Fields};
-use super::grammar::{self, Grammar};
-use super::messages::Conversation;
+use super::grammar;
+use super::messages::{Conversation, Prepared};
 use super::reply::{self, Framing};
+use super::thinking::Wanted;
 use super::tools::{Layout, Tools};
 use super::{access, chat, now, ApiError, Asked, Served};
 use axum::extract::{self, State};
@@ -20,55 +22,35 @@ use std::sync::Arc;
 /// Asks for the probabilities of tokens.
 const LOGPROBS: &str = "message.output_text.logprobs";
 
-/// A request whose prompt is tokens.
-struct Prepared {
-    common: Common,
-    tokens: Vec<u32>,
-    max_tokens: usize,
-    logprobs: Option<usize>,
-    grammar: Option<Grammar>,
-    tools: Tools,
-    /// The answer without what is yet to come.
-    head: Map<String, Value>,
-}
-
-impl Prepared {
-    fn new(served: &Asked, bytes: &[u8]) -> Result<Self, ApiError> {
-        let mut fields = Fields::parse(bytes)?;
-        let mut head = head(&fields);
-        let common = Common::take(&mut fields, served)?;
-        head.insert("model".to_string(), common.model.name.clone().into());
-        if common.answers != 1 {
-            return Err(fields.wrong("n", "is not supported; ask several times"));
-        }
-        let messages = input::messages(&mut fields)?;
-        let max_tokens = fields.take("max_output_tokens", "a whole number")?;
-        let logprobs = logprobs(&mut fields)?;
-        let tools = Tools::take(&mut fields, Layout::Flat)?;
-        let format = grammar::text_format(&mut fields)?;
-        if !fields.value("previous_response_id").is_null() {
-            let problem =
-                "is not supported, as nothing is stored; send the whole conversation as input";
-            return Err(fields.wrong("previous_response_id", problem));
-        }
-        fields.end()?;
-        let said = Conversation {
-            place: "input",
-            messages,
-            tools: &tools,
-            format,
-        };
-        let (tokens, grammar) = said.prepare(&common.model)?;
-        Ok(Self {
-            tokens,
-            max_tokens: max_tokens.unwrap_or(common.model.engine.backend().max_positions()),
-            common,
-            logprobs,
-            grammar,
-            tools,
-            head,
-        })
+/// Takes the whole request; with it the answer without what is yet to come.
+fn prepare(served: &Asked, bytes: &[u8]) -> Result<(Prepared, Map<String, Value>), ApiError> {
+    let mut fields = Fields::parse(bytes)?;
+    let mut head = head(&fields);
+    let common = Common::take(&mut fields, served)?;
+    head.insert("model".to_string(), common.model.name.clone().into());
+    if common.answers != 1 {
+        return Err(fields.wrong("n", "is not supported; ask several times"));
     }
+    let messages = input::messages(&mut fields)?;
+    let max_tokens = fields.take("max_output_tokens", "a whole number")?;
+    let logprobs = logprobs(&mut fields)?;
+    let tools = Tools::take(&mut fields, Layout::Flat)?;
+    let format = grammar::text_format(&mut fields)?;
+    let wanted = Wanted::take_reasoning(&mut fields)?;
+    if !fields.value("previous_response_id").is_null() {
+        let problem =
+            "is not supported, as nothing is stored; send the whole conversation as input";
+        return Err(fields.wrong("previous_response_id", problem));
+    }
+    fields.end()?;
+    let said = Conversation {
+        place: "input",
+        messages,
+        tools,
+        format,
+        wanted,
+    };
+    Ok((said.prepare(common, max_tokens, logprobs)?, head))
 }
 
 /// The fields of an answer that repeat its request.
@@ -82,7 +64,7 @@ fn head(fields: &Fields) -> Map<String, Value> {
         "error": null, "incomplete_details": null, "instructions": fields.value("instructions"),
         "max_output_tokens": fields.value("max_output_tokens"), "model": null, "output": [],
         "parallel_tool_calls": or("parallel_tool_calls", true.into()), "previous_response_id": null,
-        "reasoning": { "effort": null, "summary": null }, "store": false, "temperature": or("temperature", 1.0.into()),
+        "reasoning": or("reasoning", json!({ "effort": null, "summary": null })), "store": false, "temperature": or("temperature", 1.0.into()),
         "text": or("text", json!({ "format": { "type": "text" } })), "tool_choice": or("tool_choice", "auto".into()),
         "tools": or("tools", json!([])), "top_p": or("top_p", 1.0.into()), "truncation": "disabled", "usage": null,
         "user": fields.value("user"), "metadata": or("metadata", json!({})),
@@ -97,7 +79,7 @@ fn head(fields: &Fields) -> Map<String, Value> {
 fn logprobs(fields: &mut Fields) -> Result<Option<usize>, ApiError> {
     let include: Option<Vec<String>> = fields.take("include", "a list of texts")?;
     let include = include.unwrap_or_default();
-    // Reasoning is never kept for the client, so there is none to include.
+    // Reasoning comes as it is, never encrypted.
     let known = [LOGPROBS, "reasoning.encrypted_content"];
     if let Some(other) = include.iter().find(|it| !known.contains(&it.as_str())) {
         let other = super::error::short(other);
@@ -122,6 +104,7 @@ pub(super) async fn create(
     request: extract::Request,
 ) -> Result<Response, ApiError> {
     let owner = access::owner(&request);
+    let (prepared, head) = served.read(request, prepare).await?;
     let Prepared {
         common,
         tokens,
@@ -129,10 +112,10 @@ pub(super) async fn create(
         logprobs,
         grammar,
         tools,
-        head,
-    } = served.read(request, Prepared::new).await?;
+    } = prepared;
     let prompt = tokens.len();
     let completion = common.completion(0, max_tokens);
+    let thinking = completion.thinking.clone();
     let receiver = reply::begin(
         &served,
         &common.model,
@@ -148,10 +131,11 @@ pub(super) async fn create(
         tools,
         prompt,
         logprobs.is_some(),
+        thinking.as_ref(),
     );
     if !common.stream {
-        let (completion, likely) = reply::whole(receiver).await?;
-        return Ok(Json(events.whole(&completion, &likely)).into_response());
+        let whole = reply::whole(receiver, thinking).await?;
+        return Ok(Json(events.whole(whole)).into_response());
     }
     let first = stream::iter(events.begin());
     let rest = reply::chunks(receiver, move |event| events.take(event));

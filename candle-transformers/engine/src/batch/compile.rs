@@ -2,12 +2,14 @@
 //! another number of texts runs for the first time.
 
 use super::scheduler::read;
-use super::writing::{chosen_by_device, next_logits};
+use super::writing::next_logits;
 use super::BatchSettings;
 use crate::engine::CandleBackend;
 use crate::error::Doing;
+use crate::generation::Chosen;
 use crate::Result;
 use candle_core::{DType, Device, Tensor};
+use candle_nn::sampling::{Change, Changes, Draw};
 use candle_transformers::blocks::DecoderState;
 use web_time::Instant;
 
@@ -67,7 +69,24 @@ fn write(backend: &CandleBackend, rows: usize, state: &mut DecoderState) -> Resu
     let ids = Tensor::zeros((rows, 1), DType::U32, backend.device()).doing(DOING)?;
     let lens = state.lens().to_vec();
     let logits = next_logits(backend, &ids, 0, state)?;
-    chosen_by_device(&logits)?.1.wait().doing(DOING)?;
+    let warm = Draw {
+        temperature: 1.0,
+        ..Draw::GREEDY
+    };
+    for with in [Draw::GREEDY, warm] {
+        Chosen::begin(&logits, &vec![with; rows])?.wait()?;
+    }
+    let mut changes = vec![Changes::default(); rows];
+    if let Some(first) = changes.first_mut() {
+        let change = Change {
+            token: 0,
+            offset: 0.,
+            penalty: 1.,
+        };
+        first.tokens.push(change);
+        first.allowed = Some(vec![1; logits.dim(1).doing(DOING)?]);
+    }
+    Chosen::begin_changed(&logits, &vec![warm; rows], &changes)?.wait()?;
     let mut rows = lens.iter().take(rows).enumerate();
     rows.try_for_each(|(at, len)| state.cut_slot(at, *len))
         .doing(DOING)

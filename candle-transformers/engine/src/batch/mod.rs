@@ -10,12 +10,16 @@
 //! On a GPU the host does not hold the device up: where all texts are greedy, the next step is queued before the tokens of the last are known
 //! (`writing.rs`), and kernels can be compiled before the first text comes (`compile.rs`).
 //!
+//! Tokens are proposed to a text that is alone (`alone.rs`), by a draft model for one.
+//!
 //! A step that panics ends the texts that run, and the next ones find an empty cache. After three such steps with no text finished between
 //! them the engine has failed, and so it has where a step does not end: [`BatchEngine::failure`] says so, and whoever serves with it has to
 //! make another.
 
+mod alone;
 mod client;
 mod compile;
+mod pictures;
 mod places;
 mod scheduler;
 mod supervisor;
@@ -89,7 +93,7 @@ pub struct Likely {
     pub id: u32,
     /// The logarithm of its probability, before anything changed it.
     pub logprob: f32,
-    /// The likeliest tokens with theirs, as many as were asked for.
+    /// The likeliest tokens with theirs, of the number that the order asks for.
     pub top: Vec<(u32, f32)>,
 }
 
@@ -100,7 +104,7 @@ pub type Listener = Box<dyn FnMut(Heard<'_>) -> ControlFlow<()> + Send>;
 pub struct Order {
     /// The prompt's tokens.
     pub tokens: Vec<u32>,
-    /// How to go on from them; its prompt is not used.
+    /// How to go on from them; its prompt is not used. Its images are those of which the tokens have the places.
     pub request: CompletionRequest,
     /// With it, each token comes with its probability, and with those of this number of the likeliest tokens.
     pub logprobs: Option<usize>,
@@ -258,6 +262,8 @@ impl BatchEngine {
                 limit,
             });
         }
+        self.backend
+            .check_pictures(&order.tokens, &order.request.pictures)?;
         // Its thread may still be telling those that it had, and takes nobody on.
         if let Some(why) = self.failure() {
             return Err(Error::Batch(why));

@@ -7,7 +7,8 @@ use super::{BatchSettings, Heard, Job};
 use crate::backend::{Completion, CompletionRequest, StopReason};
 use crate::engine::CandleBackend;
 use crate::error::Doing;
-use crate::generation::Writer;
+use crate::generation::{Drafter, Speculation, Writer};
+use crate::pictures::PictureRows;
 use crate::{Error, Result};
 use candle_core::{DType, Tensor};
 use candle_transformers::blocks::DecoderState;
@@ -38,9 +39,13 @@ pub(super) struct Text<'a> {
     pub(super) writer: Writer<'a>,
     pub(super) client: Client,
     pub(super) logprobs: Option<usize>,
+    /// Proposals of tokens, while it runs alone.
+    pub(super) speculation: Option<Speculation>,
     /// The order in which texts came.
     pub(super) number: u64,
     owner: Owner,
+    /// The images of its prompt.
+    pub(super) pictures: PictureRows,
     /// When a piece of its prompt was read last, or else when it came: a number of `Scheduler::turns`.
     read_at: u64,
 }
@@ -69,11 +74,13 @@ pub(super) struct Scheduler<'a> {
     pub(super) slots: Vec<Slot<'a>>,
     /// A step whose tokens are on their way from the device.
     pub(super) ahead: Option<Ahead>,
+    /// The draft model's cache of the text that was alone last.
+    pub(super) drafter: Option<Drafter<'a>>,
     waiting: Turns,
     /// When those that wait were asked last, and how often they are.
     asked: Instant,
     pub(super) ask_every: Duration,
-    piece: usize,
+    pub(super) piece: usize,
     numbers: u64,
     turns: u64,
     finished: u64,
@@ -92,6 +99,7 @@ impl<'a> Scheduler<'a> {
             state,
             slots: (0..settings.slots).map(|_| Slot::default()).collect(),
             ahead: None,
+            drafter: None,
             waiting: Turns::default(),
             asked: Instant::now(),
             ask_every: ASK_WAITING,
@@ -180,17 +188,24 @@ impl<'a> Scheduler<'a> {
                 }
             };
             let held = job.tokens[..kept].to_vec();
+            let speculation = Speculation::of(self.backend, &job.request);
             let writer = self.writer(job.tokens, &job.request);
-            match writer.map(|writer| writer.with_mask(job.mask)) {
-                Ok(writer) => {
+            let writer = writer.map(|writer| writer.with_mask(job.mask));
+            // What is kept of another text has no images.
+            let pictures = PictureRows::new(self.backend, &job.request.pictures, 0);
+            let begun = writer.and_then(|writer| Ok((speculation?, writer, pictures?)));
+            match begun {
+                Ok((speculation, writer, pictures)) => {
                     self.numbers += 1;
                     self.turns += 1;
                     let text = Text {
                         writer,
                         client: job.client,
                         logprobs: job.logprobs,
+                        speculation,
                         number: self.numbers,
                         owner: job.owner,
+                        pictures,
                         read_at: self.turns,
                     };
                     let text = Some(text);
@@ -270,8 +285,14 @@ impl<'a> Scheduler<'a> {
             }
             // The last token is left for the step of all texts, which gives its logits.
             let count = self.piece.min(self.slots[at].unseen() - 1);
-            self.read_piece(at, count)?;
-            left = left.saturating_sub(count);
+            let read = match self.has_pictures(at) {
+                true => self.read_pictures(at, count)?,
+                false => {
+                    self.read_piece(at, count)?;
+                    count
+                }
+            };
+            left = left.saturating_sub(read);
         }
         Ok(())
     }
@@ -286,7 +307,8 @@ impl<'a> Scheduler<'a> {
         let piece = text.writer.tokens()[seen..seen + count].to_vec();
         read(self.backend, &piece, at, &mut self.state)?;
         slot.held.extend(piece);
-        if count == self.piece {
+        // Another text may have other images in front of the same tokens.
+        if count == self.piece && !text.pictures.has_begun() {
             slot.whole = slot.held.len();
         }
         Ok(())
@@ -320,10 +342,14 @@ impl<'a> Scheduler<'a> {
         self.done(at, Ok(()));
     }
 
-    fn done(&mut self, at: usize, result: Result<()>) {
+    pub(super) fn done(&mut self, at: usize, result: Result<()>) {
         if let Some(text) = self.slots[at].text.take() {
             self.running.fetch_sub(1, Ordering::Relaxed);
-            let result = result.map(|()| text.writer.finish());
+            let guesses = text.speculation.map(|speculation| speculation.guesses());
+            let result = result.map(|()| Completion {
+                guesses,
+                ..text.writer.finish()
+            });
             let finished = |it: &Completion| it.stop_reason != StopReason::Cancelled;
             self.finished += u64::from(result.as_ref().is_ok_and(finished));
             text.client.done(result);
@@ -336,6 +362,7 @@ impl<'a> Scheduler<'a> {
     /// The cache cannot be made, or the device fails by itself, such as one that is lost.
     pub(super) fn renew(&mut self, why: &str) -> Result<()> {
         self.ahead = None;
+        self.drafter = None;
         for at in 0..self.slots.len() {
             self.done(at, Err(Error::Batch(why.to_string())));
             self.slots[at] = Slot::default();

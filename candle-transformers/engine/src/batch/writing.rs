@@ -4,8 +4,10 @@ use super::scheduler::{Scheduler, Slot, Text};
 use super::{Heard, Likely};
 use crate::engine::CandleBackend;
 use crate::error::Doing;
+use crate::generation::Chosen;
 use crate::Result;
-use candle_core::{IndexOp, PendingVec1, Tensor, D};
+use candle_core::{IndexOp, PendingVec1, Tensor};
+use candle_nn::sampling::{Changes, Draw};
 use candle_transformers::blocks::DecoderState;
 use std::ops::Range;
 
@@ -20,9 +22,17 @@ pub(super) struct Ahead {
     slots: Range<usize>,
     /// The text of each slot that writes, by its number. One that has ended since, or came since, has no part in it.
     texts: Vec<Option<u64>>,
-    /// The tokens, `(rows)` in u32, on the device and on their way to the host.
-    ids: Tensor,
-    read: PendingVec1<u32>,
+    tokens: Chosen,
+}
+
+/// A step after one whose tokens only the device knows.
+struct Following {
+    slots: Range<usize>,
+    texts: Vec<Option<u64>>,
+    /// `(slots, vocab)`.
+    logits: Tensor,
+    /// Its tokens, if the device can choose them by their logits alone.
+    tokens: Option<Chosen>,
 }
 
 impl<'a> Slot<'a> {
@@ -32,7 +42,7 @@ impl<'a> Slot<'a> {
     }
 
     /// Whether there is one.
-    fn is_writing(&self) -> bool {
+    pub(super) fn is_writing(&self) -> bool {
         self.writing().is_some()
     }
 
@@ -43,16 +53,19 @@ impl<'a> Slot<'a> {
             .is_some_and(|text| number == Some(text.number))
     }
 
-    /// Whether the device can choose its tokens.
-    fn is_plain(&self) -> bool {
-        self.text.as_ref().is_none_or(Text::is_plain)
+    /// How the device draws the token after the next `queued` ones by its logits alone, if it can: of a slot that writes nothing, any token.
+    fn draw_after(&self, queued: usize) -> Option<Draw> {
+        self.text
+            .as_ref()
+            .map_or(Some(Draw::GREEDY), |text| text.draw_after(queued))
     }
 }
 
 impl Text<'_> {
-    /// Whether its tokens are those with the highest logit, and nobody wants to know more of them.
-    fn is_plain(&self) -> bool {
-        self.writer.is_plain_argmax() && self.logprobs.is_none()
+    /// How the device draws its tokens by their logits alone, if it can, and nobody wants to know more of them.
+    fn draw_after(&self, queued: usize) -> Option<Draw> {
+        let with = self.writer.draw_after(queued);
+        with.filter(|_| self.logprobs.is_none())
     }
 }
 
@@ -64,11 +77,12 @@ impl Scheduler<'_> {
                 Some(slots) => Some(self.step_after(&ahead, slots)?),
                 None => None,
             };
-            let tokens = ahead.read.wait().doing(CHOOSING)?;
+            let tokens = ahead.tokens.wait()?;
             let rows = ahead.slots.zip(ahead.texts).zip(tokens);
             for ((at, number), token) in rows {
                 if self.slots[at].has(number) {
                     self.push(at, token);
+                    self.rested(at);
                     let is_fed = next.as_ref().is_some_and(|next| next.slots.contains(&at));
                     if is_fed && self.slots[at].has(number) {
                         self.slots[at].held.push(token);
@@ -77,16 +91,33 @@ impl Scheduler<'_> {
             }
             if let Some(next) = next {
                 self.forget_beyond(next.slots.clone())?;
-                self.ahead = Some(next);
+                let Following {
+                    slots,
+                    texts,
+                    logits,
+                    tokens,
+                } = next;
+                let tokens = match tokens {
+                    Some(tokens) => tokens,
+                    None => self.draw_known(&logits, slots.start, &texts)?,
+                };
+                self.ahead = Some(Ahead {
+                    slots,
+                    texts,
+                    tokens,
+                });
                 return Ok(());
             }
         }
-        self.write_known()
+        match self.alone().filter(|at| self.slots[*at].is_writing()) {
+            Some(at) => self.write_alone(at),
+            None => self.write_known(),
+        }
     }
 
     /// The slots of the next step, if it may be queued before the host knows the tokens of this one: no text joins, and all go on.
     fn goes_on_without_host(&self, ahead: &Ahead) -> Option<Range<usize>> {
-        if self.slots.iter().any(Slot::is_writing) {
+        if self.slots.iter().any(Slot::is_writing) || self.alone().is_some() {
             return None;
         }
         let rows = ahead.slots.clone().zip(&ahead.texts);
@@ -96,24 +127,56 @@ impl Scheduler<'_> {
             .collect();
         let go_on = alive.iter().all(|at| {
             let text = self.slots[*at].text.as_ref();
-            text.is_some_and(|text| text.writer.has_two_steps())
+            text.is_some_and(|text| text.writer.has_steps_after(0))
         });
         let (first, last) = alive.first().zip(alive.last())?;
         go_on.then_some(*first..last + 1)
     }
 
     /// The step after one whose tokens only the device knows.
-    fn step_after(&mut self, ahead: &Ahead, slots: Range<usize>) -> Result<Ahead> {
+    fn step_after(&mut self, ahead: &Ahead, slots: Range<usize>) -> Result<Following> {
         let skipped = slots.start - ahead.slots.start;
-        let ids = ahead.ids.narrow(0, skipped, slots.len());
+        let ids = ahead.tokens.ids().narrow(0, skipped, slots.len());
         let ids = ids.and_then(|ids| ids.unsqueeze(1)).doing(RUNNING)?;
         let texts: Vec<Option<u64>> = slots
             .clone()
             .zip(&ahead.texts[skipped..])
             .map(|(at, number)| number.filter(|_| self.slots[at].has(*number)))
             .collect();
+        // The token before is not told yet.
+        let draws = slots.clone().map(|at| self.slots[at].draw_after(1));
+        let draws: Option<Vec<Draw>> = draws.collect();
         let logits = self.run(slots.clone(), &ids)?;
-        Ahead::begin(&logits, slots, texts)
+        let tokens = draws.map(|draws| Chosen::begin(&logits, &draws));
+        Ok(Following {
+            slots,
+            texts,
+            tokens: tokens.transpose()?,
+            logits,
+        })
+    }
+
+    /// The tokens that the device draws for `texts`, in the slots from `first` on, from their logits with changes that follow from the tokens
+    /// before, which the host knows. A text that has ended gets any token.
+    fn draw_known(
+        &mut self,
+        logits: &Tensor,
+        first: usize,
+        texts: &[Option<u64>],
+    ) -> Result<Chosen> {
+        let vocab = logits.dim(1).doing(CHOOSING)?;
+        let mut draws = Vec::with_capacity(texts.len());
+        let mut changes = Vec::with_capacity(texts.len());
+        for (slot, number) in self.slots[first..].iter_mut().zip(texts) {
+            let has = number.is_some() && slot.has(*number);
+            let (draw, change) = match slot.text.as_mut().filter(|_| has) {
+                Some(text) => text.writer.draw_next(vocab)?,
+                None => (Draw::GREEDY, Changes::default()),
+            };
+            draws.push(draw);
+            changes.push(change);
+        }
+        Chosen::begin_changed(logits, &draws, &changes)
     }
 
     /// A step of the texts whose last token the host knows.
@@ -140,14 +203,25 @@ impl Scheduler<'_> {
             self.slots[*at].held.push(fed[at - first]);
         }
         self.forget_beyond(slots.clone())?;
-        let all_plain = writing.iter().all(|at| self.slots[*at].is_plain());
         // The CPU has the tokens at once, and a step that turns out to be for nothing costs what any step does.
-        if all_plain && !self.backend.device().is_cpu() {
-            self.ahead = Some(Ahead::begin(&logits, slots, texts)?);
-            return Ok(());
+        if !self.backend.device().is_cpu() {
+            let looks = |at: &usize| {
+                let text = self.slots[*at].text.as_ref();
+                text.is_some_and(|text| text.logprobs.is_some())
+            };
+            if !writing.iter().any(looks) {
+                let tokens = self.draw_known(&logits, first, &texts)?;
+                self.ahead = Some(Ahead {
+                    slots,
+                    texts,
+                    tokens,
+                });
+                return Ok(());
+            }
         }
         for (at, token) in self.choose(&logits, first, &writing)? {
             self.push(at, token);
+            self.rested(at);
         }
         Ok(())
     }
@@ -168,12 +242,22 @@ impl Scheduler<'_> {
     }
 
     /// Hides the positions of these slots that are not of tokens that they hold: of rows that wrote nothing, and of texts that have ended.
-    fn forget_beyond(&mut self, slots: Range<usize>) -> Result<()> {
+    pub(super) fn forget_beyond(&mut self, slots: Range<usize>) -> Result<()> {
         for at in slots {
             let held = self.slots[at].held.len();
             self.state.cut_slot(at, held).doing(RUNNING)?;
         }
         Ok(())
+    }
+
+    /// How the device draws the next token of each of these slots, if it can: of those that are not `writing`, any token.
+    fn draws_of(&self, slots: Range<usize>, writing: &[usize]) -> Vec<Option<Draw>> {
+        slots
+            .map(|at| match writing.contains(&at) {
+                true => self.slots[at].draw_after(0),
+                false => Some(Draw::GREEDY),
+            })
+            .collect()
     }
 
     /// The next token of each of the slots `writing`, from the logits of the slots from `first` on.
@@ -184,19 +268,25 @@ impl Scheduler<'_> {
         writing: &[usize],
     ) -> Result<Vec<(usize, u32)>> {
         // All reads are on their way before the first is waited for, and only rows that are looked at are read.
-        let is_plain = |at: &usize| self.slots[*at].is_plain();
-        let ids = match writing.iter().any(is_plain) {
-            true => Some(chosen_by_device(logits)?.1),
+        let rows = logits.dim(0).doing(CHOOSING)?;
+        let draws = self.draws_of(first..first + rows, writing);
+        let draw = |at: &usize| draws[*at - first];
+        let ids = match writing.iter().any(|at| draw(at).is_some()) {
+            true => {
+                let draws = draws.iter().map(|draw| draw.unwrap_or(Draw::GREEDY));
+                let draws: Vec<Draw> = draws.collect();
+                Some(Chosen::begin(logits, &draws)?)
+            }
             false => None,
         };
         let row = |at: &usize| {
             let row = logits.i(*at - first).and_then(|row| row.begin_to_vec1());
             row.doing(CHOOSING).map(|read| (*at, read))
         };
-        let rows = writing.iter().filter(|at| !is_plain(at)).map(row);
+        let rows = writing.iter().filter(|at| draw(at).is_none()).map(row);
         let rows: Vec<(usize, PendingVec1<f32>)> = rows.collect::<Result<_>>()?;
-        let ids = ids.map(PendingVec1::wait).transpose().doing(CHOOSING)?;
-        let plain = writing.iter().filter(|at| is_plain(at));
+        let ids = ids.map(Chosen::wait).transpose()?;
+        let plain = writing.iter().filter(|at| draw(at).is_some());
         let mut chosen: Vec<(usize, u32)> = plain
             .filter_map(|at| Some((*at, ids.as_ref()?[*at - first])))
             .collect();
@@ -220,19 +310,6 @@ impl Scheduler<'_> {
     }
 }
 
-impl Ahead {
-    /// Chooses the tokens of these slots from their logits, `(slots, vocab)`, without waiting for them.
-    fn begin(logits: &Tensor, slots: Range<usize>, texts: Vec<Option<u64>>) -> Result<Self> {
-        let (ids, read) = chosen_by_device(logits)?;
-        Ok(Self {
-            slots,
-            texts,
-            ids,
-            read,
-        })
-    }
-}
-
 /// The logits of what follows the tokens `ids`, `(rows, 1)`, in the slots from `first` on: `(rows, vocab)`.
 pub(super) fn next_logits(
     backend: &CandleBackend,
@@ -247,16 +324,13 @@ pub(super) fn next_logits(
     logits.doing(RUNNING)
 }
 
-/// The ids with the highest logit of each row, on the device and on their way from it.
-pub(super) fn chosen_by_device(logits: &Tensor) -> Result<(Tensor, PendingVec1<u32>)> {
-    let ids = logits.argmax(D::Minus1).doing(CHOOSING)?;
-    let read = ids.begin_to_vec1().doing(CHOOSING)?;
-    Ok((ids, read))
-}
-
 impl Text<'_> {
     /// The next token of slot `at` by its logits, with its probability if that is asked for.
-    fn draw(&mut self, row: Vec<f32>, at: usize) -> Result<(usize, u32, Option<Likely>)> {
+    pub(super) fn draw(
+        &mut self,
+        row: Vec<f32>,
+        at: usize,
+    ) -> Result<(usize, u32, Option<Likely>)> {
         let Some(count) = self.logprobs else {
             return Ok((at, self.writer.choose(row)?, None));
         };

@@ -6,8 +6,9 @@
 //! device is synchronised before the clock is read.
 
 pub mod ops;
-mod random;
+pub(crate) mod random;
 pub mod shapes;
+pub mod speculation;
 
 use crate::backend::per_second;
 use crate::bench::shapes::{bytes_per_token, Dimensions, ModelShape, Steps};
@@ -18,7 +19,7 @@ use crate::{Error, Result};
 #[cfg(any(feature = "cuda", feature = "webgpu"))]
 use candle_core::KernelTime;
 use candle_core::{DType, Device, PendingVec1, Tensor, D};
-use candle_transformers::generation::GreedyToken;
+use candle_transformers::generation::{Draw, NextToken};
 use candle_transformers::parallel::{ParallelDecoder, ParallelState};
 use serde::Serialize;
 use std::time::{Duration, Instant};
@@ -380,9 +381,11 @@ impl Runner<'_> {
         let positions = self.context..self.context + steps;
         if self.batch == 1 {
             return self.timed(|| {
-                let mut last: Option<GreedyToken> = None;
+                let mut last: Option<NextToken> = None;
                 for position in positions {
-                    let token = self.model.greedy_step(&ids, position, &mut state)?;
+                    let token = self
+                        .model
+                        .next_token(&ids, position, &mut state, &Draw::GREEDY)?;
                     ids = token.ids().clone();
                     if let Some(last) = last.replace(token) {
                         last.wait()?;

@@ -15,7 +15,7 @@ use std::future::ready;
 const DEVIATION: f64 = 0.02;
 
 /// The decoder of this shape for `positions` tokens.
-pub(super) fn spec(
+pub(crate) fn spec(
     shape: ModelShape,
     positions: usize,
     format: WeightFormat,
@@ -27,7 +27,7 @@ pub(super) fn spec(
 }
 
 /// A model on `devices`, with activations of `dtype`.
-pub(super) fn model(
+pub(crate) fn model(
     spec: &DecoderSpec,
     format: WeightFormat,
     [dtype, kv_dtype]: [DType; 2],

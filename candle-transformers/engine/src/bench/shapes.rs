@@ -168,7 +168,7 @@ impl From<&DecoderSpec> for Dimensions {
         };
         let (ffn, experts) = match first.map(|layer| &layer.feed_forward) {
             Some(FeedForwardSpec::Gated(mlp)) => (mlp.inner, None),
-            Some(FeedForwardSpec::Plain(mlp)) => (mlp.inner, None),
+            Some(FeedForwardSpec::Plain(mlp) | FeedForwardSpec::Xielu(mlp)) => (mlp.inner, None),
             Some(FeedForwardSpec::Experts(experts)) => {
                 (experts.inner, Some([experts.count, experts.routing.used]))
             }
@@ -231,7 +231,7 @@ fn layer_weights(layer: &LayerSpec, hidden: usize) -> u64 {
             let (queries, keys) = (attention.q_dim(), attention.kv_dim());
             let norms = match attention.qk_norm {
                 None => 0,
-                Some(QkNorm::Head(_)) => 2 * attention.head_dim,
+                Some(QkNorm::Head(_) | QkNorm::HeadRotated(_)) => 2 * attention.head_dim,
                 Some(QkNorm::Whole(_) | QkNorm::EachHead(_)) => queries + keys,
             };
             hidden * (2 * (queries + keys) + attention.gate_dim()) + norms
@@ -255,7 +255,7 @@ fn layer_weights(layer: &LayerSpec, hidden: usize) -> u64 {
     };
     let feed_forward = match &layer.feed_forward {
         FeedForwardSpec::Gated(mlp) => 3 * hidden * mlp.inner,
-        FeedForwardSpec::Plain(mlp) => 2 * hidden * mlp.inner,
+        FeedForwardSpec::Plain(mlp) | FeedForwardSpec::Xielu(mlp) => 2 * hidden * mlp.inner,
         FeedForwardSpec::Experts(experts) => experts_weights(experts, hidden),
     };
     (mixer + norms * hidden + feed_forward) as u64

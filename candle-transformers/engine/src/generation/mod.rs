@@ -1,20 +1,29 @@
 //! The generation loop, one token per step, so that a browser can do other work in between.
 
-mod lookup;
+mod choices;
+mod chosen;
 mod mask;
+mod speculation;
 mod writer;
 
+pub(crate) use choices::{Choice, Choices, Queued};
+pub(crate) use chosen::Chosen;
 pub use mask::Mask;
+pub(crate) use speculation::{DraftModel, Drafter, ParkedDrafter, Round, Speculation, MOST};
 pub(crate) use writer::Writer;
 
-use crate::backend::{Completion, CompletionRequest, Guesses};
+use crate::backend::{Completion, CompletionRequest};
 use crate::engine::{CandleBackend, Parked, Session};
 use crate::error::Doing;
+use crate::pictures::Picture;
 use crate::turn::give_way;
-use crate::Result;
-use candle_core::{Device, IndexOp, Tensor, D};
-use candle_transformers::generation::GreedyToken;
+use crate::{Error, Result};
+use candle_core::Tensor;
+use candle_nn::sampling::changed;
+use candle_transformers::generation::{Draw, NextToken};
+use std::collections::VecDeque;
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 /// How a step gets a token's id from the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,13 +42,16 @@ impl Wait {
     };
 }
 
-/// How many tokens are guessed before it is known how often that is right.
-const FIRST_GUESSES: usize = 2;
+/// How many steps are queued beyond the one whose token is awaited, where the wait is a promise of a browser: an answer takes as long as a step
+/// to come through its processes, so that with one step a GPU would wait for the next.
+const AHEAD: usize = 3;
 
 /// A session and the tokens that it has seen.
 pub(crate) struct Seen {
     session: Parked,
     tokens: Vec<u32>,
+    /// The draft model's cache.
+    draft: Option<ParkedDrafter>,
 }
 
 /// A completion in progress; [`CandleBackend::generation`] begins one.
@@ -49,14 +61,14 @@ pub struct Generation<'a> {
     writer: Writer<'a>,
     /// How many of the writer's tokens the model has seen.
     fed: usize,
-    /// The next step, queued before the host knows the current token, if the choice needs nothing from the host.
-    queued: Option<GreedyToken>,
-    /// With prompt lookup: how many guesses were made, and what the model says to the last ones.
-    guesses: Option<Guesses>,
+    /// The next steps, queued before the host knows the current token, if the choice needs nothing from the host.
+    queued: VecDeque<NextToken>,
+    /// The logits after the current token, queued before the host knows it, if the choice from them needs to know it.
+    following: Option<Tensor>,
+    /// With proposals, and the model's answer to the last ones.
+    speculation: Option<Speculation>,
+    drafter: Option<Drafter<'a>>,
     guessed: Option<Guessed>,
-    /// How many are made next: twice as many after guesses that were all right, and as many as were right after others. A wrong guess is a row
-    /// of a step for nothing.
-    worth_guessing: usize,
 }
 
 /// Tokens that the model has seen before they were chosen.
@@ -66,13 +78,7 @@ struct Guessed {
     choices: Choices,
     /// How many of them were right.
     right: usize,
-}
-
-enum Choices {
-    /// The tokens themselves, where the choice needs no more.
-    Ids(Vec<u32>),
-    /// Logits on the host, a row for each.
-    Logits(Tensor),
+    round: Round,
 }
 
 impl CandleBackend {
@@ -92,26 +98,63 @@ impl CandleBackend {
         tokens: Vec<u32>,
         request: &CompletionRequest,
     ) -> Result<Generation<'a>> {
-        let guesses = (request.prompt_lookup > 0).then(Guesses::default);
-        // At least one token has to be fed, for logits to come out.
-        let seen = seen
-            .filter(|seen| seen.tokens.len() < tokens.len() && tokens.starts_with(&seen.tokens));
-        let seen = seen.filter(|seen| seen.session.can_guess() == guesses.is_some());
-        let fed = seen.as_ref().map_or(0, |seen| seen.tokens.len());
+        request.validate()?;
+        let speculation = Speculation::of(self, request)?;
+        let mut seen = seen;
+        let draft = seen.as_mut().and_then(|seen| seen.draft.take());
+        let drafts = speculation.as_ref().is_some_and(Speculation::drafts);
+        let model = self.draft().filter(|_| drafts);
+        let drafter = model.map(|model| match draft {
+            Some(parked) => Ok(Drafter::unpark(model, parked)),
+            None => Drafter::new(model),
+        });
+        let seen = seen.filter(|seen| seen.session.forgets() == speculation.is_some());
+        // Thoughts of the last answer are not in the next prompt, and have to be forgotten.
+        let forgets = request.thinking.is_some();
+        let kept = seen.map(|seen| self.keep(seen, &tokens, &request.pictures, forgets));
+        let kept = kept.transpose()?.flatten();
+        let fed = kept.as_ref().map_or(0, Session::position);
+        let mut session = match (kept, &speculation) {
+            (Some(session), _) => session,
+            (None, Some(_)) => {
+                let session = self.session_that_forgets();
+                session.ok_or_else(|| cannot_forget(request))?
+            }
+            (None, None) => self.session(),
+        };
+        session.look_at(&request.pictures, &tokens)?;
         Ok(Generation {
             backend: self,
             writer: Writer::new(self, tokens, request, self.max_positions())?,
-            session: match (seen, guesses) {
-                (Some(seen), _) => self.unpark(seen.session),
-                (None, Some(_)) => self.session_with_guesses(request.prompt_lookup)?,
-                (None, None) => self.session(),
-            },
+            session,
             fed,
-            queued: None,
-            guesses,
+            queued: VecDeque::new(),
+            following: None,
+            speculation,
+            drafter: drafter.transpose()?,
             guessed: None,
-            worth_guessing: FIRST_GUESSES,
         })
+    }
+
+    /// A session that has seen the beginning of `tokens`, if that is all of it, or if it `forgets` the rest and the model can.
+    fn keep(
+        &self,
+        seen: Seen,
+        tokens: &[u32],
+        pictures: &[Arc<Picture>],
+        forgets: bool,
+    ) -> Result<Option<Session<'_>>> {
+        let pairs = seen.tokens.iter().zip(tokens);
+        let same = pairs.take_while(|(seen, token)| seen == token).count();
+        // At least one token has to be fed, for logits to come out.
+        let same = same.min(tokens.len().saturating_sub(1));
+        let same = seen.session.common(self, tokens, same, pictures)?;
+        let mut session = self.unpark(seen.session);
+        let kept = match same == seen.tokens.len() {
+            true => true,
+            false => forgets && same > 0 && session.truncate(same)?,
+        };
+        Ok(kept.then_some(session))
     }
 }
 
@@ -144,13 +187,13 @@ impl Generation<'_> {
     /// Failures of the device.
     pub async fn step(&mut self, wait: Wait) -> Result<Option<String>> {
         if !self.writer.goes_on() {
-            self.queued = None;
+            self.queued.clear();
             return self.writer.rest();
         }
         let next = self.next_token(wait).await?;
         let piece = self.writer.push(next)?;
         if !self.writer.goes_on() {
-            self.queued = None;
+            self.queued.clear();
         }
         Ok(piece)
     }
@@ -163,51 +206,93 @@ impl Generation<'_> {
     /// Ends the completion: no step follows.
     pub fn cancel(&mut self) {
         self.writer.cancel();
-        self.queued = None;
+        self.queued.clear();
     }
 
     /// The completion as far as it got, and the session with the tokens that it has seen, unless it has seen one that is not known.
     pub(crate) fn finish_with_session(mut self) -> (Completion, Option<Seen>) {
         if self.guessed.take().is_some() {
             // Of guesses, those that were right are known. If they cannot be dropped, the position tells.
-            let _ = self.session.cut(self.writer.tokens().len());
+            let _ = self.session.truncate(self.writer.tokens().len());
         }
         let mut tokens = self.writer.tokens().to_vec();
-        // A step that was queued may have fed the token that ended the text.
+        // A step that was queued may have fed the token that ended the text; those after it are forgotten, where the model can.
         tokens.extend(self.writer.stop_token());
+        if self.session.position() > tokens.len() {
+            let _ = self.session.truncate(tokens.len());
+        }
         let position = self.session.position();
         let known = position <= tokens.len();
         tokens.truncate(position);
-        let session = self.session.park();
-        let seen = known.then_some(Seen { session, tokens });
-        (finish(self.writer, self.guesses), seen)
+        let seen = known.then(|| Seen {
+            session: self.session.park(),
+            tokens,
+            draft: self.drafter.map(Drafter::park),
+        });
+        (finish(self.writer, self.speculation), seen)
     }
 
     /// The completion as far as it got.
     pub fn finish(self) -> Completion {
-        finish(self.writer, self.guesses)
+        finish(self.writer, self.speculation)
     }
 
     async fn next_token(&mut self, wait: Wait) -> Result<u32> {
-        if self.guesses.is_some() {
+        if self.speculation.is_some() {
             return self.next_of_guessed(wait).await;
         }
-        if !self.writer.is_plain_argmax() {
-            return self.sampled(wait).await;
-        }
-        let token = match self.queued.take() {
-            Some(token) => token,
-            None => GreedyToken::choose(&self.feed()?).doing("choosing the next token")?,
+        let Some(with) = self.writer.draw_after(0) else {
+            let on_device = !self.backend.device().is_cpu() && self.backend.ranks() == 1;
+            return match on_device {
+                true => self.drawn_when_known(wait).await,
+                false => self.sampled(wait).await,
+            };
         };
-        // The choice needs nothing from the host, and a GPU need not wait for it: the next step is queued before the id of this one is known.
-        if self.writer.has_two_steps() && !self.backend.device().is_cpu() {
-            self.queued = Some(self.session.greedy_step(token.ids())?);
+        let token = match self.queued.pop_front() {
+            Some(token) => token,
+            None => NextToken::draw(&self.feed()?, &with).doing("choosing the next token")?,
+        };
+        // The choice needs nothing from the host, and a GPU need not wait for it: the next steps are queued before the id of this one is known.
+        let ahead = match (self.backend.device().is_cpu(), wait) {
+            (true, _) => 0,
+            (false, Wait::Blocking) => 1,
+            (false, Wait::Async) => AHEAD,
+        };
+        while self.queued.len() < ahead && self.writer.has_steps_after(self.queued.len()) {
+            let last = self.queued.back().unwrap_or(&token);
+            let next = self.session.next_token(last.ids(), &with)?;
+            self.queued.push_back(next);
         }
         let id = match wait {
             Wait::Blocking => token.wait(),
             Wait::Async => token.finish().await,
         };
         id.doing("choosing the next token")
+    }
+
+    /// The next token, drawn on the device from logits that the host has changed, for which it has to know the tokens before. The layers of
+    /// the step after it do not need that, and are queued.
+    async fn drawn_when_known(&mut self, wait: Wait) -> Result<u32> {
+        let doing = "choosing the next token";
+        let logits = match self.following.take() {
+            Some(logits) => logits,
+            None => self.feed()?,
+        };
+        let vocab = logits.elem_count();
+        let (with, changes) = self.writer.draw_next(vocab)?;
+        let drawn = logits.unsqueeze(0).and_then(|logits| {
+            let logits = changed(&logits, &[changes])?.squeeze(0)?;
+            NextToken::draw(&logits, &with)
+        });
+        let token = drawn.doing(doing)?;
+        if self.writer.has_steps_after(0) {
+            self.following = Some(self.session.forward_ids(token.ids())?);
+        }
+        let id = match wait {
+            Wait::Blocking => token.wait(),
+            Wait::Async => token.finish().await,
+        };
+        id.doing(doing)
     }
 
     async fn sampled(&mut self, wait: Wait) -> Result<u32> {
@@ -227,66 +312,47 @@ impl Generation<'_> {
             Some(guessed) => guessed,
             None => self.guess(wait).await?,
         };
-        let token = match &guessed.choices {
-            Choices::Ids(ids) => ids[guessed.right],
-            Choices::Logits(rows) => {
-                let row = rows.i(guessed.right).and_then(|row| row.to_vec1());
-                self.writer.choose(row.doing("choosing the next token")?)?
-            }
+        let token = match guessed.choices.of(guessed.right)? {
+            Choice::Id(id) => id,
+            Choice::Logits(row) => self.writer.choose(row)?,
         };
         if guessed.tokens.get(guessed.right) == Some(&token) {
             guessed.right += 1;
-            if let Some(guesses) = &mut self.guesses {
-                guesses.right += 1;
+            if let Some(speculation) = &mut self.speculation {
+                speculation.right();
             }
             self.guessed = Some(guessed);
         } else {
-            if let made @ 1.. = guessed.tokens.len() {
-                self.worth_guessing = match guessed.right == made {
-                    true => 2 * made,
-                    false => guessed.right.max(1),
-                };
+            if let Some(speculation) = &mut self.speculation {
+                speculation.saw(&guessed.round, guessed.right);
             }
             // The token itself is yet to be seen.
             self.fed = self.writer.tokens().len();
-            self.session.cut(self.fed)?;
+            self.session.truncate(self.fed)?;
         }
         Ok(token)
     }
 
-    /// Feeds the tokens that the model has not seen, with guesses of what comes next.
+    /// Feeds the tokens that the model has not seen, with proposals of what comes next.
     async fn guess(&mut self, wait: Wait) -> Result<Guessed> {
-        let doing = "choosing the next token";
-        let known = self.writer.tokens();
-        let most = self.writer.most_guesses().min(self.worth_guessing);
-        let tokens = lookup::proposal(known, most).to_vec();
-        let fed = [&known[self.fed..], &tokens].concat();
-        let logits = self.session.forward_each(&fed, tokens.len() + 1)?;
-        if let Some(guesses) = &mut self.guesses {
-            guesses.made += tokens.len();
-        }
-        let on_host = wait == Wait::Blocking || logits.device().is_cpu();
-        let choices = match (self.writer.is_plain_argmax(), on_host) {
-            (true, true) => {
-                let ids = logits.argmax(D::Minus1).and_then(|ids| ids.to_vec1());
-                Choices::Ids(ids.doing(doing)?)
-            }
-            (true, false) => {
-                let ids = logits.argmax(D::Minus1).doing(doing)?;
-                Choices::Ids(ids.to_vec1_async().await.doing(doing)?)
-            }
-            (false, true) => Choices::Logits(logits.to_device(&Device::Cpu).doing(doing)?),
-            (false, false) => {
-                let shape = logits.shape().clone();
-                let flat = logits.flatten_all().doing(doing)?;
-                let read = flat.to_vec1_async::<f32>().await.doing(doing)?;
-                Choices::Logits(Tensor::from_vec(read, shape, &Device::Cpu).doing(doing)?)
-            }
+        let Some(speculation) = &mut self.speculation else {
+            return Err(Error::Alone("nothing is proposed".to_string()));
         };
+        let unseen = &self.writer.tokens()[self.fed..];
+        let proposal = speculation.propose(&self.writer, unseen.len(), self.drafter.as_mut())?;
+        let rows = proposal.len() + 1;
+        let ids = proposal.after(unseen, self.backend.device())?;
+        let logits = self.session.forward_each(&ids, rows)?;
+        let choices = Queued::begin(logits, &self.writer, false)?;
+        let (tokens, mut round) = proposal.known(wait, self.drafter.as_mut()).await?;
+        let choices = choices.read(wait).await?;
+        round.ends();
+        speculation.made(&round);
         Ok(Guessed {
             tokens,
             choices,
             right: 0,
+            round,
         })
     }
 
@@ -299,9 +365,18 @@ impl Generation<'_> {
     }
 }
 
-fn finish(writer: Writer<'_>, guesses: Option<Guesses>) -> Completion {
+fn finish(writer: Writer<'_>, speculation: Option<Speculation>) -> Completion {
     Completion {
-        guesses,
+        guesses: speculation.map(|speculation| speculation.guesses()),
         ..writer.finish()
+    }
+}
+
+/// The error for proposals to a model that cannot drop them. A draft model is never loaded beside such a model.
+fn cannot_forget(request: &CompletionRequest) -> Error {
+    Error::Parameter {
+        name: "prompt_lookup",
+        value: request.prompt_lookup.to_string(),
+        expected: "0 for a model on several devices, with layers other than attention, or with a rotation that depends on the length",
     }
 }

@@ -5,10 +5,10 @@ use crate::backend::{Completion, CompletionRequest, StopReason, Timings};
 use crate::engine::CandleBackend;
 use crate::error::Doing;
 use crate::stream::{StopSequences, TokenStream};
+use crate::thinking::{Pace, Phase};
 use crate::Result;
-use candle_core::{Device, Tensor};
-use candle_transformers::generation::LogitsProcessor;
-use candle_transformers::utils::apply_repeat_penalty;
+use candle_nn::sampling::{draw_row, Change, Changes};
+use candle_transformers::generation::Draw;
 use std::collections::HashMap;
 use std::time::Duration;
 use web_time::Instant;
@@ -17,10 +17,11 @@ use web_time::Instant;
 pub(crate) struct Writer<'a> {
     backend: &'a CandleBackend,
     request: CompletionRequest,
-    sampler: LogitsProcessor,
     stream: TokenStream<'a>,
     stops: StopSequences,
     mask: Option<Box<dyn Mask>>,
+    /// How far the thoughts are, of a model that thinks.
+    pace: Option<Pace>,
     /// The prompt's tokens and those made so far.
     tokens: Vec<u32>,
     prompt_tokens: usize,
@@ -53,9 +54,12 @@ impl<'a> Writer<'a> {
     ) -> Result<Self> {
         request.validate()?;
         let prompt_tokens = tokens.len();
+        let thinking = request.thinking.as_ref();
+        let marks = thinking.map_or(&[][..], |thinking| thinking.marks());
+        let pace = thinking.map(|thinking| Pace::new(backend.tokenizer(), thinking));
         Ok(Self {
-            sampler: LogitsProcessor::from_sampling(request.seed, request.sampling()),
-            stream: TokenStream::new(backend.tokenizer()),
+            stream: TokenStream::new(backend.tokenizer()).showing(marks),
+            pace: pace.transpose()?,
             stops: StopSequences::new(&request.stop),
             mask: None,
             // The last token made is never fed back, so it needs no position.
@@ -94,15 +98,20 @@ impl<'a> Writer<'a> {
         self.stop_token
     }
 
-    /// How many tokens may be guessed beside the next one: no more than are asked for.
-    pub(crate) fn most_guesses(&self) -> usize {
-        let left = self.budget.saturating_sub(self.steps + 1);
-        self.request.prompt_lookup.min(left)
+    /// How many steps there may be after the next one.
+    pub(crate) fn steps_after_next(&self) -> usize {
+        self.budget.saturating_sub(self.steps + 1)
     }
 
-    /// Whether the next token is the one with the highest logit, whatever came before.
-    pub(crate) fn is_plain_argmax(&self) -> bool {
-        self.request.is_plain_argmax() && self.mask.is_none()
+    /// How a draft model draws the token after the next `drafted` ones: with the random numbers with which the token itself is drawn.
+    pub(crate) fn draw_of_draft(&self, drafted: usize) -> Draw {
+        self.request.draw_at(self.tokens.len() + drafted)
+    }
+
+    /// How the token after the next `queued` ones is drawn, if that needs its logits alone: a device then draws it without the host.
+    pub(crate) fn draw_after(&self, queued: usize) -> Option<Draw> {
+        let is_plain = self.request.is_plain() && self.mask.is_none();
+        is_plain.then(|| self.request.draw_at(self.tokens.len() + queued))
     }
 
     /// Whether a step may follow; after as many as were asked for, none does.
@@ -113,9 +122,9 @@ impl<'a> Writer<'a> {
         self.stop_reason.is_none()
     }
 
-    /// Whether a step may follow the next one.
-    pub(crate) fn has_two_steps(&self) -> bool {
-        self.steps + 1 < self.budget
+    /// Whether a step may follow the next one and `queued` after it.
+    pub(crate) fn has_steps_after(&self, queued: usize) -> bool {
+        self.steps + queued + 1 < self.budget
     }
 
     /// The next token by its logits, one for each of the vocabulary.
@@ -123,42 +132,122 @@ impl<'a> Writer<'a> {
     /// # Errors
     /// Logits or parameters of which no token can be drawn.
     pub(crate) fn choose(&mut self, mut logits: Vec<f32>) -> Result<u32> {
-        let doing = "choosing the next token";
-        for (id, bias) in &self.request.logit_bias {
-            if let Some(logit) = logits.get_mut(*id as usize) {
-                *logit += bias;
+        if let Some(token) = self.pace.as_ref().and_then(Pace::forced) {
+            return Ok(token);
+        }
+        let (with, changes) = self.draw_next(logits.len())?;
+        changes.apply(&mut logits);
+        draw_row(&logits, &with).doing("choosing the next token")
+    }
+
+    /// How the next token is drawn, now that those before it are known, and the changes of its logits first.
+    ///
+    /// # Errors
+    /// A constraint that nothing satisfies.
+    pub(crate) fn draw_next(&mut self, vocab: usize) -> Result<(Draw, Changes)> {
+        let with = self.request.draw_at(self.tokens.len());
+        if let Some(token) = self.pace.as_ref().and_then(Pace::forced) {
+            let mut allowed = vec![0; vocab];
+            if let Some(allowed) = allowed.get_mut(token as usize) {
+                *allowed = 1;
+            }
+            let only = Changes {
+                tokens: Vec::new(),
+                allowed: Some(allowed),
+            };
+            return Ok((with, only));
+        }
+        let changes = Changes {
+            tokens: self.penalties(),
+            allowed: self.allowed(vocab)?,
+        };
+        Ok((with, changes))
+    }
+
+    /// Changes of logits by biases and penalties, by token.
+    fn penalties(&self) -> Vec<Change> {
+        let request = &self.request;
+        let mut changes: HashMap<u32, (f32, f32)> = HashMap::new();
+        for (token, bias) in &request.logit_bias {
+            changes.entry(*token).or_insert((0., 1.)).0 += bias;
+        }
+        for (token, count) in &self.counts {
+            let by = request.presence_penalty + request.frequency_penalty * *count as f32;
+            changes.entry(*token).or_insert((0., 1.)).0 -= by;
+        }
+        if request.repeat_penalty != 1.0 {
+            let recent = self.tokens.len().saturating_sub(request.repeat_last_n);
+            for token in &self.tokens[recent..] {
+                changes.entry(*token).or_insert((0., 1.)).1 = request.repeat_penalty;
             }
         }
-        for (id, count) in &self.counts {
-            if let Some(logit) = logits.get_mut(*id as usize) {
-                *logit -= self.request.presence_penalty;
-                *logit -= self.request.frequency_penalty * *count as f32;
+        let change = |(token, (offset, penalty))| Change {
+            token,
+            offset,
+            penalty,
+        };
+        changes.into_iter().map(change).collect()
+    }
+
+    /// Which tokens the answer's constraint allows; `None` without one.
+    fn allowed(&mut self, vocab: usize) -> Result<Option<Vec<u8>>> {
+        if self.mask.is_none() {
+            return Ok(None);
+        }
+        let mut logits = vec![0f32; vocab];
+        self.constrain(&mut logits)?;
+        let allowed = logits.iter().map(|logit| u8::from(*logit == 0.));
+        Ok(Some(allowed.collect()))
+    }
+
+    /// Keeps the answer to its constraint. Thoughts have none, but that they do not end the text.
+    fn constrain(&mut self, logits: &mut [f32]) -> Result<()> {
+        let Some(mask) = &mut self.mask else {
+            return Ok(());
+        };
+        match self.pace.as_ref().map(Pace::phase) {
+            None | Some(Phase::Answer) => mask.apply(logits),
+            Some(Phase::Undecided) => {
+                let first = self.pace.iter().flat_map(Pace::beginnings);
+                let free: Vec<(usize, f32)> = first
+                    .filter_map(|id| Some((id as usize, *logits.get(id as usize)?)))
+                    .collect();
+                mask.apply(logits)?;
+                for (id, logit) in free {
+                    logits[id] = logit;
+                }
+                Ok(())
             }
-        }
-        let penalty = self.request.repeat_penalty;
-        if penalty != 1.0 {
-            let recent = self.tokens.len().saturating_sub(self.request.repeat_last_n);
-            let vocab = logits.len();
-            let penalised = Tensor::from_vec(logits, vocab, &Device::Cpu)
-                .and_then(|logits| apply_repeat_penalty(&logits, penalty, &self.tokens[recent..]))
-                .and_then(|logits| logits.to_vec1());
-            logits = penalised.doing(doing)?;
-        }
-        if let Some(mask) = &mut self.mask {
-            mask.apply(&mut logits)?;
-        }
-        let min_p = self.request.min_p.unwrap_or(0.0) as f32;
-        let next = self.sampler.sample_vec(logits, |probabilities| {
-            if min_p > 0.0 {
-                let most = probabilities.iter().copied().fold(0.0, f32::max);
-                for probability in probabilities {
-                    if *probability < min_p * most {
-                        *probability = 0.0;
+            Some(Phase::Thoughts) => {
+                for end in self.backend.stop_tokens() {
+                    if let Some(logit) = logits.get_mut(*end as usize) {
+                        *logit = f32::NEG_INFINITY;
                     }
                 }
+                Ok(())
             }
-        });
-        next.doing(doing)
+        }
+    }
+
+    /// Tells the constraint of a token, if it is of the answer and was chosen.
+    fn tell_mask(&mut self, token: u32) -> Result<()> {
+        let Some(mask) = &mut self.mask else {
+            return Ok(());
+        };
+        if let Some(pace) = &mut self.pace {
+            if pace.forced() == Some(token) {
+                return Ok(());
+            }
+            let is_of_answer = match pace.phase() {
+                Phase::Undecided => pace.decide(token),
+                Phase::Thoughts => false,
+                Phase::Answer => true,
+            };
+            if !is_of_answer {
+                return Ok(());
+            }
+        }
+        mask.push(token)
     }
 
     /// Takes the next token, and gives the text that is certain now, which may be none; `None` if the token ended the text and nothing was
@@ -176,14 +265,15 @@ impl<'a> Writer<'a> {
             self.end(StopReason::EndOfText);
             return self.rest();
         }
-        if let Some(mask) = &mut self.mask {
-            mask.push(token)?;
-        }
+        self.tell_mask(token)?;
         self.tokens.push(token);
         if self.request.counts_tokens() {
             *self.counts.entry(token).or_default() += 1;
         }
         let piece = self.stream.push(token)?.unwrap_or_default();
+        if let Some(pace) = &mut self.pace {
+            pace.push(token, &piece);
+        }
         let piece = self.stops.push(&piece);
         self.text.push_str(&piece);
         if self.stops.is_reached() {
@@ -232,6 +322,7 @@ impl<'a> Writer<'a> {
         let steps = token_ids.len().saturating_sub(1);
         Completion {
             text: self.text,
+            thought_tokens: self.pace.as_ref().map_or(0, Pace::tokens),
             prompt_tokens: self.prompt_tokens,
             stop_reason: self.stop_reason.unwrap_or(StopReason::Cancelled),
             timings: Timings::new(prompt, (steps, after_first)),

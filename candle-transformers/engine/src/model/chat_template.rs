@@ -1,8 +1,10 @@
 //! How a conversation becomes a prompt: the Jinja template that comes with a model, as Hugging Face's Transformers renders it.
 
 use super::plain_text::Specials;
-use super::TextTokenizer;
+use super::{content, TextTokenizer};
 use crate::error::one_line;
+use crate::pictures::Picture;
+use crate::thinking::Variables;
 use crate::{Error, Result};
 use candle_core::quantized::gguf_file::Content;
 use minijinja::value::Kwargs;
@@ -36,6 +38,9 @@ pub struct Message {
     pub role: Role,
     /// The text.
     pub content: String,
+    /// Images before the text, which no file has.
+    #[serde(skip)]
+    pub pictures: Vec<Arc<Picture>>,
 }
 
 impl Message {
@@ -44,12 +49,17 @@ impl Message {
         Self {
             role,
             content: content.into(),
+            pictures: Vec::new(),
         }
     }
 
     /// As templates see it.
     pub(crate) fn json(&self) -> Value {
-        serde_json::json!({ "role": self.role, "content": self.content })
+        let mut json = serde_json::json!({ "role": self.role, "content": self.content });
+        if !self.pictures.is_empty() {
+            json["content"] = content::with_pictures(self.pictures.len(), &self.content);
+        }
+        json
     }
 }
 
@@ -207,6 +217,33 @@ impl ChatTemplate {
     /// # Errors
     /// As [`render`](Self::render).
     pub fn render_json(&self, messages: &[Value], tools: &[Value]) -> Result<String> {
+        self.render_with(messages, tools, &Variables::new())
+    }
+
+    /// As [`render_json`](Self::render_json), with values for other names that the template reads. What it always gets, such as the messages,
+    /// they do not replace.
+    ///
+    /// # Errors
+    /// As [`render`](Self::render).
+    pub fn render_with(
+        &self,
+        messages: &[Value],
+        tools: &[Value],
+        variables: &Variables,
+    ) -> Result<String> {
+        match self.wants_parts() {
+            true => self.render_as_is(&content::as_parts(messages), tools, variables),
+            false => self.render_as_is(messages, tools, variables),
+        }
+    }
+
+    /// As [`render_with`](Self::render_with), of messages with contents as the template takes them.
+    pub(super) fn render_as_is(
+        &self,
+        messages: &[Value],
+        tools: &[Value],
+        variables: &Variables,
+    ) -> Result<String> {
         let mut jinja = Environment::new();
         // As Transformers sets it: the templates are written for that.
         jinja.set_trim_blocks(true);
@@ -229,6 +266,7 @@ impl ChatTemplate {
                 add_generation_prompt => true,
                 bos_token => self.begin,
                 eos_token => self.end,
+                ..Jinja::from_serialize(variables)
             })
         });
         rendered.map_err(|err| self.error(&err))

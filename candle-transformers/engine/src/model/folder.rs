@@ -1,13 +1,21 @@
 //! Models from a Hugging Face folder.
 
 use super::{kind, JsonFiles, ModelFiles, Weights, FORM};
+#[cfg(not(target_arch = "wasm32"))]
+use crate::error::brief;
+use crate::pictures::PictureSupport;
 use crate::{Error, Result};
 use candle_core::quantized::gguf_file::names_of_parts;
+#[cfg(not(target_arch = "wasm32"))]
+use candle_transformers::pictures::PictureSpec;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
 
 pub(crate) const CONFIG: &str = "config.json";
 pub(crate) const TOKENIZER: &str = "tokenizer.json";
+/// The files that describe images before they are encoded; the first that is there counts.
+#[cfg(not(target_arch = "wasm32"))]
+const PROCESSORS: [&str; 2] = ["preprocessor_config.json", "processor_config.json"];
 pub(super) const SINGLE: &str = "model.safetensors";
 pub(super) const INDEX: &str = "model.safetensors.index.json";
 
@@ -46,7 +54,48 @@ pub(super) fn open(folder: &Path) -> Result<ModelFiles> {
             .as_ref()
             .map(|bytes| (template_file.as_path(), bytes.as_slice())),
     };
-    ModelFiles::from_parts(folder.display().to_string(), json, weights, false)
+    let pictures = pictures(folder, &config, &weights)?;
+    let name = folder.display().to_string();
+    let files = ModelFiles::from_parts(name, json, weights, false)?;
+    Ok(ModelFiles { pictures, ..files })
+}
+
+/// A browser has no files that could be mapped later.
+#[cfg(target_arch = "wasm32")]
+fn pictures(_: &Path, _: &[u8], _: &Weights) -> Result<PictureSupport> {
+    Ok(PictureSupport::none(
+        "images are not supported in a browser",
+    ))
+}
+
+/// Whether the model takes images. One that does not, or in a way that is not supported, is a language model all the same.
+#[cfg(not(target_arch = "wasm32"))]
+fn pictures(folder: &Path, config: &[u8], weights: &Weights) -> Result<PictureSupport> {
+    let json: serde_json::Value = serde_json::from_slice(config).unwrap_or_default();
+    if !json["vision_config"].is_object() {
+        return Ok(PictureSupport::none(format!(
+            "its {CONFIG} describes no image encoder"
+        )));
+    }
+    let processor = PROCESSORS.map(|name| folder.join(name));
+    let Some(processor) = processor.into_iter().find(|file| file.exists()) else {
+        let problem = format!("it has no {}", PROCESSORS.join(" or "));
+        return Ok(PictureSupport::none(problem));
+    };
+    let texts =
+        [config, &read(&processor)?].map(|bytes| String::from_utf8_lossy(bytes).into_owned());
+    let spec = match PictureSpec::read(&texts[0], &texts[1]) {
+        Ok(spec) => spec,
+        Err(err) => return Ok(PictureSupport::none(brief(&err))),
+    };
+    let first = spec.first_weights();
+    if first.iter().all(|name| weights.file_of(name).is_none()) {
+        return Ok(PictureSupport::none(
+            "its files have no weights of the image encoder",
+        ));
+    }
+    let files = weights.files().map(Path::to_path_buf).collect();
+    Ok(PictureSupport::new(spec, files))
 }
 
 /// A folder around GGUF files, which are models of their own, gets the hint to name one of them.

@@ -1,9 +1,10 @@
 //! Models from a GGUF file, which holds configuration, tokenizer and weights.
 
 use super::network::{Files, Network};
-use super::{kind, ChatTemplate, ModelFiles, SamplingDefaults, TextTokenizer};
+use super::{kind, ChatTemplate, ModelFiles, SamplingDefaults, Split, TextTokenizer};
 use crate::error::{brief, unlocated};
 use crate::format::KvType;
+use crate::pictures::PictureSupport;
 use crate::{Error, Result};
 use candle_core::quantized::gguf_file::{Content, MmapedContent, TensorInfo};
 use candle_core::quantized::tokenizer::TokenizerFromGguf;
@@ -134,17 +135,23 @@ pub(super) fn describe(file: &Path, content: GgufContent) -> Result<ModelFiles> 
         }
     }
     Ok(ModelFiles {
+        pictures: PictureSupport::none(
+            "a GGUF file has no image encoder; use the model's Hugging Face folder",
+        ),
         name: file.display().to_string(),
         tokenizer,
         stop_tokens,
         chat_template: ChatTemplate::of_gguf(file, &content),
         sampling: SamplingDefaults::of_gguf(file, &content),
         kv_type: KvType::default(),
+        split: Split::default(),
         embedded: false,
+        loras: Vec::new(),
         network: Network {
             spec,
             tensors,
             files: Files::Gguf(content),
+            plan: None,
         },
     })
 }

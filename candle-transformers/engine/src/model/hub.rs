@@ -27,11 +27,16 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Files of a folder that a model can do without.
-const OPTIONAL: [&str; 3] = [
+const OPTIONAL: [&str; 5] = [
     "generation_config.json",
     "tokenizer_config.json",
     "chat_template.jinja",
+    "preprocessor_config.json",
+    "processor_config.json",
 ];
+
+/// The files of a LoRA adapter.
+const ADAPTER: [&str; 2] = ["adapter_config.json", "adapter_model.safetensors"];
 
 /// How often a download is taken up again without a byte in between.
 const TRIES: u32 = 3;
@@ -100,12 +105,61 @@ impl Hub {
         })
     }
 
+    /// As [`Hub::fetch`], of a LoRA adapter of peft, and gives its folder.
+    ///
+    /// # Errors
+    /// As [`Hub::fetch`]; a name with a file.
+    pub fn fetch_adapter(&self, model: &HubModel) -> Result<PathBuf> {
+        if let Some(file) = &model.file {
+            return Err(model.error(format!("an adapter is a folder; expected no file {file}")));
+        }
+        let cached = || {
+            let cache = Cache::new(self.cache.clone()).repo(model.at(model.revision()));
+            let pointer = cache.pointer_path(model.revision());
+            let find = |file: &str| cache.get(file).or_else(|| Some(pointer.join(file)));
+            let folder = find(ADAPTER[0])?.parent()?.to_path_buf();
+            ADAPTER
+                .iter()
+                .all(|file| folder.join(file).exists())
+                .then_some(folder)
+        };
+        self.fetch_with(model, cached(), |snapshot| {
+            let path = snapshot.required(ADAPTER[0])?;
+            snapshot.required(ADAPTER[1])?;
+            Ok(path.parent().map(Path::to_path_buf).unwrap_or_default())
+        })
+    }
+
     /// Fetches what of a model the cache lacks, with bars on standard error, and gives the folder or the GGUF file.
     ///
     /// # Errors
     /// A model, revision or file that is not there; one that needs a token; no network, or none allowed, and a cache without the model.
     pub fn fetch(&self, model: &HubModel) -> Result<ModelSource> {
-        let cached = self.cached(model);
+        self.fetch_with(model, self.cached(model), |snapshot| {
+            let Some(wanted) = &model.file else {
+                return Ok(ModelSource::Folder(snapshot.folder()?));
+            };
+            let file = match gguf_file(&snapshot.files, wanted) {
+                Ok(file) => file,
+                // With the names of the files that there are.
+                Err(_) if wanted.ends_with(".gguf") => return Err(snapshot.lacks(wanted)),
+                Err(problem) => return Err(model.error(problem)),
+            };
+            let path = snapshot.required(file)?;
+            for part in parts_of(file) {
+                snapshot.required(&part)?;
+            }
+            Ok(ModelSource::Gguf(path))
+        })
+    }
+
+    /// The result of `files` for a model's commit; that of `cached` where there is no network or none is allowed.
+    fn fetch_with<T>(
+        &self,
+        model: &HubModel,
+        cached: Option<T>,
+        files: impl FnOnce(&Snapshot) -> Result<T>,
+    ) -> Result<T> {
         if self.offline {
             return cached.ok_or_else(|| {
                 let cache = self.cache.display();
@@ -151,22 +205,7 @@ impl Hub {
             commit: info.sha,
             api,
         };
-        let source = match &model.file {
-            Some(wanted) => {
-                let file = match gguf_file(&snapshot.files, wanted) {
-                    Ok(file) => file,
-                    // With the names of the files that there are.
-                    Err(_) if wanted.ends_with(".gguf") => return Err(snapshot.lacks(wanted)),
-                    Err(problem) => return Err(model.error(problem)),
-                };
-                let path = snapshot.required(file)?;
-                for part in parts_of(file) {
-                    snapshot.required(&part)?;
-                }
-                ModelSource::Gguf(path)
-            }
-            None => ModelSource::Folder(snapshot.folder()?),
-        };
+        let source = files(&snapshot)?;
         let cache = Cache::new(self.cache.clone()).repo(model.at(model.revision()));
         let noted = cache.create_ref(&snapshot.commit);
         noted.map_err(|err| Error::file(&self.cache, err))?;

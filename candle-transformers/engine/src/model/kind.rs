@@ -2,6 +2,7 @@
 
 use candle_core::quantized::gguf_file::{Content, Value};
 use candle_transformers::embed::EncoderConfig;
+use candle_transformers::rerank::RerankerConfig;
 use std::io::Read;
 use std::path::Path;
 
@@ -46,7 +47,9 @@ pub(super) fn of_file(file: &Path) -> Option<String> {
 }
 
 const ADAPTER: &str =
-    "a LoRA adapter, not a model, and adapters are not supported; merge it into its model (peft: `merge_and_unload`, llama.cpp: llama-export-lora)";
+    "a LoRA adapter, not a model; pass its model with --model and the adapter's folder with --lora";
+
+const GGUF_ADAPTER: &str = "a LoRA adapter as GGUF, not a model; --lora takes the folder that peft writes, or merge it into its model with llama.cpp's llama-export-lora";
 
 /// The kind of a GGUF file that is not a language model; `None` if it may be one.
 pub(super) fn of_gguf(content: &Content) -> Option<String> {
@@ -61,7 +64,7 @@ pub(super) fn of_gguf(content: &Content) -> Option<String> {
                 "" => String::new(),
                 base => format!(" (made for {base:?})"),
             };
-            Some(format!("{ADAPTER}{base}"))
+            Some(format!("{GGUF_ADAPTER}{base}"))
         }
         ("mmproj", _) | (_, "clip") => Some(
             "the image or sound encoder of a model (mmproj), which goes beside a language model; pass the GGUF file of the language model: \
@@ -99,9 +102,14 @@ pub(super) fn of_folder(folder: &Path) -> Option<String> {
 pub(crate) fn command_for(config: &str) -> Option<String> {
     let json: serde_json::Value = serde_json::from_str(config).ok()?;
     let model_type = json["model_type"].as_str()?;
-    if model_type == "whisper" {
+    if ["whisper", "moonshine", "parakeet_ctc"].contains(&model_type) {
         return Some(format!(
             "{model_type:?} is a model of speech: use `candle-dvm transcribe`"
+        ));
+    }
+    if RerankerConfig::parse(config).is_ok_and(|reranker| !reranker.answers()) {
+        return Some(format!(
+            "{model_type:?} with a head that scores pairs is a reranker: use `candle-dvm rerank`"
         ));
     }
     let encoder = EncoderConfig::parse(config).is_ok_and(|encoder| !encoder.causal);

@@ -5,6 +5,7 @@
 
 mod chat_template;
 mod config;
+mod content;
 #[cfg(not(target_arch = "wasm32"))]
 mod embedded;
 mod folder;
@@ -12,13 +13,16 @@ mod gguf;
 #[cfg(not(target_arch = "wasm32"))]
 mod hub;
 pub(crate) mod kind;
+mod lora;
 mod most_bytes;
 mod network;
 mod parts;
 mod plain_text;
 mod sampling;
+pub(crate) mod split;
 mod token_bytes;
 mod tokenizer;
+mod vocabularies;
 mod weights;
 
 #[cfg(all(feature = "speech", not(target_arch = "wasm32")))]
@@ -36,13 +40,17 @@ pub(crate) use gguf::map as map_gguf;
 pub use chat_template::{ChatTemplate, Message, Role};
 #[cfg(not(target_arch = "wasm32"))]
 pub use hub::{CachedModel, CachedRepo, Hub, HubModel, Removal};
-pub use parts::{load_parts, Bytes, ModelParts, PartFile, PartSource};
+pub use lora::LoraSource;
+pub use parts::{load_parts, part_shapes, Bytes, ModelParts, PartFile, PartSource};
 pub use sampling::SamplingDefaults;
+pub use split::{GpuLayers, Needs, Split};
 pub use tokenizer::TextTokenizer;
+pub(crate) use vocabularies::{difference, Vocabulary};
 pub use weights::Weights;
 
 use crate::error::Doing;
 use crate::format::{KvType, WeightFormat};
+use crate::pictures::PictureSupport;
 use crate::{Error, Result};
 use candle_core::{DType, Device};
 use candle_transformers::blocks::Decoder;
@@ -114,8 +122,14 @@ pub struct ModelFiles {
     pub sampling: SamplingDefaults,
     /// What keys and values are to be kept as.
     pub kv_type: KvType,
+    /// Layers on the GPU and on the CPU.
+    pub split: Split,
+    /// Whether the model takes images.
+    pub(crate) pictures: PictureSupport,
     network: Network,
     embedded: bool,
+    /// The adapters over the model, for messages.
+    loras: Vec<String>,
 }
 
 /// The small files, as bytes, with the names they go by in messages.
@@ -164,9 +178,24 @@ impl ModelFiles {
         self.network.format()
     }
 
+    /// Whether a product has floats for weights, and not blocks.
+    pub(crate) fn has_dense_products(&self) -> bool {
+        !self.loras.is_empty() || self.network.has_dense_matrices()
+    }
+
     /// The stored size of the weights.
     pub fn total_bytes(&self) -> u64 {
         self.network.total_bytes()
+    }
+
+    /// The memory that the model takes on a GPU, by [`ModelFiles::split`]: with its default activations, and keys
+    /// and values of `kv`.
+    ///
+    /// # Errors
+    /// Files that do not fit the configuration, which were checked when they were opened.
+    pub fn needs(&self, kv: DType) -> Result<Needs> {
+        self.split
+            .needs(&self.network, self.network.activations(), kv)
     }
 
     /// The longest sequence that the model can work on.
@@ -174,15 +203,24 @@ impl ModelFiles {
         self.network.max_positions()
     }
 
-    /// The model on `device` with activations of `dtype`. Floats become `dtype`, blocks stay
-    /// blocks. `progress` is told of each tensor's bytes as they arrive.
+    /// The model on `device` with activations of `dtype`, but for what [`ModelFiles::split`] leaves to the CPU. Floats become `dtype`, blocks
+    /// stay blocks. `progress` is called with each tensor's bytes as they arrive.
     pub(crate) fn place(
         &self,
         dtype: DType,
         device: &Device,
         progress: &(dyn Fn(u64) + Send + Sync),
     ) -> Result<Decoder> {
-        let decoder = self.network.place(dtype, device, progress)?;
+        let kv = self.kv_type.dtype(self.format(), dtype, device);
+        let offload = self.split.offload(&self.network, device, dtype, kv)?;
+        let loaded = self.network.place(dtype, device, offload, progress);
+        let decoder = loaded.map_err(|err| {
+            // What was loaded is dropped: free is what was free before.
+            let free = split::free_memory(device).ok().flatten();
+            let split = &self.split;
+            let larger = split.too_large(&self.network, device, dtype, kv, free);
+            larger.unwrap_or(err)
+        })?;
         self.keeping(decoder).doing("loading the weights")
     }
 
@@ -214,6 +252,22 @@ impl ModelFiles {
         prompt_tokens(&self.tokenizer, self.max_positions(), prompt)
     }
 
+    /// Checks that `draft` can propose tokens to this model: that both mean the same tokens by the same ids.
+    ///
+    /// # Errors
+    /// [`Error::Draft`] says why not.
+    pub fn check_draft(&self, draft: &Self) -> Result<()> {
+        check_draft(&self.vocabulary(), &draft.vocabulary())
+    }
+
+    fn vocabulary(&self) -> Vocabulary<'_> {
+        Vocabulary {
+            name: &self.name,
+            tokenizer: &self.tokenizer,
+            rows: self.network.spec.vocab,
+        }
+    }
+
     fn from_parts(name: String, json: JsonFiles, weights: Weights, embedded: bool) -> Result<Self> {
         let (config_file, config_bytes) = json.config;
         let config = config::parse(config_file, config_bytes)?;
@@ -243,13 +297,29 @@ impl ModelFiles {
             chat_template: ChatTemplate::of_folder(json.tokenizer_config, json.chat_template)?,
             sampling,
             kv_type: KvType::default(),
+            split: Split::default(),
+            pictures: PictureSupport::none("it has no image encoder here"),
             network: Network {
                 spec: config.spec,
                 tensors,
                 files: Files::Safetensors(weights),
+                plan: None,
             },
             embedded,
+            loras: Vec::new(),
         })
+    }
+}
+
+/// Refuses a pair whose vocabularies differ.
+pub(crate) fn check_draft(model: &Vocabulary, draft: &Vocabulary) -> Result<()> {
+    match difference(draft, model) {
+        None => Ok(()),
+        Some(why) => Err(Error::Draft {
+            draft: draft.name.to_string(),
+            model: model.name.to_string(),
+            problem: format!("{why}; choose a draft model with the same tokenizer"),
+        }),
     }
 }
 

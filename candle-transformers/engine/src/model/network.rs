@@ -1,12 +1,13 @@
 //! What a model's files say of the network, whichever files they are.
 
 use super::gguf::GgufContent;
-use super::weights::{Mapped, Weights};
+use super::weights::{Headers, Mapped, Weights};
 use crate::error::Doing;
 use crate::format::WeightFormat;
 use crate::Result;
-use candle_core::{DType, Device};
-use candle_transformers::blocks::{Decoder, DecoderSpec, WeightSource};
+use candle_core::{DType, Device, Shape};
+use candle_transformers::blocks::{Decoder, DecoderPart, DecoderSpec, Offload, WeightSource};
+use candle_transformers::lora::Plan;
 
 /// The network and its weights, which are still in their files. Every tensor's name and shape has been checked.
 pub(super) struct Network {
@@ -14,6 +15,8 @@ pub(super) struct Network {
     /// The tensors of the network.
     pub(super) tensors: Vec<String>,
     pub(super) files: Files,
+    /// Changes by adapters.
+    pub(super) plan: Option<Plan>,
 }
 
 /// Where the weights are.
@@ -38,6 +41,29 @@ impl Network {
         }
     }
 
+    /// The size of a tensor on a device where activations are of `dtype`: blocks stay blocks.
+    pub(super) fn placed_bytes(&self, name: &str, dtype: DType) -> u64 {
+        let numbers = |shape: Option<Shape>| shape.map_or(0, |shape| shape.elem_count() as u64);
+        let dense = |shape| numbers(shape) * dtype.size_in_bytes() as u64;
+        match &self.files {
+            Files::Safetensors(weights) => dense(Headers(weights).shape(name)),
+            Files::Gguf(content) => match content.tensor_infos.get(name) {
+                Some(info) if info.ggml_dtype.block_size() > 1 => content.bytes(name),
+                info => dense(info.map(|info| info.shape.clone())),
+            },
+        }
+    }
+
+    /// The names of the tensors, each with the part of the decoder that it belongs to.
+    pub(super) fn weights_of_parts(&self) -> Result<Vec<(DecoderPart, String)>> {
+        let spec = self.spec.clone();
+        let parts = match &self.files {
+            Files::Safetensors(weights) => Decoder::weights_of_parts(spec, &mut Headers(weights)),
+            Files::Gguf(content) => Decoder::weights_of_parts(spec, &mut &*content),
+        };
+        parts.doing("checking the weights")
+    }
+
     /// The stored size of all tensors.
     pub(super) fn total_bytes(&self) -> u64 {
         self.tensors.iter().map(|name| self.bytes(name)).sum()
@@ -60,22 +86,42 @@ impl Network {
         largest.map_or(WeightFormat::Dense(DType::F32), |(format, _)| format)
     }
 
+    /// Whether a matrix is stored as floats, and not as blocks.
+    pub(super) fn has_dense_matrices(&self) -> bool {
+        let Files::Gguf(content) = &self.files else {
+            return true;
+        };
+        self.tensors.iter().any(|name| {
+            let info = &content.tensor_infos[name];
+            let format = WeightFormat::from(info.ggml_dtype);
+            info.shape.rank() > 1 && matches!(format, WeightFormat::Dense(_))
+        })
+    }
+
     /// What activations on a GPU are, unless something else is asked for.
     pub(super) fn activations(&self) -> DType {
         self.format().activations()
     }
 
-    /// The network on `device` with activations of `dtype`.
+    /// The network on `device` with activations of `dtype`, with some parts elsewhere.
     pub(super) fn place(
         &self,
         dtype: DType,
         device: &Device,
+        offload: Option<Offload>,
         progress: &(dyn Fn(u64) + Send + Sync),
     ) -> Result<Decoder> {
-        self.load(dtype, device, progress, |source| {
-            Decoder::load(self.spec.clone(), source, dtype, device)
-        })
-        .doing("loading the weights")
+        let spec = self.spec.clone();
+        let loaded = match offload {
+            None => self.load(Some((dtype, device)), progress, |source| {
+                Decoder::load(spec, source, dtype, device)
+            }),
+            // Each part goes from the file to its device.
+            Some(offload) => self.load(None, progress, |source| {
+                Decoder::load_offloaded(spec, source, dtype, device, offload)
+            }),
+        };
+        loaded.doing("loading the weights")
     }
 
     /// The share of one rank of `group`.
@@ -87,23 +133,26 @@ impl Network {
         group: std::sync::Arc<dyn candle_core::distributed::Communicator>,
         progress: &(dyn Fn(u64) + Send + Sync),
     ) -> candle_core::Result<Decoder> {
-        self.load(dtype, device, progress, |source| {
+        self.load(Some((dtype, device)), progress, |source| {
             Decoder::load_rank(self.spec.clone(), source, dtype, device, group)
         })
     }
 
+    /// Loads dense weights onto a device, or with none as they are stored.
     fn load<T>(
         &self,
-        dtype: DType,
-        device: &Device,
+        to: Option<(DType, &Device)>,
         progress: &(dyn Fn(u64) + Send + Sync),
         load: impl FnOnce(&mut dyn WeightSource) -> T,
     ) -> T {
+        let load = |source: &mut dyn WeightSource| match &self.plan {
+            Some(plan) => load(&mut plan.over(source)),
+            None => load(source),
+        };
         match &self.files {
             Files::Safetensors(weights) => load(&mut Mapped {
                 weights,
-                dtype,
-                device,
+                to,
                 progress,
             }),
             Files::Gguf(content) => load(&mut super::gguf::Reported { content, progress }),

@@ -342,6 +342,16 @@ pub async fn load_parts(
     Ok(tensors)
 }
 
+/// The shapes of what [`load_parts`] gives, by name: of the files only the headers are read.
+///
+/// # Errors
+/// The first file that is damaged, and what a file gives for an error.
+pub async fn part_shapes(files: &[Box<dyn PartFile>]) -> Result<HashMap<String, Vec<usize>>> {
+    let weights = headers(files).await?;
+    let places = (0..files.len()).flat_map(|shard| weights.in_shard(shard));
+    Ok(places.map(|place| (place.name, place.shape)).collect())
+}
+
 /// What the files have, by their headers.
 async fn headers(files: &[Box<dyn PartFile>]) -> Result<Weights> {
     let mut weights = Weights::empty();

@@ -76,6 +76,20 @@ impl TextTokenizer {
         self.specials.clone()
     }
 
+    /// The special token with this text, which [`decode`](Self::decode) leaves out.
+    pub(crate) fn special(&self, text: &str) -> Option<u32> {
+        let added = self.inner.get_added_tokens_decoder();
+        let mut found = added
+            .into_iter()
+            .filter(|(_, token)| token.special && token.content == text);
+        found.next().map(|(id, _)| id)
+    }
+
+    /// The token of this id as the vocabulary spells it, special ones included.
+    pub(crate) fn token(&self, id: u32) -> Option<String> {
+        self.inner.id_to_token(id)
+    }
+
     /// Marks the special tokens in any texts of a value: they are text where [`encode_chat`](Self::encode_chat) comes to
     /// them.
     pub(crate) fn mark(&self, said: &mut Value) {

@@ -251,19 +251,25 @@ impl WeightSource for Headers<'_> {
     }
 }
 
-/// Mapped files, whose tensors are put on `device` as `dtype`; `progress` hears of the stored bytes of each.
+/// Mapped files; `progress` hears of the stored bytes of each tensor.
 pub(super) struct Mapped<'a> {
     pub(super) weights: &'a Weights,
-    pub(super) dtype: DType,
-    pub(super) device: &'a Device,
+    /// The dtype and the device of tensors; `None` leaves them on the CPU as they are stored.
+    pub(super) to: Option<(DType, &'a Device)>,
     pub(super) progress: &'a (dyn Fn(u64) + Send + Sync),
 }
 
 impl Mapped<'_> {
+    fn to(&self, name: &str) -> (DType, &Device) {
+        self.to
+            .unwrap_or_else(|| (self.weights.dtype(name), &Device::Cpu))
+    }
+
     fn tensor(&self, wanted: Wanted) -> candle_core::Result<Tensor> {
         let (data, bytes) = self.data(wanted.name)?;
         let shape = wanted.shape.into();
-        let tensor = data.get(shape, wanted.name, wanted.init, self.dtype, self.device)?;
+        let (dtype, device) = self.to(wanted.name);
+        let tensor = data.get(shape, wanted.name, wanted.init, dtype, device)?;
         (self.progress)(bytes);
         Ok(tensor)
     }
@@ -290,7 +296,8 @@ impl Mapped<'_> {
         let (data, bytes) = self.data(wanted.name)?;
         let part = load_ranges(&data.view(wanted.name)?, dim, ranges, &Device::Cpu)?;
         (self.progress)(bytes);
-        part.to_dtype(self.dtype)?.to_device(self.device)
+        let (dtype, device) = self.to(wanted.name);
+        part.to_dtype(dtype)?.to_device(device)
     }
 }
 

@@ -1,6 +1,7 @@
-//! A Whisper from a folder, and where somebody speaks.
+//! A model of speech from a folder, and where somebody speaks.
 
 use super::about::{About, GENERATION};
+use super::model::SpeechModel;
 use super::LOADING;
 use crate::error::{brief, Doing};
 use crate::model::{expect_folder, open_weights, read, Hub, ModelSource, CONFIG, TOKENIZER};
@@ -8,13 +9,13 @@ use crate::{Error, Result};
 use candle_core::{DType, Device};
 use candle_nn::VarBuilder;
 use candle_transformers::models::silero_vad::{self, SileroVad, Speech};
-use candle_transformers::models::whisper::transcribe::{Options, Transcriber};
-use candle_transformers::models::whisper::{model, quantized_model};
+use candle_transformers::models::whisper::quantized_model;
+use candle_transformers::models::whisper::transcribe::Options;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use tokenizers::Tokenizer;
 
-/// A Whisper whose files have been read and checked, and that is on no device yet.
+/// A model of speech whose files have been read and checked, and that is on no device yet.
 pub struct SpeechFiles {
     /// What to call the model in messages.
     pub name: String,
@@ -46,20 +47,20 @@ impl SpeechFiles {
             other => Err(Error::Parameter {
                 name: "model",
                 value: other.short_name(),
-                expected: "the folder of a Whisper model",
+                expected: "the folder of a speech model",
             }),
         }
     }
 
     /// Reads `config.json`, `tokenizer.json` and, if it is there, `generation_config.json`, and finds the weights: `model.safetensors`, its
-    /// shards, or one GGUF file with the same names of tensors.
+    /// shards, or of a Whisper one GGUF file with the same names of tensors.
     ///
     /// # Errors
-    /// The first file or field that is missing or does not fit; a model that is no Whisper; several GGUF files.
+    /// The first file or field that is missing or does not fit; a model of another kind than these three; several GGUF files.
     pub fn open(folder: &Path) -> Result<Self> {
         expect_folder(
             folder,
-            "config.json, tokenizer.json and model.safetensors of a Whisper",
+            "config.json, tokenizer.json and model.safetensors of a speech model",
         )?;
         let config = read(&folder.join(CONFIG))?;
         let generation = folder.join(GENERATION);
@@ -108,7 +109,7 @@ impl SpeechFiles {
         device: &Device,
         dtype: Option<DType>,
         options: Options,
-    ) -> Result<Transcriber> {
+    ) -> Result<SpeechModel> {
         match self.weights {
             Weights::Safetensors(files) => {
                 let dtype = dtype.unwrap_or(match device.is_cpu() {
@@ -118,8 +119,7 @@ impl SpeechFiles {
                 // SAFETY: as for every model that is mapped: nobody changes a file of weights while it is in use.
                 let vb = unsafe { VarBuilder::from_mmaped_safetensors(&files, dtype, device) };
                 let vb = vb.doing(LOADING)?;
-                self.about
-                    .transcriber(options, |config| model::Whisper::load(&vb, config))
+                self.about.dense(options, vb)
             }
             Weights::Gguf(file) => {
                 if let Some(dtype) = dtype.filter(|dtype| *dtype != DType::F32) {
@@ -129,10 +129,8 @@ impl SpeechFiles {
                         expected: "f32 with the quantised weights of a GGUF file",
                     });
                 }
-                let vb = quantized_model::VarBuilder::from_gguf(&file, device).doing(LOADING)?;
-                self.about.transcriber(options, |config| {
-                    quantized_model::Whisper::load(&vb, config)
-                })
+                let weights = || quantized_model::VarBuilder::from_gguf(&file, device);
+                self.about.quantized(options, weights)
             }
         }
     }

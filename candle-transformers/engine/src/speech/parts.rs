@@ -1,15 +1,15 @@
-//! A Whisper whose files are read in parts: from a server, or from files that a browser holds.
+//! A model of speech whose files are read in parts: from a server, or from files that a browser holds.
 
 use super::about::About;
+use super::model::SpeechModel;
 use crate::model::{load_parts, PartFile, PartSource};
 use crate::{Error, Result};
 use candle_core::{DType, Device};
 use candle_nn::VarBuilder;
-use candle_transformers::models::whisper::model;
-use candle_transformers::models::whisper::transcribe::{Options, Transcriber};
+use candle_transformers::models::whisper::transcribe::Options;
 use std::path::Path;
 
-/// A Whisper whose small files have been read and checked, and whose weights are still where they were.
+/// A model of speech whose small files have been read and checked, and whose weights are still where they were.
 pub struct SpeechParts {
     about: About,
     weights: Vec<Box<dyn PartFile>>,
@@ -19,7 +19,7 @@ impl SpeechParts {
     /// Checks `config.json`, `tokenizer.json` and, if it is there, `generation_config.json`.
     ///
     /// # Errors
-    /// The first field that is missing or does not fit; a model that is not a Whisper; a GGUF file, which has no configuration of one.
+    /// The first field that is missing or does not fit; a model of another kind than these three; a GGUF file, which has no configuration.
     pub fn open(source: PartSource) -> Result<Self> {
         match source {
             PartSource::Folder {
@@ -39,7 +39,7 @@ impl SpeechParts {
             }),
             PartSource::Gguf(file) => Err(Error::File {
                 file: file.name().to_string(),
-                problem: "a GGUF file has no configuration of a Whisper; expected config.json, tokenizer.json and model.safetensors"
+                problem: "a GGUF file has no configuration of a speech model; expected config.json, tokenizer.json and model.safetensors"
                     .to_string(),
             }),
         }
@@ -61,14 +61,13 @@ impl SpeechParts {
         device: &Device,
         dtype: Option<DType>,
         options: Options,
-    ) -> Result<Transcriber> {
+    ) -> Result<SpeechModel> {
         let dtype = dtype.unwrap_or(match device.is_cpu() {
             true => DType::F32,
             false => DType::F16,
         });
         let tensors = load_parts(&self.weights, dtype, device).await?;
         let vb = VarBuilder::from_tensors(tensors, dtype, device);
-        self.about
-            .transcriber(options, |config| model::Whisper::load(&vb, config))
+        self.about.dense(options, vb)
     }
 }

@@ -1,13 +1,14 @@
-//! A Whisper for several people: a thread that transcribes one recording after the other.
+//! A model of speech for several people: a thread that transcribes one recording after the other.
 
 use super::files::{tokens, SpeechFiles};
+use super::model::SpeechModel;
 use crate::audio::read_short_audio;
 use crate::batch::Owner;
 use crate::error::Doing;
 use crate::queue::{Job, Queue};
 use crate::{Error, Result};
 use candle_core::{DType, Device};
-use candle_transformers::models::whisper::transcribe::{Options, Segment, Transcriber, Transcript};
+use candle_transformers::models::whisper::transcribe::{Options, Segment, Transcript};
 use candle_transformers::models::whisper::TEMPERATURES;
 use std::ops::ControlFlow;
 use std::panic::{catch_unwind, AssertUnwindSafe};
@@ -23,7 +24,7 @@ pub const MAX_SECONDS: u64 = 2 * 60 * 60;
 pub struct Asked {
     /// The code of the language that is spoken, such as `de`; without one it is detected.
     pub language: Option<String>,
-    /// Translates to English.
+    /// Translates to English. As the fields below, only with a Whisper.
     pub translate: bool,
     /// Gives each word its times.
     pub words: bool,
@@ -50,7 +51,7 @@ pub trait Listener: Send + 'static {
     fn is_there(&self) -> bool;
 }
 
-/// A thread with a Whisper.
+/// A thread with a model of speech.
 pub struct SpeechWorker {
     queue: Queue<Recording>,
 }
@@ -69,16 +70,16 @@ impl Job for Recording {
 }
 
 impl SpeechWorker {
-    /// Loads a Whisper to `device`, with activations of `dtype` as in [`SpeechFiles::load`], and starts the thread.
+    /// Loads a model to `device`, with activations of `dtype` as in [`SpeechFiles::load`], and starts the thread.
     ///
     /// # Errors
     /// Those of [`SpeechFiles::load`]; the system has no thread.
     pub fn start(files: SpeechFiles, device: &Device, dtype: Option<DType>) -> Result<Self> {
         let tokenizer = files.tokenizer().clone();
         let model = files.load(device, dtype, Options::default())?;
-        let mut whisper = Whisper { model, tokenizer };
+        let mut ear = Ear { model, tokenizer };
         let work = move |mut recording: Recording| {
-            let made = catch_unwind(AssertUnwindSafe(|| whisper.hear(&mut recording)));
+            let made = catch_unwind(AssertUnwindSafe(|| ear.hear(&mut recording)));
             let made = made.unwrap_or_else(|_| {
                 tracing::error!("the speech model panicked");
                 Err(Error::Batch("the speech model panicked".to_string()))
@@ -119,12 +120,12 @@ impl SpeechWorker {
     }
 }
 
-struct Whisper {
-    model: Transcriber,
+struct Ear {
+    model: SpeechModel,
     tokenizer: Tokenizer,
 }
 
-impl Whisper {
+impl Ear {
     fn hear(&mut self, recording: &mut Recording) -> Result<Transcript> {
         self.ask(&recording.asked)?;
         let bytes = std::mem::take(&mut recording.bytes);

@@ -7,11 +7,11 @@ use candle_core::{bail, DType, Module, Result, Tensor};
 
 use super::super::weights::Weights;
 use super::super::{
-    Attention, Delta, FeedForward, GrowingKvCache, Latent, Names, Norm, Projection, Recurrent,
-    RecurrentState, Residual, ShortConv, ShortConvState, StateSpace,
+    Attention, Delta, FeedForward, FeedForwardSpec, GrowingKvCache, Latent, Names, Norm,
+    Projection, Recurrent, RecurrentState, Residual, ShortConv, ShortConvState, StateSpace,
 };
 use super::spec::{LayerSpec, MixerSpec, Wiring};
-use super::Step;
+use super::{Placement, Step};
 
 /// What mixes positions.
 // One for each layer: a box would save nothing.
@@ -30,6 +30,8 @@ pub enum Mixer {
     Delta(Delta),
     /// Mamba 2's state space.
     StateSpace(StateSpace),
+    /// Attention and a state space beside each other.
+    Both(Attention, StateSpace),
 }
 
 /// What a layer keeps of a sequence.
@@ -43,6 +45,8 @@ pub enum LayerState {
     ShortConv(ShortConvState),
     /// The state of a recurrence, the gated delta rule or a state space.
     Recurrent(RecurrentState),
+    /// Keys and values, and the state of the state space beside them.
+    Both(GrowingKvCache, RecurrentState),
 }
 
 impl LayerState {
@@ -52,6 +56,10 @@ impl LayerState {
             MixerSpec::Attention(attention) => {
                 Self::Attention(GrowingKvCache::with_window(positions, attention.window))
             }
+            MixerSpec::Both(attention, _) => Self::Both(
+                GrowingKvCache::with_window(positions, attention.window),
+                RecurrentState::default(),
+            ),
             MixerSpec::Latent(_) => Self::Latent(GrowingKvCache::new(positions)),
             MixerSpec::ShortConv(_) => Self::ShortConv(ShortConvState::default()),
             MixerSpec::Recurrent(_) | MixerSpec::Delta(_) | MixerSpec::StateSpace(_) => {
@@ -62,7 +70,7 @@ impl LayerState {
 
     /// Keeps keys and values as `dtype`: [`GrowingKvCache::set_dtype`]. Other states are of the activations' dtype.
     pub(super) fn set_kv_dtype(&mut self, dtype: Option<DType>) {
-        if let Self::Attention(kv) = self {
+        if let Self::Attention(kv) | Self::Both(kv, _) = self {
             kv.set_dtype(dtype);
         }
     }
@@ -70,10 +78,26 @@ impl LayerState {
     /// How many positions have been added since the last reset.
     pub fn seen(&self) -> usize {
         match self {
-            Self::Attention(kv) | Self::Latent(kv) => kv.seen(),
+            Self::Attention(kv) | Self::Latent(kv) | Self::Both(kv, _) => kv.seen(),
             Self::ShortConv(state) => state.seen(),
             Self::Recurrent(state) => state.seen(),
         }
+    }
+
+    /// Forgets the positions after the first `len`. False, and nothing changes, if the state is one of a recurrence or a convolution, or a
+    /// window no longer holds what the next position sees.
+    pub(super) fn truncate(layers: &mut [Self], len: usize) -> Result<bool> {
+        let can = |layer: &Self| match layer {
+            Self::Attention(kv) | Self::Latent(kv) => kv.can_truncate(len),
+            _ => false,
+        };
+        let all = layers.iter().all(can);
+        for layer in layers.iter_mut().filter(|_| all) {
+            if let Self::Attention(kv) | Self::Latent(kv) = layer {
+                kv.truncate(len)?;
+            }
+        }
+        Ok(all)
     }
 
     /// Gives the sequence `to` of a batch the first `len` positions of the sequence `from`.
@@ -91,6 +115,10 @@ impl LayerState {
     pub fn reset(&mut self) {
         match self {
             Self::Attention(kv) | Self::Latent(kv) => kv.reset(),
+            Self::Both(kv, state) => {
+                kv.reset();
+                state.reset();
+            }
             Self::ShortConv(state) => state.reset(),
             Self::Recurrent(state) => state.reset(),
         }
@@ -124,6 +152,10 @@ impl Mixer {
             MixerSpec::StateSpace(spec) => {
                 Self::StateSpace(StateSpace::load(spec, hidden, weights, prefix).await?)
             }
+            MixerSpec::Both(attention, space) => Self::Both(
+                Attention::load(attention, hidden, weights, names, prefix).await?,
+                StateSpace::load(space, hidden, weights, prefix).await?,
+            ),
         })
     }
 
@@ -164,6 +196,18 @@ impl Mixer {
                 space.inner(xs, norm, Some(state))
             }
             (Self::StateSpace(space), None) => space.inner(xs, norm, None),
+            (Self::Both(attention, space), state) => {
+                let (kv, state) = match state {
+                    Some(LayerState::Both(kv, state)) => (Some(kv), Some(state)),
+                    None => (None, None),
+                    _ => bail!("the layer state does not match this layer; it was created by a different model"),
+                };
+                let (xs, normed) = xs.normed(norm)?;
+                let (_, ys) = attention.inner(Residual::new(normed.clone()), None, step, kv)?;
+                let (_, zs) = space.inner(Residual::new(normed), None, state)?;
+                let both = (attention.output().forward(&ys)? + space.output().forward(&zs)?)?;
+                Ok((xs, both))
+            }
             _ => {
                 bail!("the layer state does not match this layer; it was created by a different model")
             }
@@ -178,6 +222,8 @@ impl Mixer {
             Self::Recurrent(recurrent) => Some(recurrent.output()),
             Self::Delta(delta) => Some(delta.output()),
             Self::StateSpace(space) => Some(space.output()),
+            // Each has its own.
+            Self::Both(..) => None,
         }
     }
 }
@@ -191,6 +237,8 @@ pub struct Layer {
     norms: [Norms; 2],
     wiring: Wiring,
     residual_scale: Option<f64>,
+    /// Where what follows the mixer is, if not where the mixer is.
+    elsewhere: Option<Placement>,
     /// The ranks that each have a part of the blocks.
     group: Option<Arc<dyn Communicator>>,
 }
@@ -234,8 +282,14 @@ impl Layer {
                 norms.after = Some(weights.norm(&name, hidden, spec.norm).await?);
             }
         }
+        let mixer = Mixer::load(&spec.mixer, hidden, weights, names, prefix).await?;
+        let elsewhere = match &spec.feed_forward {
+            FeedForwardSpec::Experts(_) => weights.enter_experts(),
+            _ => None,
+        };
         Ok(Self {
-            mixer: Mixer::load(&spec.mixer, hidden, weights, names, prefix).await?,
+            mixer,
+            elsewhere,
             feed_forward: FeedForward::load(&spec.feed_forward, hidden, weights, names, prefix)
                 .await?,
             norms,
@@ -279,7 +333,8 @@ impl Layer {
                     None => normed.clone(),
                 };
                 let (_, ys) = self.mixer.inner(Residual::new(normed), None, step, state)?;
-                let (mixer, feed_forward) = (self.mixer.output(), self.feed_forward.output());
+                let mixer = self.mixer.output();
+                let feed_forward = self.feed_forward.output();
                 if let (Some(mixer), Some(feed_forward), true) =
                     (mixer, feed_forward, self.is_share())
                 {
@@ -289,16 +344,36 @@ impl Layer {
                     return self.add(xs, None, both, None);
                 }
                 let xs = self.add(xs, mixer, ys, None)?;
-                let (_, ys) = self.feed_forward.inner(Residual::new(other), None)?;
-                self.add(xs, feed_forward, ys, None)
+                let (_, ys, output) = self.feed(Residual::new(other), None)?;
+                self.add(xs, output, ys, None)
             }
             _ => {
                 let (xs, ys) = self.mixer.inner(xs, attn.before.as_ref(), step, state)?;
                 let xs = self.add(xs, self.mixer.output(), ys, attn.after.as_ref())?;
-                let (xs, ys) = self.feed_forward.inner(xs, mlp.before.as_ref())?;
-                self.add(xs, self.feed_forward.output(), ys, mlp.after.as_ref())
+                let (xs, ys, output) = self.feed(xs, mlp.before.as_ref())?;
+                self.add(xs, output, ys, mlp.after.as_ref())
             }
         }
+    }
+
+    /// The block after the mixer, without its last layer, which is the last of the three.
+    fn feed(
+        &self,
+        xs: Residual,
+        norm: Option<&Norm>,
+    ) -> Result<(Residual, Tensor, Option<&Projection>)> {
+        let output = self.feed_forward.output();
+        let Some(elsewhere) = &self.elsewhere else {
+            let (xs, ys) = self.feed_forward.inner(xs, norm)?;
+            return Ok((xs, ys, output));
+        };
+        let (xs, normed) = xs.normed(norm)?;
+        let moved = Residual::new(elsewhere.moved(&normed)?);
+        let (_, mut ys) = self.feed_forward.inner(moved, None)?;
+        if let Some(output) = output {
+            ys = output.forward(&ys)?;
+        }
+        Ok((xs, Placement::of(&normed).moved(&ys)?, None))
     }
 
     /// The stream with a block's output added to it.

@@ -1,13 +1,22 @@
 //! One decoder for all families: embeddings, layers, a norm, logits.
 
 mod causal_lm;
+mod growth;
 mod layer;
+mod offload;
 mod recorded;
+mod seen;
 mod share;
+mod shells;
 mod spec;
 
 pub use causal_lm::CausalLm;
+pub use growth::QueryGrowth;
 pub use layer::{Layer, LayerState, Mixer};
+pub use offload::{DecoderPart, Offload, Placement};
+pub use seen::Sees;
+pub use shells::{DecoderConfig, GgufFamily, GgufLm, HiddenLm, Lm, NextLm};
+pub(crate) use spec::check_layers;
 pub use spec::{layers, DecoderSpec, Head, LayerSpec, MixerSpec, Wiring};
 
 use std::sync::Arc;
@@ -16,9 +25,11 @@ use candle_core::distributed::Communicator;
 use candle_core::{bail, DType, Device, Module, Result, Tensor};
 use candle_nn::{Init, VarBuilder};
 
+use self::offload::MovedStep;
 use self::recorded::RecordedSteps;
+use self::seen::SlotInput;
 use super::weights::{at_once, TokenEmbedding, WeightSource, Weights};
-use super::{Names, Norm, Part, Projection, Residual, Rotary, RotaryPairs, RotaryTables, Rows};
+use super::{Norm, Part, Projection, Residual, Rotary, RotaryPairs, RotaryTables, Rows};
 
 /// What the layers are told of one call.
 #[derive(Debug)]
@@ -31,6 +42,8 @@ pub struct Step<'a> {
     pub windows: bool,
     /// Where the sequences of a batch are, if not all at one position.
     pub rows: Option<&'a Rows>,
+    /// The factors of queries, `(b, 1, t, 1)` or `(1, 1, t, 1)`.
+    pub growth: Option<Tensor>,
 }
 
 /// The rotary rows of positions.
@@ -108,6 +121,15 @@ impl DecoderState {
         &self.lens
     }
 
+    /// Forgets the positions after the first `len`. False, and nothing changes, where a layer cannot: one of a recurrence or a
+    /// convolution, or one whose window no longer holds what the next position sees.
+    ///
+    /// # Errors
+    /// If a cache has no buffer for what it holds.
+    pub fn truncate(&mut self, len: usize) -> Result<bool> {
+        LayerState::truncate(&mut self.layers, len)
+    }
+
     /// Keeps the first `len` positions of a slot, so that a sequence can go on from there; with 0 another one begins.
     ///
     /// # Errors
@@ -171,6 +193,8 @@ pub struct Decoder {
     /// Of keys and values that are kept, if it is not `dtype`.
     kv_dtype: Option<DType>,
     device: Device,
+    /// The parts that are on another device.
+    offload: Option<Offload>,
     /// Clones have the same weights.
     #[cfg(feature = "cuda")]
     identity: Arc<()>,
@@ -214,27 +238,55 @@ impl Decoder {
         Self::parts(spec, &mut Weights::new(source, dtype, device)).await
     }
 
+    /// As [`load`](Self::load), with some parts on another device. Token ids may be on either; logits are on `device`.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load); if the model has fewer layers.
+    pub fn load_offloaded(
+        spec: DecoderSpec,
+        source: &mut dyn WeightSource,
+        dtype: DType,
+        device: &Device,
+        offload: Offload,
+    ) -> Result<Self> {
+        spec.check()?;
+        offload.check(&spec)?;
+        at_once(async {
+            Self::parts(spec.clone(), &mut Weights::check(&mut *source)).await?;
+            let weights = Weights::new(source, dtype, device);
+            Self::parts(spec, &mut weights.offloading(Some(offload))).await
+        })
+    }
+
     /// The names of all weights, each of which is there in its shape.
     ///
     /// # Errors
     /// As [`load`](Self::load).
     pub fn check_weights(spec: DecoderSpec, source: &mut dyn WeightSource) -> Result<Vec<String>> {
+        let parts = Self::weights_of_parts(spec, source)?;
+        Ok(parts.into_iter().map(|(_, name)| name).collect())
+    }
+
+    /// As [`check_weights`](Self::check_weights), each with the part of the decoder that it belongs to.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    pub fn weights_of_parts(
+        spec: DecoderSpec,
+        source: &mut dyn WeightSource,
+    ) -> Result<Vec<(DecoderPart, String)>> {
         spec.check()?;
         let mut weights = Weights::check(source);
         at_once(Self::parts(spec, &mut weights))?;
-        Ok(weights.into_names())
+        Ok(weights.into_parts())
     }
 
-    async fn parts(mut spec: DecoderSpec, weights: &mut Weights<'_>) -> Result<Self> {
-        if spec.beside_encoders {
-            let possible = spec.names.beside_encoders();
-            let table = |names: &Names| weights.has(&format!("{}.weight", names.embedding));
-            // Where none is there, the error names the first.
-            spec.names = possible.into_iter().find(table).unwrap_or(possible[0]);
-            spec.beside_encoders = false;
-        }
+    async fn parts(spec: DecoderSpec, weights: &mut Weights<'_>) -> Result<Self> {
+        let mut spec = spec.named(weights);
         let names = spec.names;
         let (vocab, hidden) = (spec.vocab, spec.hidden);
+        weights.enter(DecoderPart::Embedding);
+        let input = (weights.dtype(), weights.device().clone());
         let embedding = share::table_name(&spec, weights);
         let embedding = weights.embedding(&embedding, vocab, hidden).await?;
         let positions = match spec.learned_positions {
@@ -248,10 +300,16 @@ impl Decoder {
             }
             None => None,
         };
+        weights.set_transposed(spec.transposed);
+        weights.set_factors(&spec.factors);
         let mut layers = Vec::with_capacity(spec.layers.len());
         for (i, layer) in spec.layers.iter().enumerate() {
+            weights.enter(DecoderPart::Layer(i));
             layers.push(Layer::load(layer, hidden, weights, &names, &names.layer(i)).await?);
         }
+        weights.enter(DecoderPart::Head);
+        weights.set_transposed(false);
+        weights.set_factors(&[]);
         let after = |name| names.after(spec.layers.len(), name);
         let norm = after(names.final_norm);
         let norm = weights.norm(&norm, hidden, spec.final_norm).await?;
@@ -276,7 +334,7 @@ impl Decoder {
             }
         }
         Ok(Self {
-            rotaries: rotary_tables(&spec, weights.dtype(), weights.device()),
+            rotaries: rotary_tables(&spec, input.0, &input.1),
             spec,
             embedding,
             positions,
@@ -287,6 +345,7 @@ impl Decoder {
             dtype: weights.dtype(),
             kv_dtype: None,
             device: weights.device().clone(),
+            offload: weights.offload().cloned(),
             #[cfg(feature = "cuda")]
             identity: Arc::default(),
         })
@@ -336,9 +395,26 @@ impl Decoder {
         Ok(self)
     }
 
-    /// The device of the weights.
+    /// The device of the weights, and of logits; with [`offload`](Self::offload), that of the output layer.
     pub fn device(&self) -> &Device {
         &self.device
+    }
+
+    /// The parts that are on another device, if there are any.
+    pub fn offload(&self) -> Option<&Offload> {
+        self.offload.as_ref()
+    }
+
+    /// Where the first layer is, if not on [`device`](Self::device).
+    fn input(&self) -> Option<&Placement> {
+        let offload = self.offload.as_ref()?;
+        (offload.layers > 0).then_some(&offload.to)
+    }
+
+    /// The device of the first layer, with the dtype of its activations.
+    fn input_place(&self) -> (&Device, DType) {
+        self.input()
+            .map_or((&self.device, self.dtype), |to| (&to.device, to.dtype))
     }
 
     /// An empty state.
@@ -377,7 +453,13 @@ impl Decoder {
     /// # Errors
     /// If the ids are not of an integer dtype, or one is outside the vocabulary (where the device can tell).
     pub fn embed(&self, ids: &Tensor) -> Result<Tensor> {
-        let xs = self.embedding.forward(ids)?;
+        let xs = match self.offload {
+            Some(_) => {
+                let ids = ids.to_device(self.input_place().0)?;
+                self.embedding.forward(&ids)?
+            }
+            None => self.embedding.forward(ids)?,
+        };
         match self.spec.embedding_scale {
             Some(scale) => xs * scale,
             None => Ok(xs),
@@ -413,6 +495,18 @@ impl Decoder {
         state: &mut DecoderState,
         mask: Option<&Tensor>,
     ) -> Result<Hidden<'_>> {
+        self.run_embeds(embeds, offset, state, mask, false)
+    }
+
+    /// As [`forward_embeds`](Self::forward_embeds), with a mask that leaves layers their `windows`, or replaces them too.
+    fn run_embeds(
+        &self,
+        embeds: &Tensor,
+        offset: usize,
+        state: &mut DecoderState,
+        mask: Option<&Tensor>,
+        windows: bool,
+    ) -> Result<Hidden<'_>> {
         let (_, t, _) = embeds.dims3()?;
         self.check_call(t, offset, state)?;
         if self.layers.iter().any(Layer::is_share) && mask.is_some_and(by_head) {
@@ -421,9 +515,15 @@ impl Decoder {
                 self.spec.family
             )
         }
+        let moved = |xs: &Tensor| match self.input() {
+            Some(to) => to.moved(xs),
+            None => Ok(xs.clone()),
+        };
+        let (embeds, mask) = (moved(embeds)?, mask.map(moved).transpose()?);
+        let mask = mask.as_ref();
         let xs = match &self.positions {
             Some(table) => embeds.broadcast_add(&table.narrow(0, offset, t)?)?,
-            None => embeds.clone(),
+            None => embeds,
         };
         let (mut xs, mut start) = (xs, offset);
         if state.use_cache && self.spec.rotaries.iter().any(Rotary::by_length) {
@@ -458,8 +558,9 @@ impl Decoder {
         let step = Step {
             rotations: rotations(state, rows)?,
             mask,
-            windows: false,
+            windows,
             rows: None,
+            growth: self.growth(&[start], len)?,
         };
         let hidden = self.run(xs, &step, state)?;
         match start == offset {
@@ -492,12 +593,13 @@ impl Decoder {
         state.use_cache = false;
         self.check_call(t, 0, &state)?;
         let xs = self.embed(ids)?;
-        let mask = keys_that_count(counts, xs.dtype())?;
+        let mask = keys_that_count(&counts.to_device(xs.device())?, xs.dtype())?;
         let step = Step {
             rotations: rotations(&mut state, |tables| tables.rows(0, t))?,
             mask: Some(&mask),
             windows: true,
             rows: None,
+            growth: self.growth(&[0], t)?,
         };
         self.run(xs, &step, &mut state)
     }
@@ -530,7 +632,17 @@ impl Decoder {
         first: usize,
         state: &mut DecoderState,
     ) -> Result<Hidden<'_>> {
-        let (b, t) = ids.dims2()?;
+        self.run_slots(SlotInput::Ids(ids), counts, first, state)
+    }
+
+    fn run_slots(
+        &self,
+        input: SlotInput<'_>,
+        counts: &[usize],
+        first: usize,
+        state: &mut DecoderState,
+    ) -> Result<Hidden<'_>> {
+        let (b, t) = input.rows()?;
         let of = state.lens.len();
         let Some(starts) = state.lens.get(first..first.saturating_add(b)) else {
             bail!(
@@ -553,28 +665,30 @@ impl Decoder {
             )
         }
         let longest = self.check_slots([b, t], counts, &starts, state)?;
-        let embeds = self.embed(ids)?;
+        let (embeds, mask) = input.embeds(self)?;
+        let mask = mask.as_ref();
         let xs = match &self.positions {
             Some(table) => {
                 let positions = starts
                     .iter()
                     .flat_map(|start| (0..t).map(move |i| (start + i) as u32));
-                let positions = Tensor::from_iter(positions, &self.device)?;
+                let positions = Tensor::from_iter(positions, embeds.device())?;
                 let rows = table.index_select(&positions, 0)?;
                 (&embeds + rows.reshape(embeds.shape())?)?
             }
             None => embeds,
         };
         let rows = Rows {
-            starts: Tensor::from_iter(starts.iter().map(|start| *start as u32), &self.device)?,
+            starts: Tensor::from_iter(starts.iter().map(|start| *start as u32), xs.device())?,
             longest,
             part: Some(Part { first, of }),
         };
         let step = Step {
             rotations: rotations(state, |tables| tables.rows_from(&starts, t))?,
-            mask: None,
-            windows: false,
+            mask,
+            windows: mask.is_some(),
             rows: Some(&rows),
+            growth: self.growth(&starts, t)?,
         };
         let hidden = self.run(xs, &step, state)?;
         for (len, count) in state.lens[first..].iter_mut().zip(counts) {
@@ -620,12 +734,42 @@ impl Decoder {
         self.next_logits_of_slots(ids, counts, 0, state)
     }
 
+    /// The factors of queries of `t` positions from each of `starts` on.
+    fn growth(&self, starts: &[usize], t: usize) -> Result<Option<Tensor>> {
+        let Some(growth) = self.spec.query_growth else {
+            return Ok(None);
+        };
+        let end = starts.iter().max().map_or(0, |start| start + t);
+        let starts = starts.iter().map(|start| *start as u32);
+        let (device, dtype) = self.input_place();
+        let starts = Tensor::from_iter(starts, device)?;
+        growth.factors(&starts, t, end, dtype)
+    }
+
     fn run(&self, xs: Tensor, step: &Step, state: &mut DecoderState) -> Result<Hidden<'_>> {
         let use_cache = state.use_cache;
-        let mut xs = Residual::new(xs);
-        for (layer, state) in self.layers.iter().zip(&mut state.layers) {
-            xs = layer.forward(xs, step, use_cache.then_some(state))?;
-        }
+        let forward = |layers: &[Layer], states: &mut [LayerState], xs, step: &Step| {
+            let mut xs = Residual::new(xs);
+            for (layer, state) in layers.iter().zip(states) {
+                xs = layer.forward(xs, step, use_cache.then_some(state))?;
+            }
+            Ok::<_, candle_core::Error>(xs)
+        };
+        let elsewhere = self.offload.as_ref().map_or(0, |offload| offload.layers);
+        let xs = match elsewhere {
+            0 => forward(&self.layers, &mut state.layers, xs, step)?,
+            count => {
+                let (first, rest) = self.layers.split_at(count);
+                let (first_states, states) = state.layers.split_at_mut(count);
+                let xs = forward(first, first_states, xs, step)?.normed(None)?.1;
+                let here = Placement {
+                    device: self.device.clone(),
+                    dtype: self.dtype,
+                };
+                let step = MovedStep::new(step, &here)?;
+                forward(rest, states, here.moved(&xs)?, &step.step())?
+            }
+        };
         Ok(Hidden { decoder: self, xs })
     }
 

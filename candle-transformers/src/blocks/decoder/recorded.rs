@@ -1,4 +1,4 @@
-//! Greedy steps of one sequence that a device records and then launches as a whole.
+//! Steps of one sequence, with the choice of the token, that a device records and then launches as a whole.
 //!
 //! A step of a small model is a hundred kernels of a few microseconds, and launching them one by one takes the host as long as they take
 //! the device. What differs from step to step, the token and its position, is in the device's memory; a recording holds for as long as
@@ -7,7 +7,7 @@
 use candle_core::{Result, Tensor};
 
 use super::{Decoder, DecoderState};
-use crate::generation::GreedyToken;
+use crate::generation::{Draw, NextToken};
 
 /// What a state has of it. A clone starts without: its keys and values will be elsewhere.
 #[derive(Default)]
@@ -26,27 +26,30 @@ impl std::fmt::Debug for RecordedSteps {
 }
 
 impl Decoder {
-    /// The token with the highest logit of what follows the token `ids`, `(1, 1)` u32, at position `offset`; the rest as in
-    /// [`forward`](Self::forward). On a CUDA device the step is recorded where the model allows it, so that the next one costs the host a
-    /// single launch; then [`GreedyToken::ids`] are those of the last step of `state`.
+    /// The token that follows the token `ids`, `(1, 1)` u32, at position `offset`, drawn `with` these settings, whose position is replaced
+    /// by `offset + 1`; the rest as in [`forward`](Self::forward). On a CUDA device the step is recorded where the model allows it, so that
+    /// the next one costs the host a single launch; then [`NextToken::ids`] are those of the last step of `state`.
     ///
     /// # Errors
     /// As [`forward`](Self::forward).
-    pub fn greedy_step(
+    pub fn next_token(
         &self,
         ids: &Tensor,
         offset: usize,
         state: &mut DecoderState,
-    ) -> Result<GreedyToken> {
+        with: &Draw,
+    ) -> Result<NextToken> {
+        let position = (offset + 1) as u32;
+        let with = Draw { position, ..*with };
         #[cfg(feature = "cuda")]
         if self.records(ids, state) {
             self.check_call(1, offset, state)?;
-            return GreedyToken::of(self.recorded_step(Some(ids), offset, state)?);
+            return self.recorded_step(Some(ids), offset, state, &with);
         }
-        GreedyToken::choose(&self.next_logits(ids, offset, state)?.squeeze(0)?)
+        NextToken::draw(&self.next_logits(ids, offset, state)?.squeeze(0)?, &with)
     }
 
-    /// Whether [`greedy_step`](Self::greedy_step) is one that the device records.
+    /// Whether [`next_token`](Self::next_token) is one that the device records.
     pub(crate) fn records_step(&self, ids: &Tensor, state: &DecoderState) -> bool {
         #[cfg(feature = "cuda")]
         return self.records(ids, state);
@@ -68,7 +71,7 @@ impl Decoder {
         }
     }
 
-    /// As [`greedy_step`](Self::greedy_step) of a rank whose model another rank has asked; without `ids` those of the last step are taken.
+    /// As [`next_token`](Self::next_token), greedy, of a rank whose model another rank has asked; without `ids` those of the last step are taken.
     /// The token stays on the device.
     pub(crate) fn follow_step(
         &self,
@@ -77,7 +80,9 @@ impl Decoder {
         state: &mut DecoderState,
     ) -> Result<()> {
         #[cfg(feature = "cuda")]
-        return self.recorded_step(ids, offset, state).map(drop);
+        return self
+            .recorded_step(ids, offset, state, &Draw::GREEDY)
+            .map(drop);
         #[cfg(not(feature = "cuda"))]
         {
             let _ = (ids, offset, state);
@@ -92,6 +97,7 @@ mod on_cuda {
 
     use candle_core::cuda_backend::Recording;
     use candle_core::{bail, DType, Device, TensorId, D};
+    use candle_nn::sampling::draw_with;
 
     use super::super::spec::MixerSpec;
     use super::super::{rotations, Layer, LayerState, Step};
@@ -100,12 +106,16 @@ mod on_cuda {
 
     /// The least number of keys that a recording is made for.
     const LEAST_KEYS: usize = 512;
+    /// Which word of a draw's settings the position is.
+    const POSITION: usize = 2;
 
     /// A step's input and output, and the step.
     pub(super) struct Recorded {
         /// The last token, `(1, 1)`, and the position of the next one, `(1)`: u32, written by the steps.
         ids: Tensor,
         starts: Tensor,
+        /// How tokens are drawn, unless they are those with the greatest logit.
+        drawn: Option<Drawn>,
         /// What `starts` is after all steps that were launched.
         position: usize,
         /// Keys that steps look at, most of which they find to be ahead of them.
@@ -115,6 +125,15 @@ mod on_cuda {
         buffers: Vec<TensorId>,
         /// `None` before the second step: the first one compiles kernels, which cannot be recorded.
         step: Option<Recording>,
+    }
+
+    struct Drawn {
+        /// The position is that of the step for which these were set last.
+        with: Draw,
+        /// Their words, `(1, 8)`, in which steps write the position.
+        words: Tensor,
+        /// The token and the number of unusable logits, `(2, 1)`.
+        both: Tensor,
     }
 
     fn caches(state: &mut DecoderState) -> impl Iterator<Item = &mut GrowingKvCache> {
@@ -140,6 +159,7 @@ mod on_cuda {
                 return false;
             };
             !device.is_profiling()
+                && self.offload.is_none()
                 && !self.spec.rotaries.iter().any(Rotary::by_length)
                 && ids.dims() == [1, 1]
                 && ids.dtype() == DType::U32
@@ -166,10 +186,12 @@ mod on_cuda {
             ids: Option<&Tensor>,
             offset: usize,
             state: &mut DecoderState,
-        ) -> Result<Tensor> {
+            with: &Draw,
+        ) -> Result<NextToken> {
             let Device::Cuda(device) = &self.device else {
                 bail!("{}: steps are recorded with CUDA alone", self.spec.family)
             };
+            with.check()?;
             let before = state.recorded.0.take();
             let left = before
                 .as_ref()
@@ -177,11 +199,12 @@ mod on_cuda {
             let kept = before.filter(|recorded| {
                 Arc::ptr_eq(&recorded.decoder, &self.identity)
                     && offset < recorded.end
+                    && recorded.drawn.is_none() == with.is_greedy()
                     && buffers(state).as_ref() == Some(&recorded.buffers)
             });
             let mut recorded = match kept {
                 Some(recorded) => recorded,
-                None => self.begin(offset, state)?,
+                None => self.begin(offset, state, with)?,
             };
             // The buffers may be others than those of the step that left the token.
             match (ids, left) {
@@ -193,6 +216,9 @@ mod on_cuda {
                     "{}: no step has left the token at {offset}",
                     self.spec.family
                 ),
+            }
+            if let Some(drawn) = &mut recorded.drawn {
+                drawn.set(with)?;
             }
             if let Some(step) = &mut recorded.step {
                 step.launch()?;
@@ -208,13 +234,16 @@ mod on_cuda {
                 cache.set_len(offset + 1)?;
             }
             recorded.position = offset + 1;
-            let ids = recorded.ids.clone();
+            let token = match &recorded.drawn {
+                Some(drawn) => NextToken::drawn_into(&recorded.ids, &drawn.both),
+                None => NextToken::of(recorded.ids.clone()),
+            };
             state.recorded.0 = Some(recorded);
-            Ok(ids)
+            token
         }
 
         /// Room for steps from `offset` on.
-        fn begin(&self, offset: usize, state: &mut DecoderState) -> Result<Recorded> {
+        fn begin(&self, offset: usize, state: &mut DecoderState, with: &Draw) -> Result<Recorded> {
             let room = caches(state).map(|cache| cache.capacity()).max();
             let room = room.filter(|room| *room > offset);
             let end = room.unwrap_or_else(|| {
@@ -224,6 +253,14 @@ mod on_cuda {
             Ok(Recorded {
                 ids: Tensor::zeros((1, 1), DType::U32, &self.device)?,
                 starts: Tensor::new(&[offset as u32], &self.device)?,
+                drawn: match with.is_greedy() {
+                    true => None,
+                    false => Some(Drawn {
+                        with: *with,
+                        words: Tensor::new(&[with.words()], &self.device)?,
+                        both: Tensor::zeros((2, 1), DType::U32, &self.device)?,
+                    }),
+                },
                 position: offset,
                 end,
                 decoder: self.identity.clone(),
@@ -252,10 +289,24 @@ mod on_cuda {
                 mask: None,
                 windows: false,
                 rows: Some(&rows),
+                growth: match self.spec().query_growth {
+                    Some(growth) => growth.factors(starts, 1, *end, self.dtype)?,
+                    None => None,
+                },
             };
             let logits = self.run(xs, &step, state)?.last_logits()?.squeeze(1)?;
-            ids.slice_set(&logits.argmax_keepdim(D::Minus1)?, 0, 0)?;
-            starts.slice_set(&starts.affine(1., 1.)?, 0, 0)
+            starts.slice_set(&starts.affine(1., 1.)?, 0, 0)?;
+            match &recorded.drawn {
+                None => ids.slice_set(&logits.argmax_keepdim(D::Minus1)?, 0, 0),
+                Some(drawn) => {
+                    let position = starts.unsqueeze(0)?;
+                    drawn.words.slice_set(&position, 1, POSITION)?;
+                    drawn
+                        .both
+                        .slice_set(&draw_with(&logits, &drawn.words)?, 0, 0)?;
+                    ids.slice_set(&drawn.both.narrow(0, 0, 1)?.contiguous()?, 0, 0)
+                }
+            }
         }
     }
 
@@ -264,6 +315,19 @@ mod on_cuda {
             self.0
                 .as_ref()
                 .is_some_and(|recorded| recorded.ids.id() == ids.id())
+        }
+    }
+
+    impl Drawn {
+        /// Other settings than those of the last step; the position is the steps' own matter.
+        fn set(&mut self, with: &Draw) -> Result<()> {
+            let position = self.with.position;
+            if (Draw { position, ..*with }) != self.with {
+                self.with = *with;
+                let words = Tensor::new(&[with.words()], self.words.device())?;
+                self.words.slice_set(&words, 0, 0)?;
+            }
+            Ok(())
         }
     }
 

@@ -16,7 +16,7 @@ use super::super::weights::{
     at_once, Cut, Cuts, LinearSpec, Order, RankSource, TokenEmbedding, WeightSource, Weights,
 };
 use super::super::{AttentionSpec, FeedForwardSpec, Names, Projection, QkNorm};
-use super::{Decoder, DecoderSpec, Head, MixerSpec};
+use super::{Decoder, DecoderPart, DecoderSpec, Head, MixerSpec};
 
 /// A rank and the number of them.
 #[derive(Clone, Copy)]
@@ -66,6 +66,7 @@ impl Decoder {
         let mut spec = spec;
         {
             let weights = Weights::check(&mut *source);
+            spec = spec.named(&weights);
             let name = spec.names.after(spec.layers.len(), spec.names.head);
             spec.head = match in_file(spec.head, &name, &weights) {
                 Head::Tied if separate(&name, &weights) => Head::Linear { bias: false },
@@ -109,7 +110,12 @@ pub(super) async fn head(
         Head::Tied if group.is_none() && separate(&name, weights) => {
             let head = weights.linear(&linear(false)).await?;
             let same = match (head.dense(), embedding.dense()) {
-                (Some(head), Some(table)) if !weights.is_check() => same_rows(head, table)?,
+                // One on another device cannot be shared.
+                (Some(head), Some(table))
+                    if !weights.is_check() && head.device().same_device(table.device()) =>
+                {
+                    same_rows(head, table)?
+                }
                 _ => false,
             };
             let head = if same { embedding.tied() } else { head };
@@ -118,7 +124,12 @@ pub(super) async fn head(
         Head::TiedWithBias => {
             let bias = format!("{name}.bias");
             let bias = weights.dense(&bias, &[spec.vocab], Init::Const(0.)).await?;
-            Ok((Some(embedding.tied_with(bias)), None))
+            let table = table_here(spec, embedding, weights).await?;
+            Ok((Some(table.tied_with(bias)), None))
+        }
+        Head::Tied | Head::Found { .. } if group.is_none() => {
+            let table = table_here(spec, embedding, weights).await?;
+            Ok((Some(table.tied()), None))
         }
         Head::Tied | Head::Found { .. } => Ok(match (range, embedding.dense()) {
             (Some(range), Some(table)) => {
@@ -128,6 +139,21 @@ pub(super) async fn head(
             }
             _ => (Some(embedding.tied()), None),
         }),
+    }
+}
+
+/// The table of tokens where the output layer is: read once more, if its first use is on another device.
+async fn table_here(
+    spec: &DecoderSpec,
+    embedding: &TokenEmbedding,
+    weights: &mut Weights<'_>,
+) -> Result<TokenEmbedding> {
+    match weights.has_elsewhere(DecoderPart::Embedding) {
+        true => {
+            let name = table_name(spec, weights);
+            weights.embedding(&name, spec.vocab, spec.hidden).await
+        }
+        false => Ok(embedding.clone()),
     }
 }
 
@@ -199,6 +225,12 @@ fn share(spec: &DecoderSpec, rank: usize, world: usize) -> Result<(DecoderSpec, 
     if world == 1 {
         return Ok((share, cuts));
     }
+    if spec.transposed {
+        bail!(
+            "{}: weights of inputs by outputs cannot be split across {world} ranks; use one device",
+            spec.family
+        )
+    }
     let mut cutter = Cutter {
         rank: Rank { rank, world },
         hidden: spec.hidden,
@@ -220,7 +252,7 @@ fn share(spec: &DecoderSpec, rank: usize, world: usize) -> Result<(DecoderSpec, 
             MixerSpec::ShortConv(_) => Err("has a short convolution".into()),
             MixerSpec::Recurrent(_) => Err("has a recurrence".into()),
             MixerSpec::Delta(_) => Err("has a gated delta rule".into()),
-            MixerSpec::StateSpace(_) => Err("has a state space".into()),
+            MixerSpec::StateSpace(_) | MixerSpec::Both(..) => Err("has a state space".into()),
         };
         result.or_else(|what: String| refused(&what))?;
         let result = cutter.feed_forward(&mut layer.feed_forward, name, names);
@@ -323,7 +355,7 @@ impl Cutter<'_> {
         let hidden = self.hidden;
         let inner = match spec {
             FeedForwardSpec::Gated(mlp) => mlp.inner,
-            FeedForwardSpec::Plain(mlp) => mlp.inner,
+            FeedForwardSpec::Plain(mlp) | FeedForwardSpec::Xielu(mlp) => mlp.inner,
             FeedForwardSpec::Experts(_) => {
                 return Err("has experts".into());
             }
@@ -349,7 +381,7 @@ impl Cutter<'_> {
                 mlp.inner = range.len();
                 mlp.bias
             }
-            FeedForwardSpec::Plain(mlp) => {
+            FeedForwardSpec::Plain(mlp) | FeedForwardSpec::Xielu(mlp) => {
                 self.rows(
                     &name(names.up),
                     [inner, hidden],

@@ -2,10 +2,12 @@
 
 use candle_core::{bail, Result};
 
+use super::super::weights::{WeightFactors, Weights};
 use super::super::{
-    AttentionSpec, DeltaSpec, FeedForwardSpec, LatentSpec, Names, NormSpec, RecurrentSpec, Rotary,
-    ShortConvSpec, StateSpaceSpec,
+    AttentionSpec, DeltaSpec, FeedForwardSpec, GrowingKvCache, LatentSpec, Names, NormSpec,
+    RecurrentSpec, Rotary, ShortConvSpec, StateSpaceSpec,
 };
+use super::growth::QueryGrowth;
 
 /// More layers than any model has: a file must not be able to ask for all of the memory.
 const MAX_LAYERS: usize = 1 << 12;
@@ -18,10 +20,19 @@ pub fn layers(
     count: usize,
     layer: impl FnMut(usize) -> Result<LayerSpec>,
 ) -> Result<Vec<LayerSpec>> {
-    if count > MAX_LAYERS {
-        bail!("{count} layers; the maximum is {MAX_LAYERS}")
-    }
+    check_layers(count)?;
     (0..count).map(layer).collect()
+}
+
+/// Checks a number of layers, before anything is made for each.
+///
+/// # Errors
+/// If there are more than any model has.
+pub(crate) fn check_layers(count: usize) -> Result<()> {
+    match count > MAX_LAYERS {
+        true => bail!("{count} layers; the maximum is {MAX_LAYERS}"),
+        false => Ok(()),
+    }
 }
 
 /// A decoder before it has weights.
@@ -43,6 +54,8 @@ pub struct DecoderSpec {
     pub embedding_scale: Option<f64>,
     /// Rows of a table of learned positions that is added to the embeddings.
     pub learned_positions: Option<usize>,
+    /// How queries grow with their position.
+    pub query_growth: Option<QueryGrowth>,
     /// The norm after the last layer.
     pub final_norm: NormSpec,
     /// The output layer.
@@ -53,8 +66,12 @@ pub struct DecoderSpec {
     pub logit_softcap: Option<f64>,
     /// What files call the weights.
     pub names: Names,
-    /// Whether files may have encoders of images or sound too: their names of the language model are then found by its table of tokens.
-    pub beside_encoders: bool,
+    /// The names in other files: those count whose table of tokens is there.
+    pub other_names: Vec<Names>,
+    /// The factors of the weights of a layer's projections, which are multiplied as they are read.
+    pub factors: Vec<WeightFactors>,
+    /// Whether files have the weights of the layers' projections as `(inputs, outputs)` (GPT-2).
+    pub transposed: bool,
 }
 
 /// From the stream to logits.
@@ -139,7 +156,7 @@ impl LayerSpec {
     /// Its attention, to set what a file says beyond the family's configuration; `None` if something else mixes positions.
     pub fn attention_mut(&mut self) -> Option<&mut AttentionSpec> {
         match &mut self.mixer {
-            MixerSpec::Attention(attention) => Some(attention),
+            MixerSpec::Attention(attention) | MixerSpec::Both(attention, _) => Some(attention),
             _ => None,
         }
     }
@@ -160,6 +177,36 @@ pub enum MixerSpec {
     Delta(DeltaSpec),
     /// Mamba 2's state space.
     StateSpace(StateSpaceSpec),
+    /// Attention and a state space beside each other, whose results are added (Falcon-H1).
+    Both(AttentionSpec, StateSpaceSpec),
+}
+
+impl MixerSpec {
+    /// About how many numbers a layer keeps of a sequence of `len` positions: keys and values, with the capacity that a cache takes for them,
+    /// or the state of a recurrence.
+    pub fn kept_numbers(&self, len: usize, positions: usize) -> usize {
+        let cached = |window: Option<usize>, each: usize| {
+            let len = window.map_or(len, |window| len.min(window));
+            GrowingKvCache::capacity_for(len, positions, window).saturating_mul(each)
+        };
+        let keys = |attention: &AttentionSpec| {
+            let each = 2 * attention.kv_heads * attention.head_dim;
+            cached(attention.window, each)
+        };
+        let space = |space: &StateSpaceSpec| {
+            let heads = &space.heads;
+            heads.inner() * heads.state + heads.channels() * space.kernel
+        };
+        match self {
+            Self::Attention(attention) => keys(attention),
+            Self::Latent(latent) => cached(None, latent.kv_rank + latent.rotated_dim),
+            Self::Delta(delta) => delta.value_heads * delta.key_dim * delta.value_dim,
+            Self::StateSpace(spec) => space(spec),
+            Self::Both(attention, spec) => keys(attention) + space(spec),
+            // A few vectors.
+            Self::ShortConv(_) | Self::Recurrent(_) => 0,
+        }
+    }
 }
 
 impl From<StateSpaceSpec> for MixerSpec {
@@ -233,13 +280,52 @@ impl DecoderSpec {
             layers,
             embedding_scale: None,
             learned_positions: None,
+            query_growth: None,
             final_norm,
             head: Head::Linear { bias: false },
             logit_scale: None,
             logit_softcap: None,
             names: Names::HUGGING_FACE,
-            beside_encoders: false,
+            other_names: Vec::new(),
+            factors: Vec::new(),
+            transposed: false,
         }
+    }
+
+    /// The same in a checkpoint that may have encoders of images or sound too, under the names of either version of Transformers or alone.
+    pub fn beside_encoders(self) -> Self {
+        let [names, others @ ..] = self.names.beside_encoders();
+        Self {
+            names,
+            other_names: others.to_vec(),
+            ..self
+        }
+    }
+
+    /// The same in a checkpoint where the language model is `text_model` beside an encoder of images, or alone.
+    pub(crate) fn into_text_model(self) -> Self {
+        let names = Names {
+            embedding: "model.text_model.embed_tokens",
+            layers: "model.text_model.layers",
+            final_norm: "model.text_model.norm",
+            ..self.names
+        };
+        Self {
+            other_names: vec![self.names],
+            names,
+            ..self
+        }
+    }
+
+    /// The same with the names that the file has.
+    pub(super) fn named(mut self, weights: &Weights<'_>) -> Self {
+        let table = |names: &Names| weights.has(&format!("{}.weight", names.embedding));
+        let others = std::mem::take(&mut self.other_names);
+        // Where none is there, the error names the first.
+        if let (false, Some(names)) = (table(&self.names), others.into_iter().find(table)) {
+            self.names = names;
+        }
+        self
     }
 
     /// Checks what the layers take for granted, so that a bad configuration is told before weights are read.
@@ -264,6 +350,10 @@ impl DecoderSpec {
                 MixerSpec::Recurrent(recurrent) => recurrent.check(self.hidden)?,
                 MixerSpec::Delta(delta) => delta.check()?,
                 MixerSpec::StateSpace(space) => space.check()?,
+                MixerSpec::Both(attention, space) => {
+                    attention.check(&self.rotaries)?;
+                    space.check()?;
+                }
             }
             if let FeedForwardSpec::Experts(experts) = &layer.feed_forward {
                 experts.check()?;

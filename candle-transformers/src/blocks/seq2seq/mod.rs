@@ -2,18 +2,18 @@
 
 mod text;
 
-pub(crate) use text::{Given, Positions, TextStack};
+pub(crate) use text::{Angles, Given, Positions, TextStack};
 
 use candle_core::{bail, DType, Module, Result, Tensor};
 use candle_nn::ops::{sdpa_with, GatedActivation, SdpaOptions};
-use candle_nn::rotary_emb::{Pairs, Rotation};
+use candle_nn::rotary_emb::{rope_heads_with, Pairs, Rotation};
 use candle_nn::Activation;
 
 use super::encoder::NormPlace;
 use super::feed_forward::linear;
 use super::{
-    FeedForward, GatedMlp, GrowingKvCache, MergedLinear, Norm, NormSpec, PlainMlp, Projection,
-    Residual, Weights,
+    FeedForward, GatedMlp, GrowingKvCache, MergedLinear, Norm, NormSpec, Order, PlainMlp,
+    Projection, Residual, Weights,
 };
 
 /// What a layer's feed-forward block is multiplied with in f16, before its last product, and divided by after it. A power of two, so that
@@ -73,6 +73,8 @@ impl LayerNames {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum MlpActivation {
     Gated(GatedActivation),
+    /// As [`Gated`](Self::Gated), where files have gate and up as one tensor, named [`LayerNames::up`], in this order.
+    Joined(GatedActivation, Order),
     Plain(Activation),
 }
 
@@ -91,8 +93,10 @@ pub(crate) struct LayerSpec {
     /// The inner size of the feed-forward block.
     pub(crate) inner: usize,
     pub(crate) activation: MlpActivation,
-    /// Whether linear layers have biases.
+    /// Whether the linear layers of attention have biases.
     pub(crate) bias: bool,
+    /// Whether those of the feed-forward block have biases.
+    pub(crate) mlp_bias: bool,
     pub(crate) norm: NormSpec,
     pub(crate) place: NormPlace,
     /// The longest text, for what is kept of it.
@@ -123,6 +127,8 @@ pub(crate) struct Visible<'a> {
     pub(crate) causal: bool,
     /// Also the tokens of the calls before, whose keys and values were kept; theirs are kept too.
     pub(crate) kept: bool,
+    /// How the positions of these tokens turn their queries and keys; not those of an encoder.
+    pub(crate) rotation: Option<Rotation<'a>>,
 }
 
 /// What an encoder returned.
@@ -196,17 +202,23 @@ impl SelfAttention {
     /// From (batch, t, hidden) to (batch, t, heads * size).
     fn forward(&mut self, xs: &Tensor, heads: Heads, visible: &Visible) -> Result<Tensor> {
         let (n, [kv_heads, _]) = (heads.count, heads.kv);
-        let qkv = heads.split(&self.qkv.forward_joined(xs)?, n + 2 * kv_heads)?;
-        let (q, kv) = match visible.kept {
-            true => {
+        let mut qkv = heads.split(&self.qkv.forward_joined(xs)?, n + 2 * kv_heads)?;
+        let (q, kv) = match (visible.kept, &visible.rotation) {
+            (true, rotation) => {
                 let as_is = Rotation {
                     angles: None,
                     pairs: Pairs::Halves,
                     norms: None,
                 };
-                self.kept.append_rotated(&qkv, kv_heads, &as_is, None)?
+                let rotation = rotation.as_ref().unwrap_or(&as_is);
+                self.kept.append_rotated(&qkv, kv_heads, rotation, None)?
             }
-            false => (qkv.narrow(1, 0, n)?, qkv.narrow(1, n, 2 * kv_heads)?),
+            (false, rotation) => {
+                if let Some(rotation) = rotation {
+                    qkv = rope_heads_with(&qkv, rotation, n, kv_heads)?;
+                }
+                (qkv.narrow(1, 0, n)?, qkv.narrow(1, n, 2 * kv_heads)?)
+            }
         };
         // A single token is the last one: it sees all.
         let causal = visible.causal && q.dim(2)? > 1;
@@ -311,12 +323,19 @@ impl Layer {
             }
         };
 
+        let part = |name, input, output| linear(prefix, name, input, output, spec.mlp_bias);
         let up = part(names.up, hidden, spec.inner);
         let down = part(names.down, spec.inner, hidden);
         let mlp = match spec.activation {
             MlpActivation::Gated(activation) => {
                 let gate = part(names.gate, hidden, spec.inner);
                 let gate_up = weights.merged([gate, up]).await?;
+                let down = weights.linear(&down).await?;
+                FeedForward::Gated(GatedMlp::new(gate_up, down, activation))
+            }
+            MlpActivation::Joined(activation, order) => {
+                let both = part(names.up, hidden, 2 * spec.inner);
+                let gate_up = weights.joined(&both, [spec.inner; 2], order).await?;
                 let down = weights.linear(&down).await?;
                 FeedForward::Gated(GatedMlp::new(gate_up, down, activation))
             }
@@ -348,7 +367,7 @@ impl Layer {
             place: spec.place,
             dtype,
             // A bias is no part of the product.
-            narrowed: if bias { 1. } else { NARROWED },
+            narrowed: if spec.mlp_bias { 1. } else { NARROWED },
         })
     }
 

@@ -1,12 +1,41 @@
 //! Tokens with vectors for their positions, and the layers over them.
 
 use candle_core::{bail, DType, Device, Module, Result, Tensor};
+use candle_nn::rotary_emb::{Pairs, Rotation};
 
 use super::{added_mask, check_source, Layer, LayerSpec, Source, Visible};
 use crate::blocks::encoder::{added_to_scores, check_text};
-use crate::blocks::{Norm, TokenEmbedding};
+use crate::blocks::{Norm, RotaryTables, TokenEmbedding};
 
-/// The vectors of positions.
+/// How far tokens are turned, (t, n) each.
+#[derive(Debug, Clone)]
+pub(crate) struct Angles {
+    cos: Tensor,
+    sin: Tensor,
+    pairs: Pairs,
+}
+
+impl Angles {
+    /// Of `t` positions from `start` on.
+    ///
+    /// # Errors
+    /// If `tables` have fewer positions, or the device fails.
+    pub(crate) fn of(tables: &RotaryTables, start: usize, t: usize) -> Result<Self> {
+        let (cos, sin) = tables.rows(start, t)?;
+        Ok(Self {
+            cos,
+            sin,
+            pairs: tables.rotary().pairs.into(),
+        })
+    }
+
+    /// As a layer takes them.
+    pub(crate) fn rotation(&self) -> Rotation<'_> {
+        Rotation::new(&self.cos, &self.sin, self.pairs)
+    }
+}
+
+/// How layers know the positions of tokens.
 #[derive(Debug, Clone)]
 pub(crate) enum Positions {
     /// A table, (rows, hidden), whose row `first` is that of the first position.
@@ -20,6 +49,8 @@ pub(crate) enum Positions {
         /// As far as they were needed: (rows, hidden).
         table: Option<Tensor>,
     },
+    /// None: positions turn queries and keys.
+    Rotary(RotaryTables),
 }
 
 impl Positions {
@@ -32,20 +63,21 @@ impl Positions {
         }
     }
 
-    /// Those of positions from `start` on, (t, hidden).
+    /// Those of positions from `start` on, (t, hidden), if there are any.
     fn rows(
         &mut self,
         [start, t, hidden]: [usize; 3],
         dtype: DType,
         device: &Device,
-    ) -> Result<Tensor> {
-        match self {
+    ) -> Result<Option<Tensor>> {
+        let rows = match self {
             Self::Learned { table, first } => table.narrow(0, *first + start, t),
+            Self::Rotary(_) => return Ok(None),
             Self::Waves { wave, first, table } => {
                 let end = start + t;
                 let long_enough = |table: &&Tensor| table.dims()[0] >= end;
                 if let Some(table) = table.as_ref().filter(long_enough) {
-                    return table.narrow(0, start, t);
+                    return table.narrow(0, start, t).map(Some);
                 }
                 let rows = end.next_power_of_two().max(64);
                 let (wave, first) = (*wave, *first);
@@ -57,11 +89,20 @@ impl Positions {
                 *table = Some(made.clone());
                 made.narrow(0, start, t)
             }
-        }
+        };
+        rows.map(Some)
+    }
+
+    /// How far tokens from `start` on are turned, if their positions are.
+    fn angles(&self, start: usize, t: usize) -> Result<Option<Angles>> {
+        let Self::Rotary(tables) = self else {
+            return Ok(None);
+        };
+        Angles::of(tables, start, t).map(Some)
     }
 }
 
-/// Tokens, and layers over them that have their norms behind their blocks.
+/// Tokens, and layers over them; a norm behind the last layer is the model's.
 #[derive(Debug, Clone)]
 pub(crate) struct TextStack {
     /// The model's name, for errors.
@@ -163,8 +204,10 @@ impl TextStack {
             xs = (xs * scale)?;
         }
         let sizes = [start, t, self.spec.hidden];
-        let positions = self.positions.rows(sizes, self.dtype, &self.device)?;
-        xs = xs.broadcast_add(&positions)?;
+        if let Some(rows) = self.positions.rows(sizes, self.dtype, &self.device)? {
+            xs = xs.broadcast_add(&rows)?;
+        }
+        let angles = self.positions.angles(start, t)?;
         if let Some(norm) = &self.norm {
             xs = norm.forward(&xs)?;
         }
@@ -172,11 +215,13 @@ impl TextStack {
             bias: added.as_ref(),
             causal: self.decoder && given.added.is_none(),
             kept: self.decoder,
+            rotation: angles.as_ref().map(Angles::rotation),
         };
         let source = given.source.map(|hidden| Source {
             hidden,
             bias: source_mask.as_ref(),
         });
+        xs = xs.to_dtype(self.spec.stream_dtype(self.dtype))?;
         for layer in &mut self.layers {
             xs = layer.forward(xs, &visible, source.as_ref())?;
         }

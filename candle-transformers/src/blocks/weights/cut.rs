@@ -7,7 +7,7 @@ use std::ops::Range;
 use candle_core::quantized::{GgmlDType, QStorage, QTensor};
 use candle_core::{bail, Context as _, DType, Device, Result, Shape, Tensor};
 
-use super::{Reading, Stored, Wanted, WeightSource};
+use super::{LowRank, Reading, Stored, Wanted, WeightSource};
 
 /// A part of a tensor.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -141,6 +141,14 @@ impl WeightSource for RankSource<'_> {
 
     fn whereabouts(&self, name: &str) -> String {
         self.source.whereabouts(name)
+    }
+
+    fn beside(&self, name: &str) -> Result<Option<LowRank>> {
+        let beside = self.source.beside(name)?;
+        match (beside, self.cuts.get(name)) {
+            (Some(beside), Some((_, cut))) => beside.cut(cut).map(Some),
+            (beside, _) => Ok(beside),
+        }
     }
 
     fn read<'a>(&'a mut self, wanted: Wanted<'a>) -> Reading<'a> {

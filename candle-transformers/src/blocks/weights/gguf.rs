@@ -10,8 +10,8 @@ use candle_nn::Activation;
 
 use super::{Names, Order, WeightSource};
 use crate::blocks::{
-    AttentionSpec, DecoderSpec, ExpertsSpec, FeedForwardSpec, Head, LayerSpec, MlpSpec, NormSpec,
-    PlainSpec, RopeScaling, Rotary, RotaryPairs, Routing, SharedSpec,
+    check_layers, AttentionSpec, DecoderSpec, ExpertsSpec, FeedForwardSpec, Head, LayerSpec,
+    MlpSpec, NormSpec, PlainSpec, RopeScaling, Rotary, RotaryPairs, Routing, SharedSpec,
 };
 
 /// More positions than any model has: a file must not be able to ask for all of the memory.
@@ -214,9 +214,12 @@ impl<'a> GgufMetadata<'a> {
     /// Decoder layers; `block_count`.
     ///
     /// # Errors
-    /// If it is missing or 0.
+    /// If it is missing or 0, or more than any model has.
     pub fn layers(&self) -> Result<usize> {
-        self.required_size("block_count")
+        let count = self.required_size("block_count")?;
+        check_layers(count)
+            .with_context(|| format!("GGUF metadata {}", self.name("block_count")))?;
+        Ok(count)
     }
 
     /// Size of the stream; `embedding_length`.

@@ -2,6 +2,7 @@
 
 mod cut;
 mod gguf;
+mod low_rank;
 mod merged_linear;
 mod names;
 mod projection;
@@ -10,6 +11,7 @@ mod source;
 pub use cut::Cut;
 pub(super) use cut::{Cuts, RankSource};
 pub use gguf::GgufMetadata;
+pub use low_rank::LowRank;
 pub use merged_linear::MergedLinear;
 pub use names::Names;
 pub use projection::{place, place_dense, Projection, StoredLinear, TokenEmbedding};
@@ -22,6 +24,7 @@ use candle_core::quantized::{QMatMul, QStorage, QTensor};
 use candle_core::{bail, Context as _, DType, Device, Result, Shape, Tensor};
 use candle_nn::{init, Init};
 
+use super::decoder::{DecoderPart, Offload, Placement};
 use super::norm::{Norm, NormSpec};
 
 /// A linear layer to be loaded.
@@ -35,6 +38,15 @@ pub struct LinearSpec {
     pub out_dim: usize,
     /// Whether it has a bias.
     pub bias: bool,
+}
+
+/// Factors of a projection's weight, which is multiplied as it is read: numbers that a family's files leave to the computation.
+#[derive(Debug, Clone, PartialEq)]
+pub struct WeightFactors {
+    /// The projection, by its name behind the layer's.
+    pub name: &'static str,
+    /// Its outputs in their order: how many have a factor, and which.
+    pub outputs: Vec<(usize, f64)>,
 }
 
 /// How the outputs of several layers follow each other in one tensor of a file.
@@ -56,8 +68,14 @@ pub struct Weights<'a> {
     source: &'a mut dyn WeightSource,
     dtype: DType,
     device: Device,
-    checked: Option<Vec<String>>,
+    /// Which part of a decoder is loaded, and which parts are not on the device.
+    part: DecoderPart,
+    offload: Option<Offload>,
+    checked: Option<Vec<(DecoderPart, String)>>,
     group: Option<Arc<dyn Communicator>>,
+    /// Weights of linear layers are `(inputs, outputs)`.
+    transposed: bool,
+    factors: Vec<WeightFactors>,
 }
 
 impl<'a> Weights<'a> {
@@ -67,9 +85,92 @@ impl<'a> Weights<'a> {
             source,
             dtype,
             device: device.clone(),
+            part: DecoderPart::Embedding,
+            offload: None,
             checked: None,
             group: None,
+            transposed: false,
+            factors: Vec::new(),
         }
+    }
+
+    /// With parts on another device.
+    pub(super) fn offloading(self, offload: Option<Offload>) -> Self {
+        Self { offload, ..self }
+    }
+
+    /// Which parts are on another device.
+    pub(super) fn offload(&self) -> Option<&Offload> {
+        self.offload.as_ref()
+    }
+
+    /// From now on, the weights of this part of a decoder.
+    pub(super) fn enter(&mut self, part: DecoderPart) {
+        self.part = part;
+    }
+
+    /// From now on, the experts of the layer whose weights were loaded until now. Gives their placement if it is not that of the rest.
+    pub(super) fn enter_experts(&mut self) -> Option<Placement> {
+        let DecoderPart::Layer(layer) = self.part else {
+            return None;
+        };
+        let with_the_rest = self.has_elsewhere(self.part);
+        self.part = DecoderPart::Experts(layer);
+        self.elsewhere().filter(|_| !with_the_rest).cloned()
+    }
+
+    /// Whether this part goes to another device.
+    pub(super) fn has_elsewhere(&self, part: DecoderPart) -> bool {
+        self.offload
+            .as_ref()
+            .is_some_and(|offload| offload.has(part))
+    }
+
+    /// Where the part that is loaded goes, if not to the device.
+    fn elsewhere(&self) -> Option<&Placement> {
+        let offload = self.offload.as_ref()?;
+        offload.has(self.part).then_some(&offload.to)
+    }
+
+    /// From now on, whether the source has the weights of linear layers as `(inputs, outputs)`.
+    pub(super) fn set_transposed(&mut self, transposed: bool) {
+        self.transposed = transposed;
+    }
+
+    /// From now on, what the weights of linear layers are multiplied with.
+    pub(super) fn set_factors(&mut self, factors: &[WeightFactors]) {
+        self.factors = factors.to_vec();
+    }
+
+    /// A weight of `(outputs, inputs)` times its factors.
+    fn times_factors(&self, spec: &LinearSpec, weight: Stored) -> Result<Stored> {
+        let behind = |factors: &&WeightFactors| {
+            let before = spec.name.strip_suffix(factors.name);
+            before.is_some_and(|before| before.ends_with('.'))
+        };
+        let Some(factors) = self.factors.iter().find(behind) else {
+            return Ok(weight);
+        };
+        let (name, outputs) = (&spec.name, &factors.outputs);
+        if outputs.iter().map(|(count, _)| count).sum::<usize>() != spec.out_dim || spec.bias {
+            bail!(
+                "{name:?} has {} outputs; its factors are for outputs without biases: {outputs:?}",
+                spec.out_dim
+            )
+        }
+        let Stored::Dense(weight) = weight else {
+            bail!("tensor {name:?} has blocks, which cannot be multiplied; expected a dense tensor")
+        };
+        if self.is_check() {
+            return Ok(weight.into());
+        }
+        let factors = outputs
+            .iter()
+            .flat_map(|(count, by)| std::iter::repeat_n(*by as f32, *count));
+        let factors = Tensor::from_iter(factors, weight.device())?.unsqueeze(1)?;
+        let dtype = weight.dtype();
+        let scaled = weight.to_dtype(DType::F32)?.broadcast_mul(&factors)?;
+        Ok(scaled.to_dtype(dtype)?.into())
     }
 
     /// The layers are one rank's share, whose results the ranks of `group` add up.
@@ -91,24 +192,36 @@ impl<'a> Weights<'a> {
             source,
             dtype: DType::F32,
             device: Device::Cpu,
+            part: DecoderPart::Embedding,
+            offload: None,
             checked: Some(Vec::new()),
             group: None,
+            transposed: false,
+            factors: Vec::new(),
         }
     }
 
     /// The names that were asked for; of a cursor that only checks.
     pub fn into_names(self) -> Vec<String> {
+        self.into_parts()
+            .into_iter()
+            .map(|(_, name)| name)
+            .collect()
+    }
+
+    /// As [`into_names`](Self::into_names), each with the part of the decoder that asked for it.
+    pub(super) fn into_parts(self) -> Vec<(DecoderPart, String)> {
         self.checked.unwrap_or_default()
     }
 
     /// The dtype of activations.
     pub fn dtype(&self) -> DType {
-        self.dtype
+        self.elsewhere().map_or(self.dtype, |to| to.dtype)
     }
 
     /// The device of the layers.
     pub fn device(&self) -> &Device {
-        &self.device
+        self.elsewhere().map_or(&self.device, |to| &to.device)
     }
 
     /// Whether the source has a tensor of that name.
@@ -153,7 +266,7 @@ impl<'a> Weights<'a> {
                     self.source.whereabouts(name)
                 )
             }
-            names.push(name.to_string());
+            names.push((self.part, name.to_string()));
             return nothing(shape).map(Stored::Dense);
         }
         let wanted = Wanted { name, shape, init };
@@ -166,7 +279,7 @@ impl<'a> Weights<'a> {
     /// # Errors
     /// As [`Weights::stored`], or the device refuses it.
     pub async fn dense(&mut self, name: &str, shape: &[usize], init: Init) -> Result<Tensor> {
-        self.dense_as(self.dtype, name, shape, init).await
+        self.dense_as(self.dtype(), name, shape, init).await
     }
 
     /// As [`dense`](Self::dense), of this dtype, whatever that of activations is.
@@ -184,7 +297,7 @@ impl<'a> Weights<'a> {
         if self.is_check() {
             return nothing(shape)?.to_dtype(dtype);
         }
-        place_dense(vec![stored], dtype, &self.device)
+        place_dense(vec![stored], dtype, self.device())
             .with_context(|| format!("placing tensor {name:?}"))
     }
 
@@ -205,7 +318,7 @@ impl<'a> Weights<'a> {
     /// # Errors
     /// As [`Weights::dense`].
     pub async fn norm(&mut self, name: &str, size: usize, spec: NormSpec) -> Result<Norm> {
-        self.norm_as(self.dtype, name, size, spec).await
+        self.norm_as(self.dtype(), name, size, spec).await
     }
 
     /// As [`norm`](Self::norm), of this dtype, whatever that of activations is.
@@ -225,7 +338,7 @@ impl<'a> Weights<'a> {
                 self.dense_as(dtype, &name, &[size], Init::Const(1.))
                     .await?
             }
-            false => Tensor::ones(size, dtype, &self.device)?,
+            false => Tensor::ones(size, dtype, self.device())?,
         };
         let bias = match spec.has_bias() {
             true => {
@@ -261,16 +374,30 @@ impl<'a> Weights<'a> {
         let table = self.stored(&name, &[vocab, hidden], init).await?;
         Ok(TokenEmbedding::new(
             self.placed(vec![table], &name)?,
-            self.dtype,
+            self.dtype(),
         ))
     }
 
     async fn stored_linear(&mut self, spec: &LinearSpec) -> Result<StoredLinear> {
         let name = format!("{}.weight", spec.name);
-        let shape = [spec.out_dim, spec.in_dim];
-        let weight = self
-            .stored(&name, &shape, init::DEFAULT_KAIMING_NORMAL)
-            .await?;
+        let mut shape = [spec.out_dim, spec.in_dim];
+        let kaiming = init::DEFAULT_KAIMING_NORMAL;
+        let weight = match self.transposed {
+            false => self.stored(&name, &shape, kaiming).await?,
+            true => {
+                shape.reverse();
+                let weight = self.stored(&name, &shape, kaiming).await?;
+                shape.reverse();
+                let Stored::Dense(weight) = weight else {
+                    bail!("tensor {name:?} has blocks over its outputs; expected a dense tensor")
+                };
+                match self.is_check() {
+                    true => weight.into(),
+                    false => weight.t()?.contiguous()?.into(),
+                }
+            }
+        };
+        let weight = self.times_factors(spec, weight)?;
         let bias = match spec.bias {
             true => {
                 let bound = 1. / (spec.in_dim as f64).sqrt();
@@ -283,7 +410,19 @@ impl<'a> Weights<'a> {
             }
             false => None,
         };
-        Ok(StoredLinear { weight, bias })
+        let name = format!("{}.weight", spec.name);
+        let beside = match self.is_check() {
+            true => None,
+            false => self.source.beside(&name)?,
+        };
+        if self.transposed && beside.is_some() {
+            bail!("tensor {name:?} has inputs by outputs; a LoRA adapter cannot go beside it")
+        }
+        Ok(StoredLinear {
+            weight,
+            bias,
+            beside,
+        })
     }
 
     /// A linear layer.
@@ -334,6 +473,11 @@ impl<'a> Weights<'a> {
                 if let Some(bias) = &mut first.bias {
                     *bias = permuted(bias, &rows)?;
                 }
+                if let Some(beside) = first.beside.take() {
+                    let moved = beside
+                        .map_outputs(|b| b.index_select(&Tensor::new(&*rows, b.device())?, 0))?;
+                    first.beside = Some(moved);
+                }
             }
             Ok(stored)
         })
@@ -359,7 +503,7 @@ impl<'a> Weights<'a> {
             let linear = self.projection(stored.into_iter().take(1).collect(), "")?;
             return Ok(MergedLinear::joined(linear, specs.map(|s| s.out_dim)));
         }
-        MergedLinear::from_stored(stored, self.dtype, &self.device).with_context(|| {
+        MergedLinear::from_stored(stored, self.dtype(), self.device()).with_context(|| {
             let names = specs.each_ref().map(|spec| spec.name.as_str());
             format!("placing {}", names.join(", "))
         })
@@ -375,6 +519,18 @@ impl<'a> Weights<'a> {
         out_dims: [usize; N],
         order: Order,
     ) -> Result<MergedLinear<N>> {
+        let stored = self.in_layers(spec, out_dims, order).await?;
+        let linear = self.projection(vec![stored], &spec.name)?;
+        Ok(MergedLinear::joined(linear, out_dims))
+    }
+
+    /// The outputs of a joined tensor, one layer after another, before they are placed.
+    pub(super) async fn in_layers<const N: usize>(
+        &mut self,
+        spec: &LinearSpec,
+        out_dims: [usize; N],
+        order: Order,
+    ) -> Result<StoredLinear> {
         if out_dims.iter().sum::<usize>() != spec.out_dim {
             bail!(
                 "{:?} has {} outputs, but its layers have {out_dims:?}",
@@ -388,9 +544,25 @@ impl<'a> Weights<'a> {
             stored = StoredLinear {
                 weight: layers(stored.weight).with_context(|| format!("tensor {:?}", spec.name))?,
                 bias: stored.bias.map(layers).transpose()?,
+                beside: match stored.beside {
+                    Some(beside) => Some(beside.map_outputs(|b| match layers(b.into())? {
+                        Stored::Dense(b) => Ok(b),
+                        Stored::Quantized(b) => b.dequantize(&Device::Cpu),
+                    })?),
+                    None => None,
+                },
             };
         }
-        let linear = self.projection(vec![stored], &spec.name)?;
+        Ok(stored)
+    }
+
+    /// Layers of these outputs, which several tensors of [`in_layers`](Self::in_layers) have in sequence.
+    pub(super) fn merged_in_layers<const N: usize>(
+        &self,
+        tensors: Vec<StoredLinear>,
+        out_dims: [usize; N],
+    ) -> Result<MergedLinear<N>> {
+        let linear = self.projection(tensors, "of joined layers")?;
         Ok(MergedLinear::joined(linear, out_dims))
     }
 
@@ -398,7 +570,7 @@ impl<'a> Weights<'a> {
         if self.is_check() {
             return Ok(Projection::new(QMatMul::Tensor(nothing(&[1, 1])?), None));
         }
-        StoredLinear::stack(parts, self.dtype, &self.device)
+        StoredLinear::stack(parts, self.dtype(), self.device())
             .with_context(|| format!("placing tensor {name:?}"))
     }
 
@@ -435,7 +607,8 @@ impl<'a> Weights<'a> {
         if self.is_check() {
             return Ok(QMatMul::Tensor(nothing(&[1, 1])?));
         }
-        place(parts, self.dtype, &self.device).with_context(|| format!("placing tensor {name:?}"))
+        place(parts, self.dtype(), self.device())
+            .with_context(|| format!("placing tensor {name:?}"))
     }
 }
 

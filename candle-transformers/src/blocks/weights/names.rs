@@ -83,6 +83,10 @@ pub struct Names {
     pub delta_share: &'static str,
     /// To the size of each head's step, which its decay grows with.
     pub delta_step: &'static str,
+    /// To queries, keys, values and gates in one tensor.
+    pub delta_qkvz: &'static str,
+    /// To shares and steps in one tensor.
+    pub delta_ba: &'static str,
     /// What is added to the step's size; the whole name.
     pub delta_step_bias: &'static str,
     /// The decay for a step of size 1; the whole name.
@@ -106,6 +110,8 @@ pub struct Names {
     pub gate_up: &'static str,
     /// Back to the stream.
     pub down: &'static str,
+    /// An activation with weights.
+    pub activation: &'static str,
 
     /// From a token to a score for each expert.
     pub router: &'static str,
@@ -163,6 +169,8 @@ impl Names {
         delta_gate: "linear_attn.in_proj_z",
         delta_share: "linear_attn.in_proj_b",
         delta_step: "linear_attn.in_proj_a",
+        delta_qkvz: "linear_attn.in_proj_qkvz",
+        delta_ba: "linear_attn.in_proj_ba",
         delta_step_bias: "linear_attn.dt_bias",
         delta_rate: "linear_attn.A_log",
         delta_conv: "linear_attn.conv1d",
@@ -174,6 +182,7 @@ impl Names {
         up: "mlp.up_proj",
         gate_up: "mlp.gate_up_proj",
         down: "mlp.down_proj",
+        activation: "mlp.act_fn",
         router: "mlp.gate",
         router_bias: "mlp.gate.e_score_correction_bias",
         expert: [
@@ -231,6 +240,8 @@ impl Names {
         delta_gate: "attn_gate",
         delta_share: "ssm_beta",
         delta_step: "ssm_alpha",
+        delta_qkvz: "",
+        delta_ba: "",
         delta_step_bias: "ssm_dt.bias",
         delta_rate: "ssm_a",
         delta_conv: "ssm_conv1d",
@@ -243,6 +254,7 @@ impl Names {
         // Files have both in the place of one of them.
         gate_up: "ffn_up",
         down: "ffn_down",
+        activation: "",
         router: "ffn_gate_inp",
         router_bias: "exp_probs_b.bias",
         // Older files have a tensor for each expert.
@@ -291,7 +303,7 @@ impl Names {
     }
 
     /// `name`, of what comes after `layers` layers.
-    pub(in crate::blocks) fn after(&self, layers: usize, name: &str) -> String {
+    pub(crate) fn after(&self, layers: usize, name: &str) -> String {
         name.replace("{}", &(self.first_layer + layers).to_string())
     }
 }

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use candle_core::quantized::{GgmlDType, QMatMul, QStorage, QTensor};
 use candle_core::{bail, DType, Device, Module, Result, Tensor};
-use candle_nn::ops::{linear_with, LinearExtras};
+use candle_nn::ops::{gated, linear_with, rms_norm, LinearExtras};
 use candle_nn::{Embedding, Linear};
 
-use super::Stored;
+use super::{LowRank, Stored};
 
 /// A linear layer over a dense or a quantised weight, `(out_dim, in_dim)`.
 #[derive(Debug, Clone)]
@@ -21,6 +21,13 @@ pub enum Projection {
         weight: QMatMul,
         /// What is added last.
         bias: Option<Tensor>,
+    },
+    /// A layer, and what is added to its results.
+    Beside {
+        /// The layer.
+        layer: Box<Self>,
+        /// The low-rank term that is added.
+        low_rank: LowRank,
     },
 }
 
@@ -37,7 +44,7 @@ impl Projection {
     pub(crate) fn dense(&self) -> Option<&Tensor> {
         match self {
             Self::Dense(linear) => Some(linear.weight()),
-            Self::Quantized { .. } => None,
+            Self::Quantized { .. } | Self::Beside { .. } => None,
         }
     }
 
@@ -52,6 +59,10 @@ impl Projection {
             Self::Quantized { weight, bias } => Self::Quantized {
                 weight: weight.clone(),
                 bias: bias.as_ref().map(to_dtype).transpose()?,
+            },
+            Self::Beside { layer, low_rank } => Self::Beside {
+                layer: Box::new(layer.to_dtype(dtype)?),
+                low_rank: low_rank.to_dtype(dtype)?,
             },
         })
     }
@@ -70,6 +81,24 @@ impl Projection {
                 let bias = bias.as_ref();
                 linear_with(xs, weight, LinearExtras { bias, ..extras })
             }
+            Self::Beside { layer, low_rank } => {
+                let normed = match extras.norm {
+                    Some((alpha, eps)) => Some(rms_norm(xs, alpha, eps)?),
+                    None => None,
+                };
+                let xs = normed.as_ref().unwrap_or(xs);
+                let mut ys = (layer.forward(xs)? + low_rank.forward(xs)?)?;
+                if let Some(act) = extras.gate {
+                    ys = gated(&ys, act)?;
+                }
+                if let Some(act) = extras.activation {
+                    ys = act.forward(&ys)?;
+                }
+                match extras.residual {
+                    Some(residual) => ys + residual,
+                    None => Ok(ys),
+                }
+            }
         }
     }
 }
@@ -86,7 +115,9 @@ impl Module for Projection {
         match self {
             Self::Dense(linear) => linear.forward(xs),
             Self::Quantized { weight, bias: None } => weight.forward(xs),
-            Self::Quantized { .. } => self.forward_with(xs, LinearExtras::default()),
+            Self::Quantized { .. } | Self::Beside { .. } => {
+                self.forward_with(xs, LinearExtras::default())
+            }
         }
     }
 }
@@ -146,6 +177,8 @@ pub struct StoredLinear {
     pub weight: Stored,
     /// `(out_dim)`.
     pub bias: Option<Stored>,
+    /// The term beside the weight.
+    pub beside: Option<LowRank>,
 }
 
 impl From<Linear> for StoredLinear {
@@ -153,6 +186,7 @@ impl From<Linear> for StoredLinear {
         Self {
             weight: linear.weight().clone().into(),
             bias: linear.bias().cloned().map(Stored::from),
+            beside: None,
         }
     }
 }
@@ -164,6 +198,11 @@ impl StoredLinear {
     /// As [`place`], or some parts have a bias and others none.
     pub fn stack(parts: Vec<Self>, dtype: DType, device: &Device) -> Result<Projection> {
         let count = parts.len();
+        let outputs = |part: &Self| part.weight.shape().dims().first().copied().unwrap_or(0);
+        let besides = parts
+            .iter()
+            .map(|part| (outputs(part), part.beside.clone()));
+        let beside = LowRank::stack(besides.collect())?;
         let (weights, biases): (Vec<_>, Vec<_>) = parts
             .into_iter()
             .map(|part| (part.weight, part.bias))
@@ -174,7 +213,14 @@ impl StoredLinear {
             n if n == count => Some(place_dense(biases, dtype, device)?),
             n => bail!("{n} of {count} linear layers have a bias; only layers with equal biases can be merged"),
         };
-        Ok(Projection::new(place(weights, dtype, device)?, bias))
+        let layer = Projection::new(place(weights, dtype, device)?, bias);
+        Ok(match beside {
+            Some(beside) => Projection::Beside {
+                layer: Box::new(layer),
+                low_rank: beside.place(dtype, device)?,
+            },
+            None => layer,
+        })
     }
 
     /// Whether its weight is worth a copy, so that it can be one with its neighbours'. Variables and results of tracked ops are not: an

@@ -13,6 +13,7 @@ use candle_nn::var_builder::ShardedVarBuilder;
 use candle_nn::{Init, VarBuilder};
 
 use super::cut::{part_of, Cut};
+use super::LowRank;
 use crate::quantized_var_builder;
 
 /// A tensor as its source has it, most often on the CPU.
@@ -80,6 +81,14 @@ pub trait WeightSource {
     /// # Errors
     /// If there is none of that name, its shape is another, or its data cannot be read.
     fn read<'a>(&'a mut self, wanted: Wanted<'a>) -> Reading<'a>;
+
+    /// The term beside a linear layer's weight, which [`read`](Self::read) gives without it.
+    ///
+    /// # Errors
+    /// If it does not fit the weight.
+    fn beside(&self, _name: &str) -> Result<Option<LowRank>> {
+        Ok(None)
+    }
 
     /// Reads a part of a tensor; `wanted` has the shape of the whole. A source that can leave the rest unread does so; otherwise the
     /// tensor is read and then cut.

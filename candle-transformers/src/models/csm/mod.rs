@@ -234,6 +234,7 @@ impl LlamaModel {
             mask: None,
             windows: false,
             rows: None,
+            growth: None,
         };
         let mut xs = Residual::new(xs.clone());
         for (layer, state) in self.layers.iter().zip(&mut self.states) {

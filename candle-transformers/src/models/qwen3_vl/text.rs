@@ -139,6 +139,7 @@ impl TextModel {
             mask: None,
             windows: false,
             rows,
+            growth: None,
         };
         let mut xs = Residual::new(embeds);
         for (i, (layer, state)) in self.layers.iter().zip(state).enumerate() {

@@ -189,6 +189,7 @@ impl Config {
                 false => MlpActivation::Plain(activation),
             },
             bias: false,
+            mlp_bias: false,
             norm: NormSpec::rms(self.layer_norm_epsilon),
             place: NormPlace::Before,
             limit: usize::MAX,

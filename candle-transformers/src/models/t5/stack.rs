@@ -135,6 +135,7 @@ impl Stack {
                 bias: biases.get(i).or(biases.first()),
                 causal: self.causal,
                 kept: self.kept,
+                rotation: None,
             };
             xs = match dtype == self.dtype {
                 true => layer.forward(xs, &visible, source)?,

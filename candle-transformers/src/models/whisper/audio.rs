@@ -27,9 +27,10 @@ const LEAST_POWER: f64 = 1e-10;
 const RANGE: f64 = 8.;
 
 /// The powers of a window of samples at the frequencies from 0 to that of sampling.
-struct Spectrum {
+pub(in crate::models) struct Spectrum {
     transform: Arc<dyn RealToComplex<f64>>,
-    hann: Vec<f64>,
+    /// The factor of samples.
+    weights: Vec<f64>,
     window: Vec<f64>,
     halves: Vec<realfft::num_complex::Complex<f64>>,
     scratch: Vec<realfft::num_complex::Complex<f64>>,
@@ -37,10 +38,15 @@ struct Spectrum {
 
 impl Spectrum {
     fn new(size: usize) -> Self {
-        let transform = RealFftPlanner::new().plan_fft_forward(size);
         let hann = |i| 0.5 * (1. - (2. * PI * i as f64 / size as f64).cos());
+        Self::weighted((0..size).map(hann).collect())
+    }
+
+    /// Of windows as long as `weights`, which samples are multiplied with.
+    pub(in crate::models) fn weighted(weights: Vec<f64>) -> Self {
+        let transform = RealFftPlanner::new().plan_fft_forward(weights.len());
         Self {
-            hann: (0..size).map(hann).collect(),
+            weights,
             window: transform.make_input_vec(),
             halves: transform.make_output_vec(),
             scratch: transform.make_scratch_vec(),
@@ -49,8 +55,12 @@ impl Spectrum {
     }
 
     /// The powers of the `size / 2 + 1` frequencies up to half of sampling's. Samples that `at` has none for are 0.
-    fn powers(&mut self, at: impl Fn(usize) -> Option<f64>, powers: &mut [f64]) {
-        for (i, (sample, weight)) in self.window.iter_mut().zip(&self.hann).enumerate() {
+    pub(in crate::models) fn powers(
+        &mut self,
+        at: impl Fn(usize) -> Option<f64>,
+        powers: &mut [f64],
+    ) {
+        for (i, (sample, weight)) in self.window.iter_mut().zip(&self.weights).enumerate() {
             *sample = at(i).map_or(0., |sample| sample * weight);
         }
         // The lengths are those that the plan gave, which is all that it checks.
@@ -67,12 +77,12 @@ impl Spectrum {
 }
 
 /// Weights of bands, without the zeros around each.
-struct Bands<'a> {
+pub(in crate::models) struct Bands<'a> {
     weights: Vec<(usize, &'a [f64])>,
 }
 
 impl<'a> Bands<'a> {
-    fn new(filters: &'a [f64], bins: usize) -> Self {
+    pub(in crate::models) fn new(filters: &'a [f64], bins: usize) -> Self {
         let band = |weights: &'a [f64]| {
             let first = weights.iter().position(|w| *w != 0.).unwrap_or(0);
             let end = weights
@@ -88,13 +98,17 @@ impl<'a> Bands<'a> {
 
     /// log10 of each band's power.
     fn logs<'b>(&'b self, powers: &'b [f64]) -> impl Iterator<Item = f64> + 'b {
+        self.sums(powers).map(|sum| sum.max(LEAST_POWER).log10())
+    }
+
+    /// Each band's power.
+    pub(in crate::models) fn sums<'b>(
+        &'b self,
+        powers: &'b [f64],
+    ) -> impl Iterator<Item = f64> + 'b {
         self.weights.iter().map(|(first, weights)| {
-            let sum: f64 = weights
-                .iter()
-                .zip(&powers[*first..])
-                .map(|(w, p)| w * p)
-                .sum();
-            sum.max(LEAST_POWER).log10()
+            let pairs = weights.iter().zip(&powers[*first..]);
+            pairs.map(|(w, p)| w * p).sum()
         })
     }
 }
@@ -228,6 +242,11 @@ fn as_f64<T: Float>(numbers: &[T]) -> Vec<f64> {
 ///
 /// The scale is linear below 1 kHz, 200 / 3 Hz a mel, and logarithmic above, 27 mel from 1 to 6.4 kHz.
 pub fn mel_filters(bands: usize) -> Vec<f32> {
+    mel_filters_of(bands, N_FFT)
+}
+
+/// As [`mel_filters`], for transforms of `size` samples: (bands, size / 2 + 1) in rows.
+pub(in crate::models) fn mel_filters_of(bands: usize, size: usize) -> Vec<f32> {
     const LINEAR: f64 = 200. / 3.;
     const BREAK: f64 = 1000.;
     let log_step = 6.4f64.ln() / 27.;
@@ -238,13 +257,13 @@ pub fn mel_filters(bands: usize) -> Vec<f32> {
     let highest = SAMPLE_RATE as f64 / 2.;
     let highest = BREAK / LINEAR + (highest / BREAK).ln() / log_step;
     let corner = |i: usize| hertz(highest * i as f64 / (bands + 1) as f64);
-    let bins = N_FFT / 2 + 1;
+    let bins = size / 2 + 1;
     let mut filters = Vec::with_capacity(bands * bins);
     for band in 0..bands {
         let [low, peak, high] = [corner(band), corner(band + 1), corner(band + 2)];
         let height = 2. / (high - low);
         filters.extend((0..bins).map(|bin| {
-            let hertz = (bin * SAMPLE_RATE) as f64 / N_FFT as f64;
+            let hertz = (bin * SAMPLE_RATE) as f64 / size as f64;
             let rising = (hertz - low) / (peak - low);
             let falling = (high - hertz) / (high - peak);
             (height * rising.min(falling).max(0.)) as f32

@@ -68,6 +68,7 @@ impl Source<'_> {
         Ok(StoredLinear {
             weight: vb.stored((out_dim, in_dim), "weight")?,
             bias: Some(vb.stored(out_dim, "bias")?),
+            beside: None,
         })
     }
 
@@ -76,6 +77,7 @@ impl Source<'_> {
         Ok(StoredLinear {
             weight: self.pp(name).stored((out_dim, in_dim), "weight")?,
             bias: Some(Tensor::zeros(out_dim, self.dtype(), self.device())?.into()),
+            beside: None,
         })
     }
 

@@ -40,8 +40,10 @@ extern "C" {
 }
 
 /// Settings of `candle-dvm serve` that name what a browser does not have.
-const NATIVE: [&str; 9] = [
+const NATIVE: [&str; 11] = [
     "model",
+    "draft",
+    "draft-tokens",
     "speech-model",
     "device",
     "key-file",

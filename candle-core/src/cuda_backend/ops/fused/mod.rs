@@ -2,12 +2,14 @@
 //! Each has a twin made of plain ops in candle-nn, which says what it computes.
 
 mod attention;
+mod draw;
 mod norm;
 mod rope;
 mod rows;
 mod softmax;
 
 pub use attention::{has_sdpa, sdpa};
+pub use draw::draw;
 pub use norm::{norm, Norm};
 pub use rope::{rope, rope_append, rope_append_fits, RopeCache, RopePosition, Rotation};
 pub use softmax::softmax_last_dim;
@@ -74,6 +76,10 @@ impl Fused for CudaStorage {
 
     fn softmax_last_dim((x, layout): Operand<'_>) -> Result<Self> {
         softmax_last_dim(x, layout)
+    }
+
+    fn draw(logits: Operand<'_>, draws: Operand<'_>) -> Result<Self> {
+        draw(logits, draws)
     }
 
     fn norm(x: Operand<'_>, with: Norm<'_>) -> Result<Self> {

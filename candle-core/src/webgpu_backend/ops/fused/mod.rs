@@ -2,6 +2,7 @@
 //! softmax, rotary embedding, gated activation, attention. Each has a twin made of plain ops in candle-nn, which says what it computes.
 
 mod attention;
+mod draw;
 mod linear;
 mod long_rows;
 mod norm;
@@ -9,6 +10,7 @@ mod rope;
 mod softmax;
 
 pub use attention::{has_sdpa, sdpa, SdpaParams};
+pub use draw::draw;
 pub use linear::{linear, LinearExtras, LinearWeight};
 pub use norm::{norm, Norm};
 pub use rope::{rope, rope_append, rope_append_fits, RopeCache, RopePosition, Rotation};
@@ -39,6 +41,10 @@ impl Fused for WebGpuStorage {
 
     fn softmax_last_dim((x, layout): Operand<'_>) -> Result<Self> {
         softmax_last_dim(x, layout)
+    }
+
+    fn draw(logits: Operand<'_>, draws: Operand<'_>) -> Result<Self> {
+        draw(logits, draws)
     }
 
     fn norm(x: Operand<'_>, with: Norm<'_>) -> Result<Self> {

@@ -1,15 +1,19 @@
 //! The models that `api` serves.
 
 use super::Args;
+use crate::draft::{Draft, DraftFiles, LoadedDraft};
+use crate::split::SplitArgs;
 use crate::{Error, Result};
 use candle_engine::batch::{BatchEngine, BatchSettings};
-use candle_engine::device::{describe, DeviceChoice, FloatType};
+use candle_engine::device::{DeviceChoice, FloatType};
 use candle_engine::embed::EncoderFiles;
+use candle_engine::format::KvType;
 use candle_engine::model::{ChatTemplate, Message, ModelFiles, ModelSource, Role};
 use candle_engine::progress::{note, LoadBar};
 use candle_engine::registry::BackendRegistry;
+use candle_engine::rerank::RerankerFiles;
 use candle_engine::speech::{SpeechFiles, SpeechWorker};
-use candle_openai::{Encoder, Served, Speech, TextSource, Texts};
+use candle_openai::{Encoder, Reranker, Served, Speech, TextSource, Texts};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -20,20 +24,31 @@ struct Loader {
     device: DeviceChoice,
     dtype: Option<FloatType>,
     settings: BatchSettings,
+    split: SplitArgs,
+    context: usize,
+    draft: Draft,
 }
 
 impl Loader {
     fn load(
         &self,
         name: &str,
-        files: ModelFiles,
+        mut files: ModelFiles,
     ) -> candle_engine::Result<(BatchEngine, Option<ChatTemplate>)> {
         let template = files.chat_template.clone();
-        let bar = LoadBar::new(files.total_bytes());
+        let draft = self.draft.open(&files, KvType::default())?;
+        let name = DraftFiles::with(draft.as_ref(), name);
+        let bar = LoadBar::new(total_bytes(&files, draft.as_ref()));
         let entry = self.registry.select(self.device)?;
         let dtype = self.dtype.map(FloatType::dtype);
-        let backend = entry.load(files, dtype, &|bytes| bar.advance(bytes))?;
-        bar.finish(&format!("{name} on {}", describe(backend.device())));
+        let context = self.context.min(files.max_positions());
+        let BatchSettings { slots, piece, .. } = self.settings;
+        files.split = self.split.with_room(slots, context, piece);
+        let progress = |bytes| bar.advance(bytes);
+        let draft = DraftFiles::load(draft, entry, dtype, &progress)?;
+        let backend = entry.load(files, dtype, &progress)?;
+        let backend = LoadedDraft::beside(draft, backend)?;
+        bar.finish(&format!("{name} on {}", backend.devices()));
         let engine = BatchEngine::new(Arc::new(backend), self.settings)?;
         Ok((engine, template))
     }
@@ -52,12 +67,29 @@ pub(super) fn load(args: &Args) -> Result<Served> {
             "at most one for each --model",
         ));
     }
-    let all = sources.iter().map(ModelFiles::open);
+    if !args.lora.is_empty() && sources.len() > 1 {
+        return Err(Error::parameter(
+            "lora",
+            args.lora.len(),
+            "at most one --model beside it",
+        ));
+    }
+    if args.draft.is_given() && sources.len() > 1 {
+        return Err(Error::parameter(
+            "draft",
+            "with several models",
+            "at most one --model beside it",
+        ));
+    }
+    let open = |source: &ModelSource| ModelFiles::open_with(source, &args.lora);
+    let all = sources.iter().map(open);
     let all = all.collect::<candle_engine::Result<Vec<_>>>()?;
     let encoder = args.embedding_model.as_deref();
     let encoder = encoder
         .map(|folder| EncoderFiles::open(folder, None))
         .transpose()?;
+    let reranker = args.rerank_model.as_deref();
+    let reranker = reranker.map(RerankerFiles::open).transpose()?;
     let speech = args.speech_model.clone();
     let speech = speech.map(|model| SpeechFiles::at(ModelSource::at(model)));
     let speech = speech.transpose()?;
@@ -72,28 +104,34 @@ pub(super) fn load(args: &Args) -> Result<Served> {
             compile_ahead: true,
             ..BatchSettings::default()
         },
+        split: args.split.clone(),
+        context: args.context,
+        draft: args.draft.clone(),
     };
     let texts = sources.into_iter().zip(all).enumerate();
     let texts = texts.map(|(at, (source, files))| {
         let name = args.name.get(at).cloned();
         let name = name.unwrap_or_else(|| last_part(&files.name));
         try_template(&name, &files);
-        let (loader, called) = (loader.clone(), name.clone());
-        let bytes = files.total_bytes();
+        let (loader, called) = (loader.clone(), files.with_loras(&name));
+        let loras = args.lora.clone();
+        let draft = loader.draft.open(&files, KvType::default())?;
+        let bytes = total_bytes(&files, draft.as_ref());
         // They are read: the first time to load need not read them again.
         let read = Mutex::new(Some(files));
         let load = move || {
             let files = read.lock().unwrap_or_else(PoisonError::into_inner).take();
-            let files = files.map_or_else(|| ModelFiles::open(&source), Ok)?;
+            let files = files.map_or_else(|| ModelFiles::open_with(&source, &loras), Ok)?;
             loader.load(&called, files)
         };
-        TextSource {
+        Ok(TextSource {
             name,
             bytes,
             load: Box::new(load),
-        }
+        })
     });
-    let texts = Texts::several(texts.collect(), args.memory)?;
+    let texts = texts.collect::<Result<Vec<_>>>()?;
+    let texts = Texts::several(texts, args.memory)?;
     texts.load_ahead()?;
     let device = loader.registry.select(args.device)?.open()?.clone();
     let encoder = match encoder {
@@ -104,6 +142,16 @@ pub(super) fn load(args: &Args) -> Result<Served> {
             let model = files.load(&device)?;
             note(&format!("{name}, for embeddings"));
             Some(Encoder { name, files, model })
+        }
+    };
+    let reranker = match reranker {
+        None => None,
+        Some(files) => {
+            let name = args.rerank_name.clone();
+            let name = name.unwrap_or_else(|| last_part(&files.name));
+            let model = files.load(&device)?;
+            note(&format!("{name}, for reranking"));
+            Some(Reranker { name, files, model })
         }
     };
     let speech = match speech {
@@ -119,7 +167,13 @@ pub(super) fn load(args: &Args) -> Result<Served> {
     };
     Ok(Served::new(texts)
         .with_encoder(encoder)?
+        .with_reranker(reranker)?
         .with_speech(speech))
+}
+
+/// The size of the weights of a model and its draft model.
+fn total_bytes(files: &ModelFiles, draft: Option<&DraftFiles>) -> u64 {
+    files.total_bytes() + draft.map_or(0, DraftFiles::bytes)
 }
 
 /// Says so if the chat template cannot work: the first client would find out; texts without it are served all the same.
@@ -143,40 +197,4 @@ fn last_part(name: &str) -> String {
         || name.to_string(),
         |part| part.to_string_lossy().into_owned(),
     )
-}
-
-/// A size in bytes, such as `8GB`, `512MiB` or `1000000`.
-pub(super) fn size(text: &str) -> std::result::Result<u64, String> {
-    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.');
-    let (number, unit) = text.split_at(end.unwrap_or(text.len()));
-    let factor = match unit.trim().to_ascii_lowercase().as_str() {
-        "" | "b" => 1.,
-        "k" | "kb" => 1e3,
-        "m" | "mb" => 1e6,
-        "g" | "gb" => 1e9,
-        "kib" => 1024.,
-        "mib" => 1024. * 1024.,
-        "gib" => 1024. * 1024. * 1024.,
-        _ => f64::NAN,
-    };
-    let bytes = number.parse::<f64>().unwrap_or(f64::NAN) * factor;
-    match bytes >= 1. {
-        true => Ok(bytes as u64),
-        false => Err("expected a size such as 8GB or 512MiB".to_string()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::size;
-
-    #[test]
-    fn sizes() {
-        assert_eq!(size("1000"), Ok(1000));
-        assert_eq!(size("1.5 GB"), Ok(1_500_000_000));
-        assert_eq!(size("2MiB"), Ok(2 << 20));
-        for wrong in ["", "GB", "-1", "8 apples", "0", "1.2.3k"] {
-            assert!(size(wrong).is_err(), "{wrong}");
-        }
-    }
 }

@@ -11,6 +11,8 @@ pub(super) enum Line<'a> {
     Exit,
     /// The new system prompt; none removes it.
     System(Option<&'a str>),
+    /// An image for the next message.
+    Image(&'a str),
     Save(&'a str),
     Load(&'a str),
     /// Name and value; without a name, the values are listed.
@@ -20,7 +22,7 @@ pub(super) enum Line<'a> {
 }
 
 /// All commands, in one line.
-pub(super) const HELP: &str = "/help, /regenerate, /system TEXT, /save FILE, /load FILE, /set NAME VALUE, /clear starts a new conversation, \
+pub(super) const HELP: &str = "/help, /regenerate, /image FILE, /system TEXT, /save FILE, /load FILE, /set NAME VALUE, /clear starts a new conversation, \
     /exit or Ctrl-D quits, Ctrl-C stops an answer";
 
 /// The names that `/set` takes.
@@ -51,6 +53,7 @@ impl<'a> Line<'a> {
             "regenerate" => alone(Self::Regenerate),
             "exit" | "quit" => alone(Self::Exit),
             "system" => Self::System(rest),
+            "image" => file(Self::Image),
             "save" => file(Self::Save),
             "load" => file(Self::Load),
             "set" => match rest.map(|rest| rest.split_once(char::is_whitespace)) {
@@ -81,12 +84,21 @@ mod tests {
                 Line::System(Some("Be brief.\nAnd kind.")),
             ),
             ("/save a b.json", Line::Save("a b.json")),
+            ("/image a b.png", Line::Image("a b.png")),
             ("/set", Line::Set(None)),
             ("/set top-p  0.9", Line::Set(Some(("top-p", "0.9")))),
         ] {
             assert_eq!(Line::parse(text), line, "{text}");
         }
-        for text in ["/save", "/load ", "/set x", "/exit now", "/nope", "/"] {
+        for text in [
+            "/save",
+            "/image",
+            "/load ",
+            "/set x",
+            "/exit now",
+            "/nope",
+            "/",
+        ] {
             assert!(matches!(Line::parse(text), Line::Mistake(_)), "{text}");
         }
     }

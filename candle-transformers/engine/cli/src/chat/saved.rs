@@ -10,6 +10,11 @@ use std::path::Path;
 /// # Errors
 /// The file, and why it could not be written.
 pub(super) fn save(file: &Path, messages: &[Message]) -> Result<()> {
+    if messages.iter().any(|message| !message.pictures.is_empty()) {
+        let problem =
+            "the conversation has images, which cannot be saved; /clear starts one without";
+        return Err(Error::file(file, problem));
+    }
     let text = serde_json::to_string_pretty(&json!({ "messages": messages }))
         .map_err(|err| Error::file(file, err))?;
     if file.exists() && load(file).is_err() {

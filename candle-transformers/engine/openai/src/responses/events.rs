@@ -1,11 +1,14 @@
 //! An answer as it grows, and as a whole.
 
 use super::super::chat::described;
-use super::super::reply::{self, Event};
+use super::super::reply::{self, Event, Whole};
 use super::super::texts::TextModel;
+use super::super::thinking::{Apart, Both};
 use super::super::tools::{Call, Said, Tools};
 use super::super::ApiError;
+use super::thoughts::Thoughts;
 use candle_engine::batch::Likely;
+use candle_engine::thinking::Thinking;
 use candle_engine::{Completion, StopReason};
 use serde_json::{json, Map, Value};
 use std::sync::Arc;
@@ -20,6 +23,11 @@ pub(super) struct Events {
     prompt: usize,
     has_logprobs: bool,
     number: u64,
+    /// Whether the model thinks.
+    thinks: bool,
+    apart: Apart,
+    /// The thoughts that are being written.
+    thoughts: Option<Thoughts>,
     /// The message that is being written.
     message: Option<Message>,
     /// Probabilities of tokens whose text is not out yet.
@@ -67,6 +75,7 @@ impl Events {
         tools: Tools,
         prompt: usize,
         has_logprobs: bool,
+        thinking: Option<&Thinking>,
     ) -> Self {
         Self {
             model,
@@ -76,6 +85,9 @@ impl Events {
             prompt,
             has_logprobs,
             number: 0,
+            thinks: thinking.is_some(),
+            apart: Apart::new(thinking),
+            thoughts: None,
             message: None,
             held: Vec::new(),
             output: Vec::new(),
@@ -104,8 +116,8 @@ impl Events {
         match event {
             Event::Token(likely) => self.held.push(self.described(&likely)),
             Event::Piece(piece) => {
-                let piece = self.said.push(&piece).to_string();
-                self.write(&piece, &mut out);
+                let both = self.apart.push(&piece, &mut self.held);
+                self.take_both(&both, &mut out);
             }
             Event::Done(Ok(completion)) => self.end(&completion, &mut out),
             Event::Done(Err(error)) => {
@@ -120,12 +132,53 @@ impl Events {
         out
     }
 
+    fn take_both(&mut self, both: &Both, out: &mut Vec<Value>) {
+        self.think(&both.thoughts, out);
+        let piece = self.said.push(&both.answer).to_string();
+        self.write(&piece, out);
+    }
+
+    /// Adds a piece to the thoughts, which it begins.
+    fn think(&mut self, piece: &str, out: &mut Vec<Value>) {
+        // Thoughts between two parts of an answer are for nobody.
+        if piece.is_empty() || self.message.is_some() {
+            return;
+        }
+        let at = self.output.len();
+        let mut thoughts = match self.thoughts.take() {
+            Some(thoughts) => thoughts,
+            None => {
+                let thoughts = Thoughts::new(String::new());
+                for (kind, fields) in thoughts.begin(at) {
+                    out.push(self.event(kind, fields));
+                }
+                thoughts
+            }
+        };
+        let (kind, fields) = thoughts.push(piece, at);
+        out.push(self.event(kind, fields));
+        self.thoughts = Some(thoughts);
+    }
+
+    /// Ends the thoughts, if there are any.
+    fn end_thoughts(&mut self, out: &mut Vec<Value>) {
+        let Some(thoughts) = self.thoughts.take() else {
+            return;
+        };
+        let at = self.output.len();
+        for (kind, fields) in thoughts.end(at) {
+            out.push(self.event(kind, fields));
+        }
+        self.output.push(thoughts.item("completed"));
+    }
+
     fn described(&self, likely: &Likely) -> Value {
         described(self.model.engine.backend().tokenizer(), likely)
     }
 
     /// Begins the message.
     fn open(&mut self, out: &mut Vec<Value>) {
+        self.end_thoughts(out);
         let (at, message) = (self.output.len(), Message::new());
         let mut item = message.item("in_progress");
         item["content"] = json!([]);
@@ -160,6 +213,8 @@ impl Events {
     }
 
     fn end(&mut self, completion: &Completion, out: &mut Vec<Value>) {
+        let both = self.apart.end();
+        self.take_both(&both, out);
         let (rest, calls) = self.said.end();
         let rest = rest.to_string();
         self.write(&rest, out);
@@ -167,6 +222,7 @@ impl Events {
         if self.message.is_none() && calls.is_empty() {
             self.open(out);
         }
+        self.end_thoughts(out);
         let status = status(completion);
         if let Some(mut message) = self.message.take() {
             message.logprobs.append(&mut self.held);
@@ -217,18 +273,27 @@ impl Events {
     }
 
     /// The whole answer.
-    pub(super) fn whole(mut self, completion: &Completion, likely: &[Likely]) -> Value {
-        let read = self.tools.read(&completion.text);
+    pub(super) fn whole(mut self, whole: Whole) -> Value {
+        let Whole {
+            completion,
+            likely,
+            text,
+        } = whole;
+        let read = self.tools.read(&text.answer);
+        if !text.thoughts.is_empty() {
+            let thoughts = Thoughts::new(text.thoughts);
+            self.output.push(thoughts.item("completed"));
+        }
         if !read.text.is_empty() || read.calls.is_empty() {
             let mut message = Message::new();
             message.text = read.text;
             if self.has_logprobs {
                 message.logprobs = likely.iter().map(|it| self.described(it)).collect();
             }
-            self.output.push(message.item(status(completion)));
+            self.output.push(message.item(status(&completion)));
         }
         self.output.extend(read.calls.iter().map(call_item));
-        self.response(completion).into()
+        self.response(&completion).into()
     }
 
     fn response(&mut self, completion: &Completion) -> Map<String, Value> {
@@ -239,9 +304,13 @@ impl Events {
             _ => Value::Null,
         };
         let made = completion.token_ids.len();
-        let usage = json!({
+        let mut usage = json!({
             "input_tokens": self.prompt, "output_tokens": made, "total_tokens": self.prompt + made,
         });
+        if self.thinks {
+            let tokens = completion.thought_tokens;
+            usage["output_tokens_details"] = json!({ "reasoning_tokens": tokens });
+        }
         for (name, value) in [
             ("status", status.into()),
             ("incomplete_details", details),

@@ -27,12 +27,30 @@ pub(super) fn messages(fields: &mut Fields) -> Result<Vec<Item>, ApiError> {
     match fields.need::<Input>("input", "a text or a list of items")? {
         Input::Text(text) => messages.push(message("user", text)),
         Input::Items(items) => {
+            let mut thoughts = None;
             for (at, item) in items.into_iter().enumerate() {
+                if item.get("type") == Some(&"reasoning".into()) {
+                    thoughts = thoughts_of(&item);
+                    continue;
+                }
                 add(&mut messages, at, item)?;
+                let answer = messages
+                    .last_mut()
+                    .filter(|last| last.get("role") == Some(&"assistant".into()));
+                if let (Some(answer), Some(text)) = (answer, thoughts.take()) {
+                    answer.insert("reasoning_content".to_string(), text.into());
+                }
             }
         }
     }
     Ok(messages)
+}
+
+/// The thoughts before an answer, which only some templates read.
+fn thoughts_of(item: &Item) -> Option<String> {
+    let parts = item.get("content")?.as_array()?;
+    let texts = parts.iter().filter_map(|part| part["text"].as_str());
+    Some(texts.collect())
 }
 
 fn message(role: &str, text: String) -> Item {
@@ -73,8 +91,6 @@ fn add(messages: &mut Vec<Item>, at: usize, item: Item) -> Result<(), ApiError> 
             fields.end()?;
             messages.push(said);
         }
-        // How a model came to an answer is no part of what was said.
-        Some("reasoning") => {}
         Some(other) => {
             let problem = format!(
                 "unsupported item {:?}; expected message, function_call or function_call_output",

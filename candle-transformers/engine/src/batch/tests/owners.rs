@@ -55,7 +55,7 @@ fn many_texts_of_one_owner_do_not_hold_up_another() {
     let engine = four_slots(128);
     let (sender, ends) = channel();
     let begin = |owner, max_tokens| begin_for(&engine, owner, 4, max_tokens, &sender);
-    (0..24).for_each(|i| begin(1, 60 + i));
+    (0..24).for_each(|i| begin(1, 24 + i));
     begin(2, 2);
     // At most those that ran when it came, and those that end with them.
     let before = ended_before(&ends);

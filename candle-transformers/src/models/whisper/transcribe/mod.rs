@@ -38,7 +38,6 @@
 //! # }
 //! ```
 
-mod reading;
 mod rules;
 mod vocabulary;
 mod window;
@@ -58,7 +57,7 @@ use super::{
     NO_SPEECH_THRESHOLD, N_FRAMES, N_SAMPLES, SAMPLE_RATE, TEMPERATURES,
 };
 use crate::blocks::at_once;
-use reading::Reading;
+use crate::models::reading::Reading;
 use rules::Rules;
 use vocabulary::Special;
 use window::{Answer, Question};
@@ -533,8 +532,8 @@ impl Transcriber {
         for temperature in self.options.temperatures.clone() {
             let vocabulary = self.vocabulary.as_ref();
             let mut drafts = async |tokens: &[u32]| match reading {
-                // A listener that waits hears segments alone.
-                Reading::Blocking => Ok(()),
+                // A listener that waits hears segments alone, and decides whether to go on.
+                Reading::Blocking => heard(Heard::Draft("")).await,
                 Reading::Async => {
                     let text = text_of(tokens, &special, vocabulary)?;
                     heard(Heard::Draft(&text)).await
@@ -667,7 +666,7 @@ fn seconds(frames: usize) -> f64 {
 }
 
 /// How much longer a text is than its compressed form; more for one that repeats itself.
-fn compression_ratio(text: &str) -> f64 {
+pub fn compression_ratio(text: &str) -> f64 {
     let compressed = miniz_oxide::deflate::compress_to_vec_zlib(text.as_bytes(), 6);
     text.len() as f64 / compressed.len().max(1) as f64
 }

@@ -5,8 +5,8 @@ use rand::distr::weighted::WeightedIndex;
 use rand::prelude::Distribution;
 use rand::rngs::StdRng;
 
-use super::reading::Reading;
 use super::rules::{log_sum_exp, Rules};
+use crate::models::reading::Reading;
 use crate::models::whisper::parts::TextDecoder;
 
 /// What the decoder is asked.

@@ -2,10 +2,10 @@
 
 use candle_core::{IndexOp, Result, Tensor};
 
-use super::reading::Reading;
 use super::vocabulary::{Special, Vocabulary};
 use super::window::probability;
 use super::Word;
+use crate::models::reading::Reading;
 use crate::models::whisper::parts::TextDecoder;
 
 /// Positions over which weights are smoothed by their median.
