@@ -1,6 +1,3 @@
-// Closures that threads share hold devices: rustc looks through all types of wgpu, and with `metal` through one more level.
-#![recursion_limit = "256"]
-
 mod agree;
 mod backprop;
 mod cast;

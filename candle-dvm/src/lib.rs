@@ -31,8 +31,6 @@
 //! - `cli`: the program, with the commands of the service; not in a browser.
 
 #![deny(missing_docs)]
-// The check that a device is Send and Sync goes through all of wgpu's types.
-#![recursion_limit = "256"]
 
 #[cfg(not(target_arch = "wasm32"))]
 pub mod cli;

@@ -1,8 +1,5 @@
 //! The tests of candle-dvm, one crate so that it links once.
 
-// The check that a backend is Send and Sync goes through all of wgpu's types.
-#![recursion_limit = "256"]
-
 #[cfg(feature = "api")]
 mod api;
 mod chat;

@@ -8,6 +8,7 @@ use super::elem::Elem;
 use super::gpu::Gpu;
 use super::pipeline_cache::{PipelineCache, PipelineCacheReport};
 use super::pipelines::Kernels;
+use super::shared::Shared;
 use super::storage::WebGpuStorage;
 use super::warm_up::{self, WarmUp};
 use crate::kernel_time::KernelTime;
@@ -18,7 +19,7 @@ use crate::{DType, DeviceLocation, Error, Result, WithDType};
 const DEFAULT_SEED: u64 = 299_792_458;
 
 struct Inner {
-    gpu: Gpu,
+    gpu: Shared<Gpu>,
     asked: Asked,
     ordinal: usize,
     switches: Switches,
@@ -87,7 +88,7 @@ impl WebGpuDevice {
     async fn open(asked: Asked, ordinal: usize, options: &Options) -> Result<Self> {
         let switches = Switches::from_env("webgpu");
         Ok(Self(Arc::new(Inner {
-            gpu: Gpu::open(asked, ordinal, options, switches.log).await?,
+            gpu: Shared::new(Gpu::open(asked, ordinal, options, switches.log).await?),
             asked,
             ordinal,
             switches,

@@ -65,6 +65,7 @@ mod readback;
 #[cfg(test)]
 mod rooms;
 mod shader;
+mod shared;
 mod status;
 mod storage;
 mod unroll;

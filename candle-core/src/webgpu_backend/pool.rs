@@ -9,6 +9,8 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+use super::shared::Shared;
+
 const USAGE: wgpu::BufferUsages = wgpu::BufferUsages::STORAGE
     .union(wgpu::BufferUsages::COPY_SRC)
     .union(wgpu::BufferUsages::COPY_DST);
@@ -20,10 +22,10 @@ const KEPT_BYTES: u64 = 256 << 20;
 /// A buffer on loan from the pool; dropping it gives it back.
 #[derive(Debug)]
 pub(super) struct Buffer {
-    raw: Option<wgpu::Buffer>,
+    raw: Shared<Option<wgpu::Buffer>>,
     /// Never used for two buffers, so that caches can be keyed by it.
     id: u64,
-    pool: Arc<Pool>,
+    pool: Shared<Arc<Pool>>,
 }
 
 impl Buffer {
@@ -122,9 +124,9 @@ impl Pool {
         let live = self.live_bytes.fetch_add(size, Ordering::Relaxed) + size;
         self.peak_bytes.fetch_max(live, Ordering::Relaxed);
         Ok(Arc::new(Buffer {
-            raw: Some(raw),
+            raw: Shared::new(Some(raw)),
             id,
-            pool: self.clone(),
+            pool: Shared::new(self.clone()),
         }))
     }
 

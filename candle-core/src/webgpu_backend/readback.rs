@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 use super::limits::WINDOW_ALIGN;
 use super::memory::Memory;
 use super::queue::{Queue, State, FIRST_BATCH};
+use super::shared::Shared;
 use super::status::{self, STATUS_BYTES};
 use crate::{Error, Result};
 
@@ -68,8 +69,8 @@ impl Queue {
             });
         }
         Ok(RawRead {
-            queue: self.clone(),
-            staged,
+            queue: Shared::new(self.clone()),
+            staged: Shared::new(staged),
         })
     }
 
@@ -105,9 +106,9 @@ struct Staged {
 
 /// Bytes on their way to the host.
 pub(super) struct RawRead {
-    queue: Arc<Queue>,
+    queue: Shared<Arc<Queue>>,
     /// In order; behind the last one's data comes the status.
-    staged: Vec<Staged>,
+    staged: Shared<Vec<Staged>>,
 }
 
 impl RawRead {
@@ -149,7 +150,7 @@ impl RawRead {
             }
             if cfg!(target_arch = "wasm32") {
                 // The event loop drives the device, once this task gives way to it: a task that wakes itself would never.
-                for staged in &self.staged {
+                for staged in self.staged.iter() {
                     let mut arrival = staged.arrived.lock();
                     if arrival.result.is_none() {
                         arrival.waker = Some(context.waker().clone());
@@ -188,7 +189,7 @@ impl RawRead {
         }
         let queue = self.queue;
         let mut state = queue.state.lock();
-        for staged in self.staged {
+        for staged in self.staged.into_inner() {
             staged.buffer.unmap();
             // Large ones are rare, and hold memory that tensors may need.
             if staged.buffer.size() <= KEPT_STAGING {

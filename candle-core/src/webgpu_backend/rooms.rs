@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 /// From the bottom to the top. A file names files of the room that it is in and of those before it.
 const ROOMS: [&[&str]; 9] = [
-    &["limits", "status", "elem", "free_memory"],
+    &["limits", "status", "elem", "free_memory", "shared"],
     &["adapter", "pipeline_cache", "pool", "profile"],
     &["memory", "kernel", "shader", "pipelines", "unroll"],
     &["queue", "warm_up"],

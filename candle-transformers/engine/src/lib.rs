@@ -57,8 +57,6 @@
 //!   browser. `secret_file`: keys that others must not read; `terminal`: text without control characters.
 
 #![deny(missing_docs)]
-// The check that a device is Send and Sync goes through all of wgpu's types.
-#![recursion_limit = "256"]
 
 #[cfg(all(feature = "audio", not(target_arch = "wasm32")))]
 pub mod audio;

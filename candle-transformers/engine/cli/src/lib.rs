@@ -12,8 +12,6 @@
 //! | `webgpu`, `cuda`, `metal` | devices |
 
 #![deny(missing_docs)]
-// The check that a device is Send and Sync goes through all of wgpu's types.
-#![recursion_limit = "256"]
 
 #[cfg(feature = "api")]
 mod api;

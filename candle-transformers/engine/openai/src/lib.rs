@@ -4,8 +4,6 @@
 //! What is not supported is an error that names the field, never passed over: a client must not believe that it was done.
 
 #![deny(missing_docs)]
-// The check that a device is Send and Sync goes through all of wgpu's types.
-#![recursion_limit = "256"]
 
 mod access;
 mod audio;
