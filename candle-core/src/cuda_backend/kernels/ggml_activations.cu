@@ -1,7 +1,7 @@
 // Rows as bytes: of every 32 elements codes[i] = round(x[i] / scale), scale = max |x| / 127. SRC: the dtype; RANK: the layout; LANES: whether
 // four elements are one load; NORM: whether the rows' RMS norm is taken in their place, with weights alpha. A thread has four elements at
 // a time, eight threads have 32. A block has a row of k elements if there is a norm, which only scales what a row's elements times
-// alpha become.
+// alpha become. PACKED: the rows are in tiles of eight, and 32 columns of a tile follow each other, row by row; so do their scales.
 
 // Four elements from i on, of those that there are.
 INLINE void read_four(const SRC* src, const Views<1>& v, u64 i, f32 (&x)[4]) {
@@ -22,7 +22,7 @@ INLINE void read_four(const SRC* src, const Views<1>& v, u64 i, f32 (&x)[4]) {
 }
 
 // By a whole warp; `inside` says whether this thread has elements.
-INLINE void write_four(const f32 (&x)[4], u32* codes, f32* scales, u64 i, bool inside, f32 factor) {
+INLINE void write_four(const f32 (&x)[4], u32* codes, f32* scales, u64 i, bool inside, f32 factor, u64 k, u64 tiles) {
     f32 most = 0;
 #pragma unroll
     for (int j = 0; j < 4; j++) {
@@ -42,11 +42,17 @@ INLINE void write_four(const f32 (&x)[4], u32* codes, f32* scales, u64 i, bool i
         i32 code = most > 0 ? (i32)rintf(x[j] / most * 127) : 0;
         word |= (u32)(code & 255) << 8 * j;
     }
-    codes[i / 4] = word;
-    if (threadIdx.x % 8 == 0) scales[i / 32] = most / 127 * factor;
+#if PACKED
+    u64 row = i / k, column = i - row * k, run = (column / 32 * tiles + row / 8) * 8 + row % 8;
+    u64 at = run * 32 + column % 32;
+#else
+    u64 at = i, run = i / 32;
+#endif
+    codes[at / 4] = word;
+    if (threadIdx.x % 8 == 0) scales[run] = most / 127 * factor;
 }
 
-KERNEL(ggml_activations)(const SRC* src, u32* codes, f32* scales, Views<1> v, const SRC* alpha, f32 eps, u64 k) {
+KERNEL(ggml_activations)(const SRC* src, u32* codes, f32* scales, Views<1> v, const SRC* alpha, f32 eps, u64 k, u64 tiles) {
 #if NORM
     __shared__ f32 shared[32];
     u64 first = blockIdx.x * k, step = 4 * blockDim.x;
@@ -67,12 +73,12 @@ KERNEL(ggml_activations)(const SRC* src, u32* codes, f32* scales, Views<1> v, co
 #pragma unroll
             for (int j = 0; j < 4; j++) x[j] *= value(alpha[i + j]);
         }
-        write_four(x, codes, scales, first + i, i < k, factor);
+        write_four(x, codes, scales, first + i, i < k, factor, k, tiles);
     }
 #else
     u64 i = thread_index() * 4;
     f32 x[4] = {};
     if (i < v.len) read_four(src, v, i, x);
-    write_four(x, codes, scales, i, i < v.len, 1);
+    write_four(x, codes, scales, i, i < v.len, 1, k, tiles);
 #endif
 }

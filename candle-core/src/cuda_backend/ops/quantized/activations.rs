@@ -12,6 +12,15 @@ use crate::{DType, Result};
 /// Threads for a row that is normed, at the most.
 const MOST_THREADS: usize = 1024;
 
+/// The order of codes and scales: `PACKED` in `kernels/ggml_activations.cu`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Order {
+    /// Row by row.
+    Rows,
+    /// In tiles of eight rows, of which there are `tiles`; rows past the last are left uninitialised.
+    Packed { tiles: usize },
+}
+
 /// Rows as bytes with a scale for every 32 elements: `kernels/ggml_activations.cu`.
 pub(super) struct Activations {
     pub(super) codes: CudaStorage,
@@ -24,19 +33,25 @@ impl Activations {
         (x, x_l): Input<'_>,
         k: usize,
         norm: Option<(Addend<'_>, f32)>,
+        order: Order,
     ) -> Result<Self> {
         let device = x.device();
         let count = x_l.shape().elem_count();
+        let (stored, tiles) = match order {
+            Order::Rows => (count, 0),
+            Order::Packed { tiles } => (8 * tiles * k, tiles),
+        };
         let this = Self {
-            codes: device.new_storage(count, DType::U8, MATMUL)?,
-            scales: device.new_storage(count / 32, DType::F32, MATMUL)?,
+            codes: device.new_storage(stored, DType::U8, MATMUL)?,
+            scales: device.new_storage(stored / 32, DType::F32, MATMUL)?,
         };
         let walk = Walk::new([x_l])?;
         let kernel = Kernel::new(source!("ggml_activations"))
             .define("SRC", device.c_type(x.dtype(), MATMUL)?)
             .define("RANK", walk.rank)
             .define("LANES", in_fours(x, &walk))
-            .define("NORM", norm.is_some());
+            .define("NORM", norm.is_some())
+            .define("PACKED", tiles > 0);
         let args = Args::new()
             .storage(x)
             .storage(&this.codes)
@@ -44,7 +59,8 @@ impl Activations {
             .value(walk.views)
             .value(norm.map_or(0, |(alpha, _)| alpha.address()))
             .value(norm.map_or(0., |(_, eps)| eps))
-            .size(k);
+            .size(k)
+            .size(tiles);
         let grid = match norm {
             Some(_) => {
                 let threads = (k / 4).next_multiple_of(32).min(MOST_THREADS);

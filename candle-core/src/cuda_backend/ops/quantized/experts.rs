@@ -1,7 +1,7 @@
 //! Rows times matrices out of a stack, which a router has chosen for them. The choice stays on the device: a block reads which matrix it
 //! takes.
 
-use super::activations::Activations;
+use super::activations::{Activations, Order};
 use super::vector::{self, Choice};
 use super::{c_format, has_blocks, Extras, Input, Product};
 use crate::backend::BackendStorage;
@@ -92,7 +92,7 @@ pub(in crate::cuda_backend) fn quantized(
         count,
         per: if shared { used } else { 1 },
     };
-    let x = Activations::new((lhs, &x_l), k, None)?;
+    let x = Activations::new((lhs, &x_l), k, None, Order::Rows)?;
     vector::run(&product, Some(&choice), &x, lhs.dtype())
 }
 

@@ -7,6 +7,7 @@ mod activations;
 mod decode;
 mod decoded;
 mod experts;
+mod stream;
 mod tiles;
 mod vector;
 
@@ -14,7 +15,7 @@ pub(in crate::cuda_backend) use decode::{dequantize, embedding};
 pub(in crate::cuda_backend) use experts::quantized as experts;
 pub(crate) use experts::{expert_rows, Stack};
 
-use activations::Activations;
+use activations::{Activations, Order};
 
 use crate::backend::BackendStorage;
 use crate::cuda_backend::ops::elementwise::in_order;
@@ -157,8 +158,7 @@ pub(in crate::cuda_backend::ops) fn linear(
             return Ok(Some(dst));
         }
     }
-    let tiles = rows <= TILE_ROWS || dtype == DType::F32;
-    if !has_work || !has_blocks(weight.dtype()) || !(few || (tiles && is_plain)) {
+    if !has_work || !has_blocks(weight.dtype()) {
         return Ok(None);
     }
     let product = Product {
@@ -169,7 +169,16 @@ pub(in crate::cuda_backend::ops) fn linear(
         k,
         extras,
     };
-    let x = Activations::new(x, k, norm)?;
+    if (stream::LEAST_ROWS..=stream::MOST_ROWS).contains(&rows) {
+        if let Some(dst) = stream::run(&product, x)? {
+            return Ok(Some(dst));
+        }
+    }
+    let tiles = rows <= TILE_ROWS || dtype == DType::F32;
+    if !(few || (tiles && is_plain)) {
+        return Ok(None);
+    }
+    let x = Activations::new(x, k, norm, Order::Rows)?;
     match few {
         true => vector::run(&product, None, &x, dtype).map(Some),
         false => tiles::run(&product, &x, dtype).map(Some),
