@@ -593,13 +593,7 @@ pub(crate) fn logits_of_last(
     slot: usize,
     state: &mut DecoderState,
 ) -> candle_core::Result<Tensor> {
-    let count = ids.elem_count();
-    let last = (count - rows) as u32..count as u32;
-    let hidden = decoder.forward_slots(ids, &[count], slot, state)?;
-    let logits = hidden
-        .of_tokens(&Tensor::from_iter(last, decoder.device())?)?
-        .logits()?;
-    logits.squeeze(0)?.to_dtype(DType::F32)
+    decoder.logits_of_slots(ids, rows, slot, state)?.squeeze(0)
 }
 
 impl InferenceBackend for CandleBackend {

@@ -117,7 +117,7 @@ impl WeightFormat {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 pub enum KvType {
-    /// f16 with quantised weights on WebGPU, where f16 matrices are faster; otherwise the type of the activations
+    /// f16 with quantised weights on a GPU, where f16 matrices are faster; otherwise the type of the activations
     #[default]
     Auto,
     /// 32-bit floats
@@ -136,7 +136,9 @@ impl KvType {
             (Self::F32, _) => DType::F32,
             (Self::F16, _) => DType::F16,
             (Self::Bf16, _) => DType::BF16,
-            (Self::Auto, WeightFormat::Blocks(_)) if device.is_wgpu() => DType::F16,
+            (Self::Auto, WeightFormat::Blocks(_)) if device.is_wgpu() || device.is_cuda() => {
+                DType::F16
+            }
             (Self::Auto, _) => activations,
         }
     }

@@ -111,7 +111,7 @@ fn keys_and_values_of_a_dtype(kind: DeviceKind) {
         "{bytes}"
     );
     let expected = match kind {
-        DeviceKind::WebGpu | DeviceKind::Metal => "f16",
+        DeviceKind::WebGpu | DeviceKind::Metal | DeviceKind::Cuda => "f16",
         _ => "f32",
     };
     assert_eq!(of(KvType::Auto).kv, expected);
@@ -218,7 +218,7 @@ fn with_a_draft() {
     for (accept, expected) in [(1., [1., 2.]), (0., [1., 1.])] {
         let request = SpeculationRequest {
             shapes: [ModelShape::Demo; 2],
-            format: WeightFormat::Dense(DType::F32),
+            formats: [WeightFormat::Dense(DType::F32); 2],
             kv_type: KvType::Auto,
             accept,
             most: 1,
@@ -231,6 +231,6 @@ fn with_a_draft() {
             assert_eq!(speed.tokens_per_step, expected, "{speed:?}");
             assert!(speed.tokens_per_second > 0. && speed.milliseconds_per_step > 0.);
         }
-        assert!(report.table().contains("demo with draft demo"));
+        assert!(report.table().contains("demo f32 with draft demo f32"));
     }
 }

@@ -121,6 +121,52 @@ fn texts_come_and_go(device: &Device) -> Result<()> {
 }
 test_device!(texts_come_and_go);
 
+/// Steps of the same shapes again and again, which a CUDA device records: also after a buffer has grown, a slot was cut and rows were left out.
+fn steps_that_come_again(device: &Device) -> Result<()> {
+    let decoder = decoder("null", device)?;
+    let mut state = decoder.new_slots(3)?;
+    let mut texts = vec![Vec::new(); 3];
+    let texts = &mut texts[..];
+    run(&decoder, &mut state, 0, texts, &[text(1, 20), text(2, 3)])?;
+    for round in 0..2 {
+        for step in 0..4 {
+            let one = |row: usize| text(row + step, 1);
+            run(&decoder, &mut state, 0, texts, &[one(0), one(1), one(2)])?;
+            run(&decoder, &mut state, 1, texts, &[one(3)])?;
+        }
+        // Tokens that are proposed, of which some are taken back.
+        for kept in [3, 1, 2] {
+            let piece = text(kept, 3);
+            let before = state.lens()[2];
+            let ids = ids(&[&piece], device)?;
+            let logits = decoder.logits_of_slots(&ids, 2, 2, &mut state)?;
+            assert_eq!(logits.dims(), &[1, 2, VOCAB]);
+            for (row, read) in [2, 3].into_iter().enumerate() {
+                let whole = [&texts[2][..], &piece[..read]].concat();
+                assert_close(&logits.i((0, row))?, &alone(&decoder, &whole)?, TOLERANCE);
+            }
+            state.cut_slot(2, before + kept)?;
+            texts[2].extend(&piece[..kept]);
+        }
+        if round == 0 {
+            run(&decoder, &mut state, 0, texts, &[text(6, 600)])?;
+        }
+    }
+    // A step that was recorded is one launch, with a few before and after it.
+    #[cfg(feature = "cuda")]
+    if let Device::Cuda(cuda) = device {
+        let ids = ids(&[&[1], &[2], &[3]], device)?;
+        let before = cuda.stats().launches;
+        decoder.next_logits_of_slots(&ids, &[1; 3], 0, &mut state)?;
+        let launches = cuda.stats().launches - before;
+        assert!(launches <= 6, "{launches} launches");
+    }
+    let err = decoder.logits_of_slots(&ids(&[&[1, 2]], device)?, 3, 0, &mut state);
+    assert_error(err, &["last 3 of 2"]);
+    Ok(())
+}
+test_device!(steps_that_come_again);
+
 #[test]
 fn wrong_slots_are_errors() -> Result<()> {
     let decoder = decoder("null", &Device::Cpu)?;

@@ -1,18 +1,40 @@
 // Attention of many rows in 16-bit floats, with matrix instructions that sum in f32 (Dao, arXiv 2307.08691). A warp takes 16 * BLOCKS
 // rows that share keys and values, a block WARPS times as many, KEYS keys a turn. Queries, keys and values are staged in shared memory,
 // each where the others' loads overlap with products. Scores and weighted sums stay in registers; weights become the fragments of the
-// second product where they are. MMA: the instruction for T, which is also the dtype of keys and values. Heads are filled up with zeros
-// to multiples of 16. Definitions beside these: attention.cu.
+// second product where they are. MMA: the instruction for K, the dtype of keys and values. Queries and results are of that dtype or f32;
+// queries in f32 are rounded to K. Heads are padded with zeros to multiples of 16. Other definitions: attention.cu.
 
 const u32 DIM = (HEAD_DIM + 15) / 16 * 16, SUMS = (V_DIM + 15) / 16 * 16;
 const u32 WG = 32 * WARPS, ROWS = 16 * BLOCKS * WARPS;
 // A word of 16 bytes more, so that the eight rows of a matrix are in different banks.
 const u32 PITCH = DIM + 8, V_PITCH = SUMS + 8;
 
-INLINE u32 pair(f32 low, f32 high) { return as<T>(low).bits | (u32)as<T>(high).bits << 16; }
+INLINE u32 pair(f32 low, f32 high) { return as<K>(low).bits | (u32)as<K>(high).bits << 16; }
+
+// exp(score - most), 0 for -infinity: the weight is rounded to 16 bits, for which the fast function is exact enough.
+INLINE f32 fast_weight(f32 score, f32 most) { return __expf(score - (most == -INFINITE ? 0.f : most)); }
+
+// Eight elements of a query.
+template <class E> INLINE void stage_query(K* to, const E* from, bool inside) {
+    if constexpr (sizeof(E) == 2) {
+        copy_async_16(to, from, inside);
+    } else {
+        Pack<f32, 4> low = {}, high = {};
+        if (inside) low = load<4>(from), high = load<4>(from + 4);
+        *(uint4*)to = make_uint4(pair(low.at[0], low.at[1]), pair(low.at[2], low.at[3]), pair(high.at[0], high.at[1]), pair(high.at[2], high.at[3]));
+    }
+}
+
+template <class E> INLINE void store_pair(E* to, f32 low, f32 high) {
+    if constexpr (sizeof(E) == 2) {
+        *(u32*)to = pair(low, high);
+    } else {
+        store<2>(to, Pack<E, 2>{low, high});
+    }
+}
 
 // `count` rows of `dim` elements, `step` apart, those past `valid` and elements past `size` as zeros.
-template <u32 COUNT, u32 SIZE, u32 FILLED> INLINE void stage(T* to, const T* from, u64 step, u32 valid) {
+template <u32 COUNT, u32 SIZE, u32 FILLED> INLINE void stage(K* to, const K* from, u64 step, u32 valid) {
     const u32 words = FILLED / 8;
     for (u32 i = threadIdx.x; i < COUNT * words; i += WG) {
         u32 row = i / words, word = i % words;
@@ -23,7 +45,7 @@ template <u32 COUNT, u32 SIZE, u32 FILLED> INLINE void stage(T* to, const T* fro
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS) sdpa_flash_kernel(Attention p) {
     extern __shared__ uint4 memory[];
-    T *queries = (T*)memory, *keys = queries + ROWS * PITCH, *values = keys + KEYS * PITCH;
+    K *queries = (K*)memory, *keys = queries + ROWS * PITCH, *values = keys + KEYS * PITCH;
     const u32 rows = p.group * p.queries, kv_heads = p.heads / p.group, blocks = (rows + ROWS - 1) / ROWS;
     const u32 block = blockIdx.x % blocks, rest = blockIdx.x / blocks;
     const u32 split = rest % p.splits, kv_head = rest / p.splits % kv_heads, batch = rest / p.splits / kv_heads;
@@ -31,15 +53,15 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) sdpa_flash_kernel(Atten
     const u32 first_row = (blocks - 1 - block) * ROWS, last_row = (first_row + ROWS < rows ? first_row + ROWS : rows) - 1;
     const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
     const T* q = (const T*)p.q + batch * p.q_step.batch + (u64)kv_head * p.group * p.q_step.head;
-    const T* k = (const T*)p.k + batch * p.k_step.batch + kv_head * p.k_step.head;
-    const T* v = (const T*)p.v + batch * p.v_step.batch + kv_head * p.v_step.head;
+    const K* k = (const K*)p.k + batch * p.k_step.batch + kv_head * p.k_step.head;
+    const K* v = (const K*)p.v + batch * p.v_step.batch + kv_head * p.v_step.head;
     const Span part = part_of<KEYS>(p, batch, first_row / p.group, last_row / p.group, split);
 
     for (u32 i = threadIdx.x; i < ROWS * (DIM / 8); i += WG) {
         u32 row = first_row + i / (DIM / 8), word = i % (DIM / 8);
         bool inside = row < rows && word * 8 < HEAD_DIM;
         const T* from = inside ? q + row % p.group * p.q_step.head + row / p.group * p.q_step.seq + word * 8 : q;
-        copy_async_16(queries + i / (DIM / 8) * PITCH + word * 8, from, inside);
+        stage_query(queries + i / (DIM / 8) * PITCH + word * 8, from, inside);
     }
     if (part.begin < part.end) stage<KEYS, HEAD_DIM, DIM>(keys, k + part.begin * p.k_step.seq, p.k_step.seq, part.end - part.begin);
     copy_async_commit();
@@ -73,9 +95,9 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) sdpa_flash_kernel(Atten
     if (all_to > part.end) all_to = part.end;
     // Lanes' rows and columns of the four matrices that are loaded at once.
     const u32 matrix = lane / 8, within = lane % 8;
-    const T* query_at = queries + (warp * BLOCKS * 16 + matrix % 2 * 8 + within) * PITCH + matrix / 2 * 8;
-    const T* key_at = keys + (matrix / 2 * 8 + within) * PITCH + matrix % 2 * 8;
-    const T* value_at = values + (matrix % 2 * 8 + within) * V_PITCH + matrix / 2 * 8;
+    const K* query_at = queries + (warp * BLOCKS * 16 + matrix % 2 * 8 + within) * PITCH + matrix / 2 * 8;
+    const K* key_at = keys + (matrix / 2 * 8 + within) * PITCH + matrix % 2 * 8;
+    const K* value_at = values + (matrix % 2 * 8 + within) * V_PITCH + matrix / 2 * 8;
 
     for (u32 turn = part.begin; turn < part.end; turn += KEYS) {
         copy_async_wait<0>();
@@ -124,7 +146,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) sdpa_flash_kernel(Atten
                 // A row is four lanes.
                 higher[h] = Max::of(__shfl_xor_sync(ALL_LANES, higher[h], 1), higher[h]);
                 higher[h] = Max::of(__shfl_xor_sync(ALL_LANES, higher[h], 2), higher[h]);
-                correction[h] = weight_of(most[m][h], higher[h]);
+                correction[h] = fast_weight(most[m][h], higher[h]);
                 most[m][h] = higher[h];
                 sum[m][h] *= correction[h];
             }
@@ -137,7 +159,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) sdpa_flash_kernel(Atten
             for (u32 j = 0; j < KEYS / 8; j++) {
 #pragma unroll
                 for (u32 c = 0; c < 4; c++) {
-                    s[m][j][c] = weight_of(s[m][j][c], higher[c / 2]);
+                    s[m][j][c] = fast_weight(s[m][j][c], higher[c / 2]);
                     sum[m][c / 2] += s[m][j][c];
                 }
             }
@@ -192,7 +214,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) sdpa_flash_kernel(Atten
                     out[1] = high;
                 } else {
                     f32 by = divisor(sum[m][h]);
-                    ((u32*)p.dst)[(result * V_DIM + column) / 2] = pair(low / by, high / by);
+                    store_pair((T*)p.dst + result * V_DIM + column, low / by, high / by);
                 }
             }
             if (JOINS && t == 0) {

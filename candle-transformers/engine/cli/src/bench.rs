@@ -53,6 +53,9 @@ pub(super) struct Args {
     /// Measure generation with a draft model of this shape, for several numbers of proposed tokens; a seeded coin accepts them
     #[arg(long, value_enum, value_name = "SHAPE")]
     draft: Option<ModelShape>,
+    /// Element type of the draft model's weights; by default that of the model's
+    #[arg(long, value_enum, value_name = "DTYPE", requires = "draft")]
+    draft_dtype: Option<WeightFormat>,
     /// Probability that a proposed token is accepted
     #[arg(long, value_name = "P", requires = "draft", default_value_t = 0.8)]
     accept: f64,
@@ -121,7 +124,7 @@ pub(super) fn run(args: Args) -> Result<()> {
     if let Some(draft) = args.draft {
         let request = SpeculationRequest {
             shapes: [args.shape, draft],
-            format: args.dtype,
+            formats: [args.dtype, args.draft_dtype.unwrap_or(args.dtype)],
             kv_type: args.kv_dtype,
             accept: args.accept,
             most: args.draft_tokens,

@@ -20,8 +20,8 @@ use std::time::{Duration, Instant};
 pub struct SpeculationRequest {
     /// The model's shape, and its draft model's.
     pub shapes: [ModelShape; 2],
-    /// The format of the weights of both.
-    pub format: WeightFormat,
+    /// The format of the model's weights, and of its draft model's.
+    pub formats: [WeightFormat; 2],
     /// Element type of the KV caches.
     pub kv_type: KvType,
     /// The chance of a proposed token to be right, if those before it were, from 0 to 1.
@@ -39,8 +39,8 @@ pub struct SpeculationRequest {
 pub struct SpeculationReport {
     /// The model's shape, and its draft model's.
     pub shapes: [&'static str; 2],
-    /// The format of the weights.
-    pub dtype: String,
+    /// The format of the model's weights, and of its draft model's.
+    pub dtypes: [String; 2],
     /// The device's name.
     pub device: String,
     /// The chance of a proposed token to be right.
@@ -72,16 +72,17 @@ pub fn run(request: &SpeculationRequest, device: &Device, name: &str) -> Result<
     let doing = "generating random weights";
     // A round that ends the text may run over its end.
     let positions = request.generate + request.most + 2;
-    let dtype = request.format.activations();
-    let kv_dtype = request.kv_type.dtype(request.format, dtype, device);
-    let load = |shape: ModelShape| {
-        let spec = random::spec(shape, positions, request.format)?;
+    let load = |shape: ModelShape, format: WeightFormat| {
+        let dtype = format.activations();
+        let kv_dtype = request.kv_type.dtype(format, dtype, device);
+        let spec = random::spec(shape, positions, format)?;
         let devices = std::slice::from_ref(device);
-        let model = random::model(&spec, request.format, [dtype, kv_dtype], devices)?;
+        let model = random::model(&spec, format, [dtype, kv_dtype], devices)?;
         Ok::<_, candle_core::Error>((model, spec.vocab))
     };
-    let [model, draft] = request.shapes.map(load);
-    let ((model, vocab), (draft, draft_vocab)) = (model.doing(doing)?, draft.doing(doing)?);
+    let ([model, draft], [format, draft_format]) = (request.shapes, request.formats);
+    let (model, vocab) = load(model, format).doing(doing)?;
+    let (draft, draft_vocab) = load(draft, draft_format).doing(doing)?;
     let pair = Pair {
         model,
         draft,
@@ -117,7 +118,7 @@ pub fn run(request: &SpeculationRequest, device: &Device, name: &str) -> Result<
     Ok(SpeculationReport {
         lengths: lengths.collect::<Result<_>>()?,
         shapes: request.shapes.map(ModelShape::name),
-        dtype: request.format.name(),
+        dtypes: request.formats.map(|format| format.name()),
         device: name.to_string(),
         accept: request.accept,
         repeat: request.repeat,
@@ -227,11 +228,10 @@ impl Coin {
 impl SpeculationReport {
     /// A small table for a reader.
     pub fn table(&self) -> String {
-        let [model, draft] = self.shapes;
+        let ([model, draft], [dtype, draft_dtype]) = (self.shapes, &self.dtypes);
         let mut lines = vec![
             format!(
-                "{model} with draft {draft}, {} on {}, {:.0}% of proposals right",
-                self.dtype,
+                "{model} {dtype} with draft {draft} {draft_dtype} on {}, {:.0}% of proposals right",
                 self.device,
                 self.accept * 100.
             ),

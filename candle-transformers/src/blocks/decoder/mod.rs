@@ -5,6 +5,7 @@ mod growth;
 mod layer;
 mod offload;
 mod recorded;
+mod recorded_slots;
 mod seen;
 mod share;
 mod shells;
@@ -27,6 +28,7 @@ use candle_nn::{Init, VarBuilder};
 
 use self::offload::MovedStep;
 use self::recorded::RecordedSteps;
+use self::recorded_slots::RecordedSlots;
 use self::seen::SlotInput;
 use super::weights::{at_once, TokenEmbedding, WeightSource, Weights};
 use super::{Norm, Part, Projection, Residual, Rotary, RotaryPairs, RotaryTables, Rows};
@@ -68,6 +70,8 @@ pub struct DecoderState {
     lens: Vec<usize>,
     /// Steps that the device has recorded.
     recorded: RecordedSteps,
+    /// The same of steps in slots.
+    slots: RecordedSlots,
     /// What went into the layers so far, where angles depend on the length of the sequence: it is run again when they change.
     inputs: Vec<Tensor>,
 }
@@ -87,6 +91,7 @@ impl DecoderState {
             rotaries,
             lens: Vec::new(),
             recorded: RecordedSteps::default(),
+            slots: RecordedSlots::default(),
             inputs: Vec::new(),
         }
     }
@@ -167,6 +172,7 @@ impl DecoderState {
         self.lens.clear();
         self.inputs.clear();
         self.recorded = RecordedSteps::default();
+        self.slots = RecordedSlots::default();
     }
 }
 
@@ -709,6 +715,9 @@ impl Decoder {
         state: &mut DecoderState,
     ) -> Result<Tensor> {
         let (b, t) = ids.dims2()?;
+        if counts.len() == b && counts.iter().all(|count| *count == t) {
+            return self.logits_of_slots(ids, 1, first, state)?.squeeze(1);
+        }
         let hidden = self.forward_slots(ids, counts, first, state)?;
         let last = counts
             .iter()

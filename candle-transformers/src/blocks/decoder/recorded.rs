@@ -92,7 +92,7 @@ impl Decoder {
 }
 
 #[cfg(feature = "cuda")]
-mod on_cuda {
+pub(super) mod on_cuda {
     use std::sync::Arc;
 
     use candle_core::cuda_backend::Recording;
@@ -136,7 +136,9 @@ mod on_cuda {
         both: Tensor,
     }
 
-    fn caches(state: &mut DecoderState) -> impl Iterator<Item = &mut GrowingKvCache> {
+    pub(in super::super) fn caches(
+        state: &mut DecoderState,
+    ) -> impl Iterator<Item = &mut GrowingKvCache> {
         state.layers.iter_mut().filter_map(|layer| match layer {
             LayerState::Attention(cache) => Some(cache),
             _ => None,
@@ -144,7 +146,7 @@ mod on_cuda {
     }
 
     /// The buffers of all layers; `None` if one may not be written in place.
-    fn buffers(state: &DecoderState) -> Option<Vec<TensorId>> {
+    pub(in super::super) fn buffers(state: &DecoderState) -> Option<Vec<TensorId>> {
         let buffer = |layer: &LayerState| match layer {
             LayerState::Attention(cache) => cache.owned_buffer().map(Tensor::id),
             _ => None,
@@ -153,14 +155,23 @@ mod on_cuda {
     }
 
     impl Decoder {
-        /// Whether the device can record this model's steps: those of one sequence, without anything that needs the host.
-        pub(super) fn records(&self, ids: &Tensor, state: &DecoderState) -> bool {
+        /// Whether the model's device records, and its layers need nothing from the host.
+        pub(in super::super) fn is_recordable(&self) -> bool {
             let Device::Cuda(device) = &self.device else {
                 return false;
             };
             !device.is_profiling()
                 && self.offload.is_none()
                 && !self.spec.rotaries.iter().any(Rotary::by_length)
+                && self.spec.layers.iter().all(|layer| {
+                    matches!(layer.mixer, MixerSpec::Attention(_))
+                        && !matches!(layer.feed_forward, FeedForwardSpec::Experts(_))
+                })
+        }
+
+        /// Whether the device can record this model's steps: those of one sequence, without anything that needs the host.
+        pub(super) fn records(&self, ids: &Tensor, state: &DecoderState) -> bool {
+            self.is_recordable()
                 && ids.dims() == [1, 1]
                 && ids.dtype() == DType::U32
                 && state.use_cache
@@ -170,10 +181,6 @@ mod on_cuda {
                     .as_ref()
                     .is_none_or(|group| group.records())
                 && self.layers.iter().all(Layer::group_records)
-                && self.spec.layers.iter().all(|layer| {
-                    matches!(layer.mixer, MixerSpec::Attention(_))
-                        && !matches!(layer.feed_forward, FeedForwardSpec::Experts(_))
-                })
                 && state
                     .layers
                     .iter()
@@ -285,7 +292,7 @@ mod on_cuda {
                 part: None,
             };
             let step = Step {
-                rotations: rotations(state, |tables| tables.rows_at(starts, *end))?,
+                rotations: rotations(state, |tables| tables.rows_at(&starts.unsqueeze(1)?, *end))?,
                 mask: None,
                 windows: false,
                 rows: Some(&rows),

@@ -80,13 +80,15 @@ impl RotaryTables {
         Ok((rows(cos)?, rows(sin)?))
     }
 
-    /// The rows of the positions in `starts`, `(starts)` u32 on the tables' device, each below `end`: `(starts, 1, frequencies)` each.
+    /// The rows of `positions`, `(b, t)` u32 on the tables' device, each below `end`: `(b, t, frequencies)` each.
     ///
     /// # Errors
     /// As [`rows`](Self::rows).
-    pub fn rows_at(&self, starts: &Tensor, end: usize) -> Result<(Tensor, Tensor)> {
+    pub fn rows_at(&self, positions: &Tensor, end: usize) -> Result<(Tensor, Tensor)> {
         let (cos, sin) = self.until(end)?;
-        let rows = |table: Tensor| table.index_select(starts, 0)?.unsqueeze(1);
+        let (b, t) = positions.dims2()?;
+        let positions = positions.flatten_all()?;
+        let rows = |table: Tensor| table.index_select(&positions, 0)?.reshape((b, t, ()));
         Ok((rows(cos)?, rows(sin)?))
     }
 

@@ -9,7 +9,7 @@ use crate::cuda_backend::launch::{Args, Grid};
 use crate::cuda_backend::ops::matmul::{activation_function, gate_function, Around};
 use crate::cuda_backend::CudaStorage;
 use crate::quantized::GgmlDType;
-use crate::{DType, Result};
+use crate::Result;
 
 /// The number of rows from which this kernel is faster than `vector`.
 pub(super) const LEAST_ROWS: usize = 3;
@@ -56,38 +56,32 @@ impl Tile {
         // A chunk begins anywhere in a piece of 16 bytes. An odd number of pieces puts neighbouring rows into different banks.
         let pitch = ((bytes + 29) / 16 | 1) * 16;
         let tn = rows.div_ceil(8).next_power_of_two().min(8);
-        let warps = k.div_ceil(chunk).next_power_of_two().min(MOST_WARPS);
-        let tile = |(tm, warps)| Self {
+        let down = rows.div_ceil(8).div_ceil(tn);
+        // Two tiles share the loads of x, of which there are few up to 16 rows.
+        let blocks = weight_rows.div_ceil(16 * 2) * down;
+        let tm = if tn > 2 && blocks >= multiprocessors * 3 / 4 {
+            2
+        } else {
+            1
+        };
+        let mut tile = Self {
             tm,
             tn,
-            warps,
+            warps: k.div_ceil(chunk).next_power_of_two().min(MOST_WARPS),
             chunk,
             pitch,
         };
-        let down = rows.div_ceil(8).div_ceil(tn);
-        let fills =
-            |tile: &Self| weight_rows.div_ceil(16 * tile.tm) * down >= multiprocessors * 3 / 4;
-        let most = if tn == 8 { 2 } else { 4 };
-        let tiles = [
-            (4, warps),
-            (2, warps),
-            (1, warps),
-            (4, 4),
-            (2, 4),
-            (1, 4),
-            (1, 2),
-            (1, 1),
-        ]
-        .map(tile);
-        let fitting = || {
-            tiles
-                .iter()
-                .filter(|tile| tile.tm <= most && tile.shared() <= max_shared)
-        };
-        fitting()
-            .find(|tile| fills(tile))
-            .or_else(|| fitting().find(|tile| tile.tm == 1))
-            .copied()
+        while tile.shared() > max_shared {
+            match tile {
+                Self { warps: 5.., .. }
+                | Self {
+                    tm: 1, warps: 2.., ..
+                } => tile.warps /= 2,
+                Self { tm: 2, .. } => tile.tm = 1,
+                _ => return None,
+            }
+        }
+        Some(tile)
     }
 
     /// Bytes of shared memory of a block: the chunks, and later the sums of its warps.
@@ -167,9 +161,10 @@ mod tests {
     #[test]
     fn tiles_leave_a_block_for_each_multiprocessor() {
         let few = tile(GgmlDType::Q4_0, (8, 4096, 4096));
-        assert_eq!((few.tm, few.tn, few.warps), (2, 1, 8));
-        let wide = tile(GgmlDType::Q4_0, (32, 28672, 4096));
-        assert_eq!((wide.tm, wide.tn), (4, 4));
+        assert_eq!((few.tm, few.tn, few.warps), (1, 1, 8));
+        let wide = tile(GgmlDType::Q4_0, (32, 4096, 4096));
+        assert_eq!((wide.tm, wide.tn), (2, 4));
+        assert_eq!(tile(GgmlDType::Q4_0, (32, 2048, 4096)).tm, 1);
         // Two chunks of columns.
         assert_eq!(tile(GgmlDType::Q6K, (8, 4096, 512)).warps, 2);
     }

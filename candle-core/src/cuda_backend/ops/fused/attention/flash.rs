@@ -1,4 +1,4 @@
-//! Many queries in 16-bit floats: a block takes a tile of rows that share keys, and multiplies with matrix instructions (Dao, arXiv
+//! Many queries, keys and values in 16-bit floats, queries in the same or in f32: a block takes a tile of rows that share keys, and multiplies with matrix instructions (Dao, arXiv
 //! 2307.08691).
 
 use super::{Call, Parts};
@@ -58,11 +58,13 @@ impl Shape {
         2 * ((self.rows() + self.keys) * pitch(head_dim) + self.keys * pitch(v_dim))
     }
 
-    /// `None` for other dtypes, for heads that are no whole words of 16 bytes or too large, and for cards without the instruction.
+    /// `None` for other dtypes, for heads that are too large or not a multiple of 16 bytes, and for cards without the instruction.
     pub(super) fn choose(call: &Call<'_>) -> Option<Self> {
         let sizes = &call.sizes;
         let device = call.inputs[0].0.device();
-        let dtypes = call.dtypes == [DType::F16; 2] || call.dtypes == [DType::BF16; 2];
+        let [of_queries, of_keys] = call.dtypes;
+        let dtypes = matches!(of_keys, DType::F16 | DType::BF16)
+            && (of_queries == of_keys || of_queries == DType::F32);
         let dims = [sizes.head_dim, sizes.v_dim];
         let takes = dtypes
             && device.card().capability >= (8, 0)
@@ -99,7 +101,7 @@ impl Call<'_> {
             .define("KEYS", shape.keys)
             .define(
                 "MMA",
-                match self.dtypes[0] {
+                match self.dtypes[1] {
                     DType::F16 => "mma_m16n8k16_f16",
                     _ => "mma_m16n8k16_bf16",
                 },

@@ -1,0 +1,251 @@
+//! Steps of sequences in slots that a device records and then launches as a whole, as `recorded.rs` does for one sequence.
+//!
+//! Batches take one token for each slot, verification of proposed tokens takes a few for one slot. A recording holds for one shape of a step, for
+//! as long as keys and values fit their buffers; tokens and positions are in the device's memory.
+
+use candle_core::{DType, Result, Tensor};
+
+use super::{Decoder, DecoderState};
+
+/// The recordings of a state. A clone starts without: its keys and values will be elsewhere.
+#[derive(Default)]
+pub(super) struct RecordedSlots(#[cfg(feature = "cuda")] Vec<on_cuda::Recorded>);
+
+impl Clone for RecordedSlots {
+    fn clone(&self) -> Self {
+        Self::default()
+    }
+}
+
+impl std::fmt::Debug for RecordedSlots {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("RecordedSlots")
+    }
+}
+
+impl Decoder {
+    /// The logits after each of the last `last` tokens of every row of `ids`, `(b, t)` u32, which go to the slots from `first` on:
+    /// `(b, last, vocab)` in f32. On a CUDA device a step whose shape comes again is recorded where the model allows it, so that it costs the
+    /// host a few launches.
+    ///
+    /// # Errors
+    /// As [`forward_slots`](Self::forward_slots); `last` is 0 or more than `t`.
+    pub fn logits_of_slots(
+        &self,
+        ids: &Tensor,
+        last: usize,
+        first: usize,
+        state: &mut DecoderState,
+    ) -> Result<Tensor> {
+        let (b, t) = ids.dims2()?;
+        if !(1..=t).contains(&last) {
+            candle_core::bail!(
+                "{}: logits of the last {last} of {t} tokens requested; ask for 1 to {t}",
+                self.spec.family
+            )
+        }
+        #[cfg(feature = "cuda")]
+        if let Some(logits) = self.recorded_slots(ids, last, first, state)? {
+            return Ok(logits);
+        }
+        let hidden = self.forward_slots(ids, &vec![t; b], first, state)?;
+        hidden.of_last(last)?.logits()?.to_dtype(DType::F32)
+    }
+}
+
+#[cfg(feature = "cuda")]
+mod on_cuda {
+    use std::sync::Arc;
+
+    use candle_core::cuda_backend::Recording;
+    use candle_core::{Device, TensorId};
+
+    use super::super::recorded::on_cuda::{buffers, caches};
+    use super::super::{rotations, Layer, Step};
+    use super::*;
+    use crate::blocks::{Part, Rows};
+
+    /// Recordings of a state at once: a batch has others as texts come and go, and each keeps memory for its intermediate results.
+    const KEPT: usize = 6;
+    /// Maximum number of tokens for each row: prompts take the device longer than the host.
+    const MOST_TOKENS: usize = 16;
+
+    /// What a recording is of.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    struct Shape {
+        /// Rows, and tokens of each.
+        rows: usize,
+        tokens: usize,
+        /// The first slot.
+        first: usize,
+        /// Positions of each row that have logits.
+        last: usize,
+    }
+
+    /// A step's input and output, and the step.
+    pub(in super::super) struct Recorded {
+        shape: Shape,
+        /// Tokens, `(rows, tokens)`, the position of each row's first, `(rows)`, and 0 to `tokens`, `(1, tokens)`: u32.
+        ids: Tensor,
+        starts: Tensor,
+        after: Tensor,
+        /// The value of `starts` after all steps that were launched.
+        positions: Vec<usize>,
+        /// `(rows, last, vocab)` in f32.
+        logits: Tensor,
+        /// Keys that steps read; the device skips those after a row's own.
+        end: usize,
+        /// Identifies the weights.
+        decoder: Arc<()>,
+        buffers: Vec<TensorId>,
+        /// `None` before the second step: the first one compiles kernels, which cannot be recorded.
+        step: Option<Recording>,
+    }
+
+    impl Decoder {
+        /// As [`logits_of_slots`](Self::logits_of_slots); `None` if the device does not record such a step, or not yet.
+        pub(super) fn recorded_slots(
+            &self,
+            ids: &Tensor,
+            last: usize,
+            first: usize,
+            state: &mut DecoderState,
+        ) -> Result<Option<Tensor>> {
+            let Device::Cuda(device) = &self.device else {
+                return Ok(None);
+            };
+            let (rows, tokens) = ids.dims2()?;
+            let recordable = self.is_recordable()
+                && !self.layers.iter().any(Layer::is_share)
+                && self.spec.query_growth.is_none()
+                && ids.dtype() == DType::U32
+                && tokens <= MOST_TOKENS;
+            let slots = first..first.saturating_add(rows);
+            let (Some(starts), true) = (state.lens.get(slots.clone()), recordable) else {
+                return Ok(None);
+            };
+            let starts = starts.to_vec();
+            let longest = self.check_slots([rows, tokens], &vec![tokens; rows], &starts, state)?;
+            // Without buffers, or with full ones, the plain step makes them.
+            let Some(buffers) = buffers(state) else {
+                return Ok(None);
+            };
+            let room = caches(state).map(|cache| cache.capacity()).min();
+            let end = room.unwrap_or(0).min(self.spec.positions);
+            if longest + tokens > end {
+                return Ok(None);
+            }
+            let shape = Shape {
+                rows,
+                tokens,
+                first,
+                last,
+            };
+            let mut kept = std::mem::take(&mut state.slots.0);
+            kept.retain(|recorded| {
+                Arc::ptr_eq(&recorded.decoder, &self.identity)
+                    && recorded.buffers == buffers
+                    && recorded.end == end
+            });
+            let held: Vec<usize> = caches(state).map(|cache| cache.len()).collect();
+            let (recorded, logits) = match kept.iter().position(|recorded| recorded.shape == shape)
+            {
+                Some(found) => {
+                    let mut recorded = kept.remove(found);
+                    recorded.set(ids, &starts)?;
+                    let mut step = match recorded.step.take() {
+                        Some(step) => step,
+                        None => device.record(|| {
+                            let logits = self.slots_step(&recorded, state)?;
+                            recorded.logits.slice_set(&logits, 0, 0)
+                        })?,
+                    };
+                    step.launch()?;
+                    recorded.step = Some(step);
+                    // The next step overwrites the recording's.
+                    let logits = recorded.logits.copy()?;
+                    (recorded, logits)
+                }
+                None => {
+                    let mut recorded = Recorded {
+                        shape,
+                        ids: ids.copy()?,
+                        starts: positions(&starts, &self.device)?,
+                        after: Tensor::arange(0, tokens as u32, &self.device)?.unsqueeze(0)?,
+                        positions: Vec::new(),
+                        logits: Tensor::zeros(0, DType::F32, &self.device)?,
+                        end,
+                        decoder: self.identity.clone(),
+                        buffers,
+                        step: None,
+                    };
+                    let logits = self.slots_step(&recorded, state)?;
+                    recorded.logits = logits.copy()?;
+                    (recorded, logits)
+                }
+            };
+            for (cache, held) in caches(state).zip(held) {
+                cache.set_len(held.max(longest + tokens))?;
+            }
+            kept.truncate(KEPT - 1);
+            kept.insert(0, recorded);
+            kept[0].positions = starts.iter().map(|start| start + tokens).collect();
+            state.slots.0 = kept;
+            for len in &mut state.lens[slots] {
+                *len += tokens;
+            }
+            Ok(Some(logits))
+        }
+
+        /// The logits, `(rows, last, vocab)` in f32, with tokens and positions from the device's memory; moves the positions on.
+        fn slots_step(&self, recorded: &Recorded, state: &mut DecoderState) -> Result<Tensor> {
+            let Recorded {
+                shape, starts, end, ..
+            } = recorded;
+            let embeds = self.embed(&recorded.ids)?;
+            let positions = starts.unsqueeze(1)?.broadcast_add(&recorded.after)?;
+            let xs = match &self.positions {
+                Some(table) => {
+                    let rows = table.index_select(&positions.flatten_all()?, 0)?;
+                    (&embeds + rows.reshape(embeds.shape())?)?
+                }
+                None => embeds,
+            };
+            let rows = Rows {
+                starts: starts.clone(),
+                longest: end - shape.tokens,
+                part: Some(Part {
+                    first: shape.first,
+                    of: state.lens.len(),
+                }),
+            };
+            let step = Step {
+                rotations: rotations(state, |tables| tables.rows_at(&positions, *end))?,
+                mask: None,
+                windows: false,
+                rows: Some(&rows),
+                growth: None,
+            };
+            let hidden = self.run(xs, &step, state)?.of_last(shape.last)?;
+            let logits = hidden.logits()?.to_dtype(DType::F32)?.contiguous()?;
+            starts.slice_set(&starts.affine(1., shape.tokens as f64)?, 0, 0)?;
+            Ok(logits)
+        }
+    }
+
+    impl Recorded {
+        /// Copies the tokens, and the positions if they are not those that the last step left.
+        fn set(&self, ids: &Tensor, starts: &[usize]) -> Result<()> {
+            self.ids.slice_set(&ids.contiguous()?, 0, 0)?;
+            if self.positions != starts {
+                let starts = positions(starts, self.starts.device())?;
+                self.starts.slice_set(&starts, 0, 0)?;
+            }
+            Ok(())
+        }
+    }
+
+    fn positions(starts: &[usize], device: &Device) -> Result<Tensor> {
+        Tensor::from_iter(starts.iter().map(|start| *start as u32), device)
+    }
+}
