@@ -160,6 +160,10 @@ fn the_api_takes_data_urls() {
             "expected an object with the text `url`",
         ),
         (json!([{"type": "input_audio"}]), "unsupported content part"),
+        (
+            json!([{"type": "video_url"}]),
+            "\"video_url\": videos are not supported",
+        ),
         (Value::from(vec![part(url("a")); 17]), "the maximum is 16"),
     ] {
         let error = server.problem(chat, body(parts), 400);

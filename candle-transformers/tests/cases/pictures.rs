@@ -6,8 +6,8 @@ use std::collections::HashMap;
 use candle_core::{test_device, DType, Device, IndexOp, Result, Tensor};
 use candle_nn::VarBuilder;
 use candle_transformers::auto::config_spec;
-use candle_transformers::blocks::{Decoder, DecoderState};
-use candle_transformers::pictures::{Picture, PictureSpec, Sees, Written};
+use candle_transformers::blocks::{Decoder, DecoderState, Vectors};
+use candle_transformers::pictures::{Picture, PictureSpec, Run, Sees, Written};
 use serde::Deserialize;
 use serde_json::{json, Value};
 
@@ -116,14 +116,15 @@ impl Case {
         slot: Option<usize>,
     ) -> Result<Vec<f32>> {
         let spec = self.spec()?;
+        let positions = spec.positions(&self.ids, &self.sizes)?;
         let (mut logits, mut used) = (Vec::new(), 0);
         for run in spec.runs(&self.ids) {
             let vectors = features.narrow(0, used, run.vectors)?;
             used += run.vectors;
-            let embeds = spec.embeds(decoder, &self.ids[run.range.clone()], &vectors)?;
+            let input = spec.input(decoder, &self.ids, &run, &vectors, positions.as_deref())?;
             let hidden = match slot {
-                Some(slot) => decoder.forward_slot_seen(&embeds, run.sees, slot, state)?,
-                None => decoder.forward_seen(&embeds, run.sees, run.range.start, state)?,
+                Some(slot) => decoder.forward_slot_seen(&input, slot, state)?,
+                None => decoder.forward_seen(&input, run.range.start, state)?,
             };
             logits.extend(hidden.logits()?.flatten_all()?.to_vec1::<f32>()?);
         }
@@ -158,13 +159,24 @@ fn pixels_are_those_of_the_processors() -> Result<()> {
         let spec = case.spec()?;
         let images = case.sizes.iter().zip(&case.pixels).zip(&case.first);
         for ((size, expected), first) in images {
-            let found = spec.pixels(&picture(*size))?.flatten_all()?;
-            let found = found.to_vec1::<f32>()?;
-            let numbers = bytes(expected).into_iter();
-            let numbers: Vec<f32> = numbers
-                .map(|byte| (f32::from(byte) / 255. - 0.5) / 0.5)
-                .collect();
-            close(&case.name, &found, &numbers, 1e-6);
+            let found = spec.pixels(&picture(*size))?;
+            let shape = found.dims().to_vec();
+            let found = found.flatten_all()?.to_vec1::<f32>()?;
+            let bytes = bytes(expected);
+            let [_, _, height, width] = shape[..] else {
+                panic!("{}: {shape:?}", case.name)
+            };
+            let number = |(i, byte): (usize, &u8)| {
+                let channel = i / (height * width) % 3;
+                let setting = |name: &str| {
+                    let found = case.processor[name][channel].as_f64();
+                    found.expect("a number")
+                };
+                let part = f64::from(*byte) / 255. - setting("image_mean");
+                (part / setting("image_std")) as f32
+            };
+            let numbers: Vec<f32> = bytes.iter().enumerate().map(number).collect();
+            close(&case.name, &found, &numbers, 2e-6);
             close(&case.name, &found[..first.len()], first, 1e-5);
         }
     }
@@ -224,6 +236,167 @@ fn logits_of_prompts_with_images(device: &Device) -> Result<()> {
 }
 test_device!(logits_of_prompts_with_images);
 
+/// A sequence, or a slot of several.
+struct Reader<'a> {
+    case: &'a Case,
+    decoder: &'a Decoder,
+    features: &'a Tensor,
+    state: DecoderState,
+    slot: Option<usize>,
+    seen: usize,
+    logits: Vec<f32>,
+}
+
+impl Reader<'_> {
+    /// Reads up to the token `end`, with the positions of images.
+    fn read(&mut self, end: usize) -> Result<()> {
+        let (spec, ids) = (self.case.spec()?, &self.case.ids);
+        let count = |ids: &[u32]| ids.iter().filter(|id| **id == spec.token()).count();
+        let run = Run {
+            range: self.seen..end,
+            vectors: count(&ids[self.seen..end]),
+            sees: Sees::Before,
+        };
+        let vectors = self
+            .features
+            .narrow(0, count(&ids[..self.seen]), run.vectors)?;
+        let positions = spec.positions(ids, &self.case.sizes)?;
+        let input = spec.input(self.decoder, ids, &run, &vectors, positions.as_deref())?;
+        let state = &mut self.state;
+        let hidden = match self.slot {
+            Some(slot) => self.decoder.forward_slot_seen(&input, slot, state)?,
+            None => self.decoder.forward_seen(&input, self.seen, state)?,
+        };
+        let logits = hidden.logits()?.flatten_all()?;
+        self.logits.extend(logits.to_vec1::<f32>()?);
+        self.seen = end;
+        Ok(())
+    }
+
+    /// Reads one token of text, whose position nobody says.
+    fn step(&mut self) -> Result<()> {
+        let ids = &self.case.ids[self.seen..self.seen + 1];
+        let ids = Tensor::new(ids, self.decoder.device())?.unsqueeze(0)?;
+        let state = &mut self.state;
+        let hidden = match self.slot {
+            Some(slot) => self.decoder.forward_slots(&ids, &[1], slot, state)?,
+            None => self.decoder.forward(&ids, self.seen, state)?,
+        };
+        let logits = hidden.logits()?.flatten_all()?;
+        self.logits.extend(logits.to_vec1::<f32>()?);
+        self.seen += 1;
+        Ok(())
+    }
+
+    /// Forgets what follows the first `len` tokens.
+    fn cut(&mut self, len: usize) -> Result<()> {
+        match self.slot {
+            Some(slot) => self.state.cut_slot(slot, len)?,
+            None => assert!(self.state.truncate(len)?),
+        }
+        let vocab = self.logits.len() / self.seen;
+        self.logits.truncate(len * vocab);
+        self.seen = len;
+        Ok(())
+    }
+}
+
+/// Pieces that end inside images, and steps of text after them; again after going back, and in a copy of a slot.
+fn pieces_and_steps(device: &Device) -> Result<()> {
+    for case in cases().cases {
+        let (name, spec) = (&case.name, case.spec()?);
+        if spec.sees() == Sees::All {
+            continue;
+        }
+        let vb = case.vb(str::to_string, device)?;
+        let features = case.features(vb.clone(), device)?;
+        let decoder = Decoder::from_vb(config_spec(&case.config.to_string())?, vb)?;
+        let ids = &case.ids;
+        let is_image = |id: &u32| *id == spec.token();
+        let last = ids.iter().rposition(is_image).expect("an image");
+        let first = ids.iter().position(is_image).expect("an image");
+        let first_end = first + ids[first..].iter().take_while(|id| is_image(id)).count();
+        for slot in [None, Some(1)] {
+            let mut reader = Reader {
+                case: &case,
+                decoder: &decoder,
+                features: &features,
+                state: match slot {
+                    Some(_) => decoder.new_slots(3)?,
+                    None => decoder.new_state(),
+                },
+                slot,
+                seen: 0,
+                logits: Vec::new(),
+            };
+            let all = |reader: &mut Reader, piece: usize| {
+                while reader.seen <= last {
+                    reader.read((reader.seen + piece).min(last + 1))?;
+                }
+                while reader.seen < ids.len() {
+                    reader.step()?;
+                }
+                close(name, &reader.logits, &case.logits, tolerance(device));
+                Ok::<_, candle_core::Error>(())
+            };
+            all(&mut reader, 3)?;
+            // Behind the last image, and behind the first.
+            reader.cut(ids.len() - 1)?;
+            all(&mut reader, 3)?;
+            reader.cut(first_end)?;
+            all(&mut reader, 2)?;
+            if slot.is_some() {
+                reader.state.copy_slot(1, 2, ids.len() - 1)?;
+                reader.state.cut_slot(1, 0)?;
+                let text = Tensor::new(&[[3u32, 4, 5]], device)?;
+                decoder.forward_slots(&text, &[3], 1, &mut reader.state)?;
+                reader.slot = Some(2);
+                let vocab = reader.logits.len() / reader.seen;
+                reader.seen = ids.len() - 1;
+                reader.logits.truncate(reader.seen * vocab);
+                all(&mut reader, 3)?;
+            }
+        }
+    }
+    Ok(())
+}
+test_device!(pieces_and_steps);
+
+/// Positions that do not fit the prompt, its images or the model.
+#[test]
+fn wrong_positions_are_named() -> Result<()> {
+    let cases = cases().cases;
+    let find = |name: &str| cases.iter().find(|case| case.name == name);
+    let (qwen, other) = (find("qwen2_5_vl").unwrap(), find("mistral3").unwrap());
+    let spec = qwen.spec()?;
+    let refused = |ids: &[u32], sizes: &[[usize; 2]], said: &str| {
+        let error = spec.positions(ids, sizes).unwrap_err().to_string();
+        assert!(error.contains(said), "{error}");
+    };
+    refused(&qwen.ids, &qwen.sizes[..1], "not there");
+    refused(&qwen.ids[..9], &qwen.sizes, "is 15 tokens");
+    refused(&[1, 2], &[[9, 9]], "has no tokens");
+    refused(&[1, 28], &[], "videos are not supported");
+    let device = Device::Cpu;
+    for (case, at, said) in [
+        (other, 1, "not supported by this model"),
+        (qwen, 128, "position 128; the model has 128"),
+    ] {
+        let vb = case.vb(str::to_string, &device)?;
+        let decoder = Decoder::from_vb(config_spec(&case.config.to_string())?, vb)?;
+        let input = Vectors {
+            embeds: Tensor::zeros((1, 1, 16), DType::F32, &device)?,
+            sees: Sees::Before,
+            positions: Some(vec![[0, at, 0]]),
+            deep: Vec::new(),
+        };
+        let error = decoder.forward_seen(&input, 0, &mut decoder.new_state());
+        let error = error.map(drop).unwrap_err().to_string();
+        assert!(error.contains(said), "{error}");
+    }
+    Ok(())
+}
+
 /// Names of weights in files of Transformers 4.
 #[test]
 fn older_names_of_weights() -> Result<()> {
@@ -231,10 +404,17 @@ fn older_names_of_weights() -> Result<()> {
         let name = name.strip_prefix("model.").unwrap_or(name);
         name.replace("vision_tower.", "vision_tower.vision_model.")
     };
+    let names = [
+        "gemma3",
+        "gemma3-one",
+        "smolvlm",
+        "idefics3-whole",
+        "qwen3_vl",
+    ];
     for case in cases()
         .cases
         .iter()
-        .filter(|case| case.name != "smolvlm-tall")
+        .filter(|case| names.contains(&case.name.as_str()))
     {
         let vb = case.vb(older, &Device::Cpu)?;
         let first = case.spec()?.first_weights();
@@ -245,6 +425,33 @@ fn older_names_of_weights() -> Result<()> {
         let features = case.features(vb, &Device::Cpu)?;
         let found = features.i(0)?.to_vec1::<f32>()?;
         close(&case.name, &found, &case.features[..found.len()], 1e-4);
+    }
+    Ok(())
+}
+
+/// Names of weights in files of Transformers 5, where it writes those of Transformers 4 as well.
+#[test]
+fn newer_names_of_weights() -> Result<()> {
+    let newer = |name: &str| match name.split_once('.') {
+        Some(("model", rest)) => format!("model.language_model.{rest}"),
+        Some(("language_model", rest)) => match rest.strip_prefix("model.") {
+            Some(rest) => format!("model.language_model.{rest}"),
+            None => rest.to_string(),
+        },
+        Some(("lm_head", _)) => name.to_string(),
+        _ => format!("model.{name}"),
+    };
+    let names = ["qwen2_5_vl-one", "qwen2_vl", "mistral3-biases"];
+    for case in cases().cases {
+        if !names.contains(&case.name.as_str()) {
+            continue;
+        }
+        let device = Device::Cpu;
+        let vb = case.vb(newer, &device)?;
+        let features = case.features(vb.clone(), &device)?;
+        let decoder = Decoder::from_vb(config_spec(&case.config.to_string())?, vb)?;
+        let found = case.logits(&decoder, &features, &mut decoder.new_state(), None)?;
+        close(&case.name, &found, &case.logits, 1e-4);
     }
     Ok(())
 }
@@ -265,13 +472,7 @@ fn wrong_settings_are_named() {
         error.map(drop).unwrap_err().to_string()
     };
     for (at, part, name, value, said) in [
-        (
-            0,
-            "",
-            "model_type",
-            json!("qwen2_5_vl"),
-            "supported: gemma3",
-        ),
+        (0, "", "model_type", json!("llava"), "supported: gemma3"),
         (
             0,
             "",
@@ -346,6 +547,73 @@ fn wrong_settings_are_named() {
             json!({"longest_edge": 9}),
             "image_size, 8",
         ),
+        (5, "processor", "patch_size", json!(5), "vision_config, 4"),
+        (5, "processor", "merge_size", json!(0), "merge_size: 0"),
+        (
+            5,
+            "processor",
+            "size",
+            json!({"shortest_edge": 9, "longest_edge": 1u64 << 40}),
+            "at most 67108864",
+        ),
+        (
+            5,
+            "processor",
+            "min_pixels",
+            json!(4096),
+            "4096 to 1024 pixels",
+        ),
+        (
+            5,
+            "vision_config",
+            "window_size",
+            json!(7),
+            "window_size: 7",
+        ),
+        (
+            5,
+            "vision_config",
+            "out_hidden_size",
+            json!(8),
+            "hidden_size, 16",
+        ),
+        (5, "vision_config", "num_heads", json!(3), "3 heads"),
+        (5, "vision_config", "in_channels", json!(1), "expected 3"),
+        (
+            8,
+            "vision_config",
+            "deepstack_visual_indexes",
+            json!([9]),
+            "has layer 9",
+        ),
+        (
+            8,
+            "vision_config",
+            "rope_parameters",
+            json!({"rope_theta": 5.0}),
+            "rope_theta: 5.0",
+        ),
+        (
+            10,
+            "",
+            "vision_feature_layer",
+            json!(-2),
+            "vision_feature_layer: -2",
+        ),
+        (
+            10,
+            "processor",
+            "size",
+            json!({"longest_edge": 56}),
+            "image_size, 48",
+        ),
+        (
+            10,
+            "processor",
+            "size",
+            json!({"height": 8, "width": 8}),
+            "size.height",
+        ),
     ] {
         let error = refused(at, part, name, value);
         assert!(
@@ -353,6 +621,8 @@ fn wrong_settings_are_named() {
             "{error}"
         );
     }
+    let narrow = cases[5].spec().unwrap().check(2000, 9).unwrap_err();
+    assert!(narrow.to_string().contains("200 times"), "{narrow}");
     assert!(Picture::new(2, 2, vec![0; 11]).is_err());
     assert!(Picture::new(0, 2, Vec::new()).is_err());
 }

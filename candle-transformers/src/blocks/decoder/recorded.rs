@@ -161,6 +161,8 @@ mod on_cuda {
             !device.is_profiling()
                 && self.offload.is_none()
                 && !self.spec.rotaries.iter().any(Rotary::by_length)
+                // Steps count positions from the number of tokens.
+                && !state.is_shifted()
                 && ids.dims() == [1, 1]
                 && ids.dtype() == DType::U32
                 && state.use_cache
@@ -294,7 +296,8 @@ mod on_cuda {
                     None => None,
                 },
             };
-            let logits = self.run(xs, &step, state)?.last_logits()?.squeeze(1)?;
+            let hidden = self.run(xs, &step, &[], state)?;
+            let logits = hidden.last_logits()?.squeeze(1)?;
             starts.slice_set(&starts.affine(1., 1.)?, 0, 0)?;
             match &recorded.drawn {
                 None => ids.slice_set(&logits.argmax_keepdim(D::Minus1)?, 0, 0),
