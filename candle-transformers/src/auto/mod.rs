@@ -131,10 +131,12 @@ const CONFIGS: &[Family] = &[
     Family::new("qwen2_5_vl", QWEN2, qwen2_beside_vision),
     Family::new("qwen3", QWEN3, qwen3),
     Family::new("qwen3_vl", QWEN3, |json| {
-        let sections = json.of_rope("mrope_section")?;
-        let sections = sections.unwrap_or_else(|| vec![24, 20, 20]);
-        let spec = on_axes(qwen3(json)?, Axes::interleaved, Some(sections))?;
-        Ok(spec.beside_encoders())
+        let spec = qwen3(json)?;
+        let pairs = spec.rotaries.first().map(|it| it.frequencies.len());
+        // What Transformers takes where a file has none, of heads of 128 elements.
+        let default = (pairs == Some(64)).then(|| vec![24, 20, 20]);
+        let sections = json.of_rope("mrope_section")?.or(default);
+        on_axes(spec, Axes::interleaved, sections).map(DecoderSpec::beside_encoders)
     }),
     Family::new(
         "deepseek_v2",

@@ -60,7 +60,7 @@ pub mod glm4_new;
 pub mod gpt_oss;
 pub mod granite;
 pub mod granitemoehybrid;
-mod grids;
+pub(crate) mod grids;
 pub mod helium;
 #[cfg(any(feature = "vision", not(feature = "subset")))]
 pub mod hiera;
@@ -201,7 +201,7 @@ pub mod starcoder2;
 pub mod stella_en_v5;
 #[cfg(any(feature = "language", not(feature = "subset")))]
 pub mod t5;
-mod three_axes;
+pub(crate) mod three_axes;
 #[cfg(any(feature = "vision", not(feature = "subset")))]
 pub mod trocr;
 #[cfg(any(feature = "vision", not(feature = "subset")))]

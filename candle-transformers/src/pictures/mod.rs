@@ -4,8 +4,9 @@
 //! image ([`PictureSpec::written`]), makes an image's pixels what the encoder takes ([`PictureSpec::pixels`]), and loads the encoder
 //! ([`PictureSpec::load`]), whose vectors take the place of the embeddings of [`PictureSpec::token`].
 //!
-//! A prompt is fed in [`PictureSpec::runs`]. `resize.rs` scales as Pillow does, `processor.rs` reads the preprocessing; each family has a
-//! file.
+//! A prompt is fed in [`PictureSpec::runs`], each of which [`PictureSpec::input`] prepares. Images of the Qwen models have positions on three
+//! axes ([`PictureSpec::positions`]); the decoder's state remembers where text goes on after them. `resize.rs` scales as Pillow does,
+//! `processor.rs` reads the preprocessing; each family has a file.
 //!
 //! ```
 //! use candle_transformers::pictures::{Picture, PictureSpec};

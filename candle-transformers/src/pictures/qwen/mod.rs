@@ -164,16 +164,14 @@ impl Spec {
         let times = |side: usize| (side as f64 / square as f64).round_ties_even() as usize;
         let near = sides.map(|side| times(side) * square);
         let pixels = near[0].saturating_mul(near[1]);
-        let scaled = match () {
-            () if pixels > most => {
-                let by = (area / most as f64).sqrt();
-                sides.map(|side| (side as f64 / by / square as f64).floor() as usize * square)
-            }
-            () if pixels < least => {
-                let by = (least as f64 / area).sqrt();
-                sides.map(|side| (side as f64 * by / square as f64).ceil() as usize * square)
-            }
-            () => near,
+        let scaled = if pixels > most {
+            let by = (area / most as f64).sqrt();
+            sides.map(|side| (side as f64 / by / square as f64).floor() as usize * square)
+        } else if pixels < least {
+            let by = (least as f64 / area).sqrt();
+            sides.map(|side| (side as f64 * by / square as f64).ceil() as usize * square)
+        } else {
+            near
         };
         scaled.map(|side| side.max(square))
     }

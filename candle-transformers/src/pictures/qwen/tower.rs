@@ -191,7 +191,7 @@ impl Tower {
         for (i, layer) in self.layers.iter().enumerate() {
             let groups = match (&windows, full) {
                 (Some(windows), Some(full)) if !full.contains(&i) => &windows.groups[..],
-                _ => &all,
+                _ => &all[..],
             };
             xs = in_groups(layer, &xs, &angles, groups, merged)?;
         }
