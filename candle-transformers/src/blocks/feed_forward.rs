@@ -136,9 +136,9 @@ impl FeedForward {
             Self::Gated(mlp) => mlp.inner(xs, norm),
             Self::Plain(mlp) => match &mlp.activation {
                 PlainActivation::Fixed(fixed) => xs.project_activated(norm, &mlp.up, *fixed),
-                PlainActivation::Xielu(xielu) => {
+                other => {
                     let (xs, ys) = xs.project(norm, &mlp.up)?;
-                    Ok((xs, xielu.forward(&ys)?))
+                    Ok((xs, other.forward(&ys)?))
                 }
             },
             Self::Sparse(experts) => {

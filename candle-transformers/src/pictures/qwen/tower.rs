@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use candle_core::{bail, IndexOp, Module, Result, Tensor};
 use candle_nn::rotary_emb::Pairs;
-use candle_nn::{layer_norm, linear, linear_no_bias, rms_norm, Activation, Linear, VarBuilder};
+use candle_nn::{layer_norm, linear, rms_norm, Activation, Linear, VarBuilder};
 use serde_json::Value;
 
 use crate::auto::config::value;
