@@ -58,7 +58,7 @@ impl PictureSpec {
     }
 
     /// The input of one run of the prompt's `tokens`: the embeddings of its tokens, and `vectors`, `(vectors, vector_size)`
-    /// ([`vector_size`](Self::vector_size)), in place of those of images. `positions` are those of the whole prompt
+    /// ([`vector_size`](Self::vector_size)), instead of those of images. `positions` are those of the whole prompt
     /// ([`positions`](Self::positions)).
     ///
     /// # Errors

@@ -14,7 +14,7 @@ pub enum Sees {
     All,
 }
 
-/// The input of one call, in place of token ids.
+/// The input of one call: vectors instead of token ids.
 #[derive(Clone, Debug)]
 pub struct Vectors {
     /// `(b, t, hidden_size)`.

@@ -34,7 +34,7 @@ impl Axes {
         Ok(Self((0..pairs).map(axis).collect()))
     }
 
-    /// Cosines and sines, (rows, t, pairs) each, of the positions of `rows` texts, which follow each other; `frequencies` are the angles per
+    /// Cosines and sines, (rows, t, pairs) each, of the positions of `rows` texts, which are one after another; `frequencies` are the angles per
     /// position.
     ///
     /// # Errors

@@ -92,7 +92,7 @@ impl VisionConfig {
         self.num_position_embeddings.isqrt()
     }
 
-    /// How many of the decoder's first layers get features of their own: a layer that is named twice counts once.
+    /// How many of the decoder's first layers get features: a layer that is named twice counts once.
     pub(crate) fn levels(&self) -> usize {
         let named = (0..self.depth).filter(|i| self.deepstack_visual_indexes.contains(i));
         named.count()

@@ -13,7 +13,7 @@ use crate::blocks::{FeedForward, GatedMlp, MergedLinear, Norm, PlainMlp};
 use crate::models::grids::{rotation, PatchGrid};
 use crate::pictures::size;
 
-/// What all norms add.
+/// Added to the variance in all norms.
 const EPS: f64 = 1e-6;
 
 #[derive(Clone, Debug)]
