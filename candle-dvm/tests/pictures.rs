@@ -58,6 +58,22 @@ fn generate_reads_images() {
     assert_one_line(&args, &["takes no images", "embedded"]);
 }
 
+/// Images of any shape: 4 tokens between two of Qwen's, and 2 rows of 3, each with its end, of Mistral's.
+#[test]
+fn generate_reads_images_of_any_shape() {
+    for (name, tokens) in [("qwen2_5_vl", 6), ("qwen3_vl", 6), ("mistral3", 8)] {
+        let folder = Seeing::new(name);
+        let image = text(&folder.image("a.png", &picture("a", 20, 13)));
+        let model = text(folder.path());
+        let args = [
+            "generate", "-m", &model, "-p", "w2 w5", "--device", "cpu", "--json", "--image", &image,
+        ];
+        let report: Value = serde_json::from_str(&stdout(&run(&args))).unwrap();
+        // With the begin token.
+        assert_eq!(report["prompt_tokens"], 3 + tokens, "{name}");
+    }
+}
+
 #[test]
 fn chat_takes_images() {
     let folder = Seeing::new("gemma3");
@@ -160,6 +176,10 @@ fn the_api_takes_data_urls() {
             "expected an object with the text `url`",
         ),
         (json!([{"type": "input_audio"}]), "unsupported content part"),
+        (
+            json!([{"type": "video_url"}]),
+            "\"video_url\": videos are not supported",
+        ),
         (Value::from(vec![part(url("a")); 17]), "the maximum is 16"),
     ] {
         let error = server.problem(chat, body(parts), 400);

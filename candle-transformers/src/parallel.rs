@@ -32,7 +32,7 @@ use std::thread::JoinHandle;
 use candle_core::distributed::{reason, Communicator};
 use candle_core::{bail, Context, DType, Device, Result, Tensor};
 
-use crate::blocks::{Decoder, DecoderState, Hidden, Sees};
+use crate::blocks::{Decoder, DecoderState, Hidden, Vectors};
 use crate::generation::{Draw, NextToken};
 
 /// The group of one rank on each of `devices`, which are all of one process; see [`candle_core::distributed::on_devices`].
@@ -230,8 +230,7 @@ impl ParallelDecoder {
     /// As [`Decoder::forward_seen`]; on several devices.
     pub fn forward_seen(
         &self,
-        embeds: &Tensor,
-        sees: Sees,
+        vectors: &Vectors,
         offset: usize,
         state: &mut ParallelState,
     ) -> Result<Hidden<'_>> {
@@ -245,8 +244,7 @@ impl ParallelDecoder {
                 self.world_size()
             )
         }
-        team.decoder
-            .forward_seen(embeds, sees, offset, &mut state.state)
+        team.decoder.forward_seen(vectors, offset, &mut state.state)
     }
 
     /// The token that follows `ids`, `(1, 1)`, drawn `with` these settings; as [`Decoder::next_token`]. Ranks on NVIDIA cards record the step

@@ -16,7 +16,15 @@ use std::ops::ControlFlow;
 use std::sync::mpsc::channel;
 use std::sync::Arc;
 
-const MODELS: [&str; 3] = ["gemma3", "smolvlm", "idefics3-whole"];
+const MODELS: [&str; 7] = [
+    "gemma3",
+    "smolvlm",
+    "idefics3-whole",
+    "qwen2_vl",
+    "qwen2_5_vl",
+    "qwen3_vl",
+    "mistral3",
+];
 
 fn source(folder: &Seeing) -> ModelSource {
     ModelSource::Folder(folder.path().to_path_buf())
@@ -53,14 +61,16 @@ fn expected(folder: &Seeing, tokens: &[u32], pictures: &[&Arc<Picture>]) -> Vec<
     let vectors = Tensor::cat(&vectors.collect::<Vec<_>>(), 0).unwrap();
     let decoder = Decoder::from_vb(config_spec(&config).unwrap(), vb).unwrap();
     let mut state = decoder.new_state();
+    let sizes = pictures.iter().map(|it| [it.width(), it.height()]);
+    let positions = spec.positions(tokens, &sizes.collect::<Vec<_>>()).unwrap();
     let (mut used, mut last) = (0, None);
     for run in spec.runs(tokens) {
         let part = vectors.narrow(0, used, run.vectors).unwrap();
         used += run.vectors;
-        let embeds = spec
-            .embeds(&decoder, &tokens[run.range.clone()], &part)
+        let input = spec
+            .input(&decoder, tokens, &run, &part, positions.as_deref())
             .unwrap();
-        let hidden = decoder.forward_seen(&embeds, run.sees, run.range.start, &mut state);
+        let hidden = decoder.forward_seen(&input, run.range.start, &mut state);
         last = Some(hidden.unwrap().last_logits().unwrap());
     }
     let greedy = |logits: Tensor| {

@@ -72,14 +72,27 @@ impl Seeing {
         let write = |file: &str, value: &Value| {
             std::fs::write(dir.path().join(file), value.to_string()).unwrap();
         };
-        let gemma = name.starts_with("gemma3");
-        let placeholder = if gemma { "<begin_of_image>" } else { "<image>" };
+        let special: &[(usize, &str)] = match name.split('-').next() {
+            Some("gemma3") => &GEMMA,
+            Some("mistral3") => &MISTRAL,
+            Some("qwen2_vl" | "qwen2_5_vl" | "qwen3_vl") => &QWEN,
+            _ => &IDEFICS,
+        };
+        // Templates write the first of Gemma's, and the last of the others.
+        let placeholder = match special == GEMMA {
+            true => special[0].1,
+            false => special[2].1,
+        };
+        let [before, after] = match special == QWEN {
+            true => [special[0].1, special[1].1],
+            false => ["", ""],
+        };
         write("config.json", &case["config"]);
         write("preprocessor_config.json", &case["processor"]);
-        write("tokenizer.json", &tokenizer(gemma));
+        write("tokenizer.json", &tokenizer(special));
         let template = format!(
             "{{% for m in messages %}}{{% if m['content'] is string %}}{{{{ m['content'] }}}}{{% else %}}{{% for p in m['content'] %}}\
-             {{% if p['type'] == 'image' %}}{placeholder}{{% else %}} {{{{ p['text'] }}}}{{% endif %}}{{% endfor %}}{{% endif %}} w4 \
+             {{% if p['type'] == 'image' %}}{before}{placeholder}{after}{{% else %}} {{{{ p['text'] }}}}{{% endif %}}{{% endfor %}}{{% endif %}} w4 \
              {{% endfor %}}"
         );
         write(
@@ -120,20 +133,25 @@ impl Seeing {
     }
 }
 
+const GEMMA: [(usize, &str); 3] = [
+    (29, "<begin_of_image>"),
+    (30, "<end_of_image>"),
+    (31, "<image_soft_token>"),
+];
+const IDEFICS: [(usize, &str); 3] = [
+    (7, "<fake_token_around_image>"),
+    (9, "<global-img>"),
+    (31, "<image>"),
+];
+const QWEN: [(usize, &str); 3] = [
+    (29, "<|vision_start|>"),
+    (30, "<|vision_end|>"),
+    (31, "<|image_pad|>"),
+];
+const MISTRAL: [(usize, &str); 3] = [(29, "[IMG_BREAK]"), (30, "[IMG_END]"), (31, "[IMG]")];
+
 /// 32 words, some of them special.
-fn tokenizer(gemma: bool) -> Value {
-    let special: &[(usize, &str)] = match gemma {
-        true => &[
-            (29, "<begin_of_image>"),
-            (30, "<end_of_image>"),
-            (31, "<image_soft_token>"),
-        ],
-        false => &[
-            (7, "<fake_token_around_image>"),
-            (9, "<global-img>"),
-            (31, "<image>"),
-        ],
-    };
+fn tokenizer(special: &[(usize, &str)]) -> Value {
     let word = |id: usize| {
         let found = special.iter().find(|(at, _)| *at == id);
         found.map_or_else(|| format!("w{id}"), |(_, text)| (*text).to_string())

@@ -22,7 +22,9 @@ use serde::Deserialize;
 use config::{Config, Family};
 pub use unread::unread_fields;
 
-use crate::blocks::{DecoderSpec, GgufMetadata, StateSpaceHeads, StateSpaceNorm, StateSpaceSpec};
+use crate::blocks::{
+    Axes, DecoderSpec, GgufMetadata, StateSpaceHeads, StateSpaceNorm, StateSpaceSpec,
+};
 use crate::models;
 
 /// From the metadata of a GGUF file to the decoder that it describes.
@@ -84,6 +86,24 @@ fn qwen2(json: &Config) -> Result<DecoderSpec> {
     json.scaled(json.with_head_dim(spec))
 }
 
+/// Positions of texts are the same on each of three axes, those of images are not.
+fn qwen2_beside_vision(json: &Config) -> Result<DecoderSpec> {
+    let sections = json.of_rope("mrope_section")?;
+    on_axes(qwen2(json)?, Axes::sections, sections).map(DecoderSpec::beside_encoders)
+}
+
+/// The decoder whose first rotation has three axes, of `sections` pairs each.
+fn on_axes(
+    mut spec: DecoderSpec,
+    axes: fn(&str, &[usize], usize) -> Result<Axes>,
+    sections: Option<Vec<usize>>,
+) -> Result<DecoderSpec> {
+    if let (Some(rotary), Some(sections)) = (spec.rotaries.first_mut(), sections) {
+        rotary.axes = Some(axes(spec.family, &sections, rotary.frequencies.len())?);
+    }
+    Ok(spec)
+}
+
 const QWEN3: &str = r#"{"head_dim": 128, "attention_bias": false, "max_window_layers": 28, "use_sliding_window": false,
     "tie_word_embeddings": false, "rope_theta": 10000.0, "rms_norm_eps": 1e-6, "hidden_act": "silu",
     "max_position_embeddings": 32768}"#;
@@ -107,13 +127,16 @@ const CONFIGS: &[Family] = &[
         dense::llama(json).map(DecoderSpec::into_text_model)
     }),
     Family::new("qwen2", QWEN2, qwen2),
-    // Positions of texts are the same in each of the three axes.
-    Family::new("qwen2_5_vl", QWEN2, |json| {
-        qwen2(json).map(DecoderSpec::beside_encoders)
-    }),
+    Family::new("qwen2_vl", QWEN2, qwen2_beside_vision),
+    Family::new("qwen2_5_vl", QWEN2, qwen2_beside_vision),
     Family::new("qwen3", QWEN3, qwen3),
     Family::new("qwen3_vl", QWEN3, |json| {
-        qwen3(json).map(DecoderSpec::beside_encoders)
+        let spec = qwen3(json)?;
+        let pairs = spec.rotaries.first().map(|it| it.frequencies.len());
+        // What Transformers takes where a file has none, of heads of 128 elements.
+        let default = (pairs == Some(64)).then(|| vec![24, 20, 20]);
+        let sections = json.of_rope("mrope_section")?.or(default);
+        on_axes(spec, Axes::interleaved, sections).map(DecoderSpec::beside_encoders)
     }),
     Family::new(
         "deepseek_v2",

@@ -37,7 +37,7 @@ pub(crate) use decoder::keys_that_count;
 pub use decoder::{
     layers, CausalLm, Decoder, DecoderConfig, DecoderPart, DecoderSpec, DecoderState, GgufFamily,
     GgufLm, Head, Hidden, HiddenLm, Layer, LayerSpec, LayerState, Lm, Mixer, MixerSpec, NextLm,
-    Offload, Placement, QueryGrowth, RotaryRows, Sees, Step, Wiring,
+    Offload, Placement, QueryGrowth, RotaryRows, Sees, Step, Vectors, Wiring,
 };
 pub use delta::{Delta, DeltaForm, DeltaSpec};
 pub use experts::{ExpertsSpec, Groups, JoinedExperts, Routing, Scoring, SharedSpec, SparseMoe};
@@ -46,7 +46,10 @@ pub use latent::{Latent, LatentSpec};
 pub use norm::{Norm, NormKind, NormSpec};
 pub use recurrent::{Recurrent, RecurrentKind, RecurrentSpec, RecurrentState};
 pub use residual::Residual;
-pub use rotary::{inverse_frequencies, Dynamic, RopeScaling, Rotary, RotaryPairs, RotaryTables};
+pub(crate) use rotary::cos_sin;
+pub use rotary::{
+    inverse_frequencies, Axes, Dynamic, Position, RopeScaling, Rotary, RotaryPairs, RotaryTables,
+};
 pub use short_conv::{ShortConv, ShortConvSpec, ShortConvState};
 pub use state_space::{StateSpace, StateSpaceHeads, StateSpaceNorm, StateSpaceSpec};
 pub use weights::{

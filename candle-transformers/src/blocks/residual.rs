@@ -41,6 +41,14 @@ impl Residual {
         })
     }
 
+    /// As [`plus`](Self::plus), of what may be on another device or of another dtype than the stream.
+    pub(super) fn plus_moved(self, delta: &Tensor) -> Result<Self> {
+        let delta = delta
+            .to_device(self.sum.device())?
+            .to_dtype(self.sum.dtype())?;
+        self.plus(delta)
+    }
+
     /// The stream with `linear(ys)` added to it.
     ///
     /// # Errors

@@ -3,6 +3,8 @@
 
 use candle_core::{bail, DType, Device, Result, Tensor};
 
+pub(crate) use crate::blocks::cos_sin;
+
 /// A picture or a video in patches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PatchGrid {
@@ -120,18 +122,6 @@ pub fn rotation(
         dtype,
         device,
     )
-}
-
-/// Cosines and sines of angles, in f32 on the host, as the large ones of late positions need.
-pub fn cos_sin(
-    angles: impl Iterator<Item = f32>,
-    shape: &[usize],
-    dtype: DType,
-    device: &Device,
-) -> Result<(Tensor, Tensor)> {
-    let (sin, cos): (Vec<f32>, Vec<f32>) = angles.map(f32::sin_cos).unzip();
-    let table = |values| Tensor::from_vec(values, shape, device)?.to_dtype(dtype);
-    Ok((table(cos)?, table(sin)?))
 }
 
 /// Where a grid's rows, or columns, are between those that positions were learned for.

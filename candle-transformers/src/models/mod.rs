@@ -60,8 +60,7 @@ pub mod glm4_new;
 pub mod gpt_oss;
 pub mod granite;
 pub mod granitemoehybrid;
-#[cfg(any(feature = "vision", not(feature = "subset")))]
-mod grids;
+pub(crate) mod grids;
 pub mod helium;
 #[cfg(any(feature = "vision", not(feature = "subset")))]
 pub mod hiera;
@@ -121,7 +120,6 @@ pub mod parler_tts;
 pub mod persimmon;
 pub mod phi;
 pub mod phi3;
-#[cfg(any(feature = "vision", not(feature = "subset")))]
 pub mod pixtral;
 #[cfg(any(feature = "vision", not(feature = "subset")))]
 pub mod quantized_blip;
@@ -165,7 +163,6 @@ pub mod qwen3;
 pub mod qwen3_5;
 pub mod qwen3_5_moe;
 pub mod qwen3_moe;
-#[cfg(any(feature = "vision", not(feature = "subset")))]
 pub mod qwen3_vl;
 #[cfg(any(feature = "whisper", not(feature = "subset")))]
 mod reading;
@@ -204,8 +201,7 @@ pub mod starcoder2;
 pub mod stella_en_v5;
 #[cfg(any(feature = "language", not(feature = "subset")))]
 pub mod t5;
-#[cfg(any(feature = "vision", not(feature = "subset")))]
-mod three_axes;
+pub(crate) mod three_axes;
 #[cfg(any(feature = "vision", not(feature = "subset")))]
 pub mod trocr;
 #[cfg(any(feature = "vision", not(feature = "subset")))]

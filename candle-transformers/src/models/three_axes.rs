@@ -3,61 +3,8 @@
 
 use candle_core::{bail, DType, Device, Result, Tensor};
 
-use super::grids::{cos_sin, PatchGrid};
-
-/// Time, row and column.
-pub type Position = [u32; 3];
-
-/// The axis that each pair of a head turns with.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Axes(Vec<u8>);
-
-impl Axes {
-    /// The pairs of time first, then those of rows, then those of columns.
-    ///
-    /// # Errors
-    /// If they are not `pairs` in all.
-    pub fn sections(family: &str, sections: &[usize], pairs: usize) -> Result<Self> {
-        if sections.len() != 3 || sections.iter().sum::<usize>() != pairs {
-            bail!(
-                "{family} config: mrope_section {sections:?} must be three numbers whose sum is half of head_dim, {pairs}"
-            )
-        }
-        let axis = |(axis, count): (u8, &usize)| vec![axis; *count];
-        Ok(Self((0..).zip(sections).flat_map(axis).collect()))
-    }
-
-    /// Every third pair turns with the row and every third with the column, until these have `each`; all others with time.
-    pub fn interleaved(each: usize, pairs: usize) -> Self {
-        let axis = |i: usize| match i % 3 {
-            0 => 0,
-            axis if i < 3 * each => axis as u8,
-            _ => 0,
-        };
-        Self((0..pairs).map(axis).collect())
-    }
-
-    /// Cosines and sines, (rows, t, pairs) each, of the positions of `rows` texts, which are one after another; `frequencies` are the
-    /// angles per position.
-    pub fn angles(
-        &self,
-        positions: &[Position],
-        rows: usize,
-        frequencies: &[f32],
-        dtype: DType,
-        device: &Device,
-    ) -> Result<(Tensor, Tensor)> {
-        let angle = |position: &Position, (axis, frequency): (&u8, &f32)| {
-            position[usize::from(*axis)] as f32 * frequency
-        };
-        let pairs = || self.0.iter().zip(frequencies);
-        let angles = positions
-            .iter()
-            .flat_map(|position| pairs().map(move |pair| angle(position, pair)));
-        let shape = [rows, positions.len() / rows.max(1), pairs().count()];
-        cos_sin(angles, &shape, dtype, device)
-    }
-}
+use super::grids::PatchGrid;
+pub use crate::blocks::{Axes, Position};
 
 /// Tokens of a text that are those of pictures.
 #[derive(Debug, Clone)]
@@ -234,19 +181,6 @@ mod tests {
         ];
         assert_eq!(positions, expected);
         assert_eq!(next, 18);
-    }
-
-    /// Qwen3-VL's `mrope_section` [24, 20, 20] of 64 pairs.
-    #[test]
-    fn pairs_of_the_axes() -> Result<()> {
-        let Axes(axes) = Axes::interleaved(20, 64);
-        let count = |axis: u8| axes.iter().filter(|a| **a == axis).count();
-        assert_eq!([count(0), count(1), count(2)], [24, 20, 20]);
-        assert_eq!(axes[..7], [0, 1, 2, 0, 1, 2, 0]);
-        assert_eq!(axes[57..], [0, 1, 2, 0, 0, 0, 0]);
-        assert_eq!(Axes::sections("test", &[1, 2, 1], 4)?.0, [0, 1, 1, 2]);
-        assert!(Axes::sections("test", &[1, 2, 1], 5).is_err());
-        Ok(())
     }
 
     #[test]

@@ -4,8 +4,9 @@
 //! image ([`PictureSpec::written`]), makes an image's pixels what the encoder takes ([`PictureSpec::pixels`]), and loads the encoder
 //! ([`PictureSpec::load`]), whose vectors take the place of the embeddings of [`PictureSpec::token`].
 //!
-//! A prompt is fed in [`PictureSpec::runs`]. `resize.rs` scales as Pillow does, `processor.rs` reads the preprocessing; each family has a
-//! file.
+//! A prompt is fed in [`PictureSpec::runs`], each of which [`PictureSpec::input`] prepares. Images of the Qwen models have positions on three
+//! axes ([`PictureSpec::positions`]); the decoder's state remembers where text goes on after them. `resize.rs` scales as Pillow does,
+//! `processor.rs` reads the preprocessing; each family has a file.
 //!
 //! ```
 //! use candle_transformers::pictures::{Picture, PictureSpec};
@@ -21,7 +22,9 @@
 
 mod gemma3;
 mod idefics3;
+mod mistral3;
 mod processor;
+mod qwen;
 mod resize;
 mod runs;
 
@@ -32,8 +35,9 @@ use serde_json::Value;
 
 pub use runs::Run;
 
+use self::processor::{CLIP, EVEN};
 use crate::auto::config::parse;
-pub use crate::blocks::Sees;
+pub use crate::blocks::{Position, Sees};
 use crate::models::siglip;
 
 /// The longest side of an image that an encoder gets, in pixels. Configurations that ask for more are refused.
@@ -105,10 +109,20 @@ pub struct PictureSpec {
 enum Family {
     Gemma3(gemma3::Spec),
     Idefics3(idefics3::Spec),
+    Qwen(qwen::Spec),
+    Mistral3(mistral3::Spec),
 }
 
 /// The values of `model_type` whose images are supported.
-pub const MODEL_TYPES: &[&str] = &["gemma3", "idefics3", "smolvlm"];
+pub const MODEL_TYPES: &[&str] = &[
+    "gemma3",
+    "idefics3",
+    "smolvlm",
+    "qwen2_vl",
+    "qwen2_5_vl",
+    "qwen3_vl",
+    "mistral3",
+];
 
 impl PictureSpec {
     /// From the texts of a checkpoint's `config.json` and of its `preprocessor_config.json`, or of a `processor_config.json`, which has the
@@ -123,10 +137,14 @@ impl PictureSpec {
         }
         let found: Type = parse(config)?;
         let found = found.model_type.unwrap_or_default();
-        let processor = processor::Processor::read(processor)?;
+        let read = |defaults| processor::Processor::read(processor, defaults);
         let family = match found.as_str() {
-            "gemma3" => Family::Gemma3(gemma3::Spec::read(config, processor)?),
-            "idefics3" | "smolvlm" => Family::Idefics3(idefics3::Spec::read(config, processor)?),
+            "gemma3" => Family::Gemma3(gemma3::Spec::read(config, read(EVEN)?)?),
+            "idefics3" | "smolvlm" => Family::Idefics3(idefics3::Spec::read(config, read(EVEN)?)?),
+            "qwen2_vl" | "qwen2_5_vl" | "qwen3_vl" => {
+                Family::Qwen(qwen::Spec::read(&found, config, read(CLIP)?)?)
+            }
+            "mistral3" => Family::Mistral3(mistral3::Spec::read(config, read(CLIP)?)?),
             other => bail!(
                 "model_type: images of {other:?} are not supported; supported: {}",
                 MODEL_TYPES.join(", ")
@@ -140,6 +158,8 @@ impl PictureSpec {
         match &self.family {
             Family::Gemma3(spec) => spec.token,
             Family::Idefics3(spec) => spec.token,
+            Family::Qwen(spec) => spec.token,
+            Family::Mistral3(spec) => spec.token,
         }
     }
 
@@ -148,6 +168,8 @@ impl PictureSpec {
         match &self.family {
             Family::Gemma3(spec) => spec.begin,
             Family::Idefics3(spec) => spec.token,
+            Family::Qwen(spec) => spec.token,
+            Family::Mistral3(spec) => spec.token,
         }
     }
 
@@ -156,6 +178,48 @@ impl PictureSpec {
         match &self.family {
             Family::Gemma3(spec) => spec.written(),
             Family::Idefics3(spec) => spec.written(width, height),
+            Family::Qwen(spec) => spec.written(width, height),
+            Family::Mistral3(spec) => spec.written(width, height),
+        }
+    }
+
+    /// As [`written`](Self::written), for a prompt without a placeholder: with the tokens that templates have around it.
+    pub fn written_alone(&self, width: usize, height: usize) -> Vec<Written> {
+        match &self.family {
+            Family::Qwen(spec) => spec.written_alone(width, height),
+            _ => self.written(width, height),
+        }
+    }
+
+    /// Checks that the encoder takes images of `width` by `height` pixels.
+    ///
+    /// # Errors
+    /// An image that is too narrow for the family.
+    pub fn check(&self, width: usize, height: usize) -> Result<()> {
+        match &self.family {
+            Family::Qwen(spec) => spec.check(width, height),
+            _ => Ok(()),
+        }
+    }
+
+    /// The size of a vector that stands for a token in a model whose stream is of size `hidden`: where features go to the first layers too
+    /// (DeepStack), they follow it in the vector.
+    pub fn vector_size(&self, hidden: usize) -> usize {
+        match &self.family {
+            Family::Qwen(spec) => hidden * (1 + spec.levels()),
+            _ => hidden,
+        }
+    }
+
+    /// The position of each of a prompt's `tokens` on three axes, time, row and column, where images have such: `sizes` are the width and
+    /// height in pixels of the images in the prompt. `None` where all families' positions are the tokens' indices.
+    ///
+    /// # Errors
+    /// Sizes that do not fit the tokens.
+    pub fn positions(&self, tokens: &[u32], sizes: &[[usize; 2]]) -> Result<Option<Vec<Position>>> {
+        match &self.family {
+            Family::Qwen(spec) => spec.positions(tokens, sizes).map(Some),
+            _ => Ok(None),
         }
     }
 
@@ -173,30 +237,36 @@ impl PictureSpec {
     pub fn sees(&self) -> Sees {
         match &self.family {
             Family::Gemma3(_) => Sees::All,
-            Family::Idefics3(_) => Sees::Before,
+            Family::Idefics3(_) | Family::Qwen(_) | Family::Mistral3(_) => Sees::Before,
         }
     }
 
     /// The image as the encoder takes it, on the CPU in f32: `(parts, 3, height, width)`.
     ///
     /// # Errors
-    /// Not enough memory.
+    /// As [`check`](Self::check); not enough memory.
     pub fn pixels(&self, picture: &Picture) -> Result<Tensor> {
         match &self.family {
             Family::Gemma3(spec) => spec.pixels(picture),
             Family::Idefics3(spec) => spec.pixels(picture),
+            Family::Qwen(spec) => spec.pixels(picture),
+            Family::Mistral3(spec) => spec.pixels(picture),
         }
     }
 
     /// The name of a weight that a checkpoint with the encoder has, in each spelling.
     pub fn first_weights(&self) -> Vec<String> {
-        const TABLE: &str = "embeddings.patch_embedding.weight";
-        let towers: &[&str] = match &self.family {
-            Family::Gemma3(_) => &["vision_tower.vision_model", "vision_tower"],
-            Family::Idefics3(_) => &["vision_model"],
+        let names: &[&str] = match &self.family {
+            Family::Gemma3(_) => &[
+                "vision_tower.vision_model.embeddings.patch_embedding.weight",
+                "vision_tower.embeddings.patch_embedding.weight",
+            ],
+            Family::Idefics3(_) => &["vision_model.embeddings.patch_embedding.weight"],
+            Family::Qwen(_) => &["visual.patch_embed.proj.weight"],
+            Family::Mistral3(_) => &["vision_tower.patch_conv.weight"],
         };
-        let names = |tower: &&str| [format!("model.{tower}.{TABLE}"), format!("{tower}.{TABLE}")];
-        towers.iter().flat_map(names).collect()
+        let spelled = |name: &&str| [format!("model.{name}"), (*name).to_string()];
+        names.iter().flat_map(spelled).collect()
     }
 
     /// The encoder with the weights at the root of a checkpoint, in the spelling of Transformers 4 or 5.
@@ -210,52 +280,56 @@ impl PictureSpec {
             Some(_) => vb.pp("model"),
             None => vb,
         };
-        let (tower, projector) = match &self.family {
+        Ok(PictureEncoder(match &self.family {
             Family::Gemma3(spec) => {
                 let (tower, projector) = spec.load(vb)?;
-                (tower, Projector::Gemma3(projector))
+                Encoder::Gemma3(tower, projector)
             }
             Family::Idefics3(spec) => {
                 let (tower, projector) = spec.load(vb)?;
-                (tower, Projector::Idefics3(projector))
+                Encoder::Idefics3(tower, projector)
             }
-        };
-        Ok(PictureEncoder { tower, projector })
+            Family::Qwen(spec) => Encoder::Qwen(spec.load(vb)?),
+            Family::Mistral3(spec) => Encoder::Mistral3(spec.load(vb)?),
+        }))
     }
 }
 
 /// The encoder of images, and what brings its vectors to the size of the language model's.
 #[derive(Clone, Debug)]
-pub struct PictureEncoder {
-    tower: siglip::VisionModel,
-    projector: Projector,
-}
+pub struct PictureEncoder(Encoder);
 
 #[derive(Clone, Debug)]
-enum Projector {
-    Gemma3(gemma3::Projector),
-    Idefics3(idefics3::Projector),
+enum Encoder {
+    Gemma3(siglip::VisionModel, gemma3::Projector),
+    Idefics3(siglip::VisionModel, idefics3::Projector),
+    Qwen(qwen::Encoder),
+    Mistral3(mistral3::Encoder),
 }
 
 impl PictureEncoder {
-    /// The vectors of an image, `(tokens, hidden_size)`, from what [`PictureSpec::pixels`] made of it. `place` is the device and the dtype of
-    /// the weights. The parts of an image run separately, which bounds the memory.
+    /// The vectors of an image, `(tokens, vector_size)` ([`PictureSpec::vector_size`]), from what [`PictureSpec::pixels`] made of it. `place`
+    /// is the device and the dtype of the weights. The parts of an image run separately, which bounds the memory.
     ///
     /// # Errors
     /// Pixels of another shape; failures of the device.
     pub fn forward(&self, pixels: &Tensor, place: (&Device, DType)) -> Result<Tensor> {
         let (device, dtype) = place;
-        let parts = pixels.dim(0)?;
         let part = |i: usize| {
-            let pixels = pixels.narrow(0, i, 1)?.to_device(device)?.to_dtype(dtype)?;
-            let patches = self.tower.forward(&pixels)?;
-            let tokens = match &self.projector {
-                Projector::Gemma3(projector) => projector.forward(&patches)?,
-                Projector::Idefics3(projector) => projector.forward(&patches)?,
-            };
-            tokens.squeeze(0)
+            let pixels = pixels.narrow(0, i, 1)?;
+            let moved = || pixels.to_device(device)?.to_dtype(dtype);
+            match &self.0 {
+                Encoder::Gemma3(tower, projector) => {
+                    projector.forward(&tower.forward(&moved()?)?)?.squeeze(0)
+                }
+                Encoder::Idefics3(tower, projector) => {
+                    projector.forward(&tower.forward(&moved()?)?)?.squeeze(0)
+                }
+                Encoder::Qwen(encoder) => encoder.forward(&pixels, place),
+                Encoder::Mistral3(encoder) => encoder.forward(&moved()?),
+            }
         };
-        let all = (0..parts).map(part).collect::<Result<Vec<_>>>()?;
+        let all = (0..pixels.dim(0)?).map(part).collect::<Result<Vec<_>>>()?;
         Tensor::cat(&all, 0)
     }
 }

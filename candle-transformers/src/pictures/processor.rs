@@ -7,6 +7,15 @@ use super::resize::Filter;
 use super::{Picture, MAX_SIDE};
 use crate::auto::config::parse;
 
+/// The mean and deviation of the images that CLIP saw.
+pub(super) const CLIP: [[f64; 3]; 2] = [
+    [0.48145466, 0.4578275, 0.40821073],
+    [0.26862954, 0.26130258, 0.27577711],
+];
+
+/// Those of numbers from -1 to 1.
+pub(super) const EVEN: [[f64; 3]; 2] = [[0.5; 3]; 2];
+
 /// The settings that families have in common, and the others as they are.
 #[derive(Clone, Debug)]
 pub(super) struct Processor {
@@ -17,7 +26,8 @@ pub(super) struct Processor {
 }
 
 impl Processor {
-    pub(super) fn read(text: &str) -> Result<Self> {
+    /// Without `image_mean` and `image_std` in the text, these are `defaults`.
+    pub(super) fn read(text: &str, defaults: [[f64; 3]; 2]) -> Result<Self> {
         let mut fields: Map<String, Value> = parse(text)?;
         if let Some(Value::Object(inner)) = fields.get("image_processor") {
             fields = inner.clone();
@@ -39,7 +49,9 @@ impl Processor {
             };
         }
         if read.flag("do_normalize", true) {
-            (read.mean, read.std) = (read.three("image_mean")?, read.three("image_std")?);
+            let [mean, std] = defaults;
+            read.mean = read.three("image_mean", mean)?;
+            read.std = read.three("image_std", std)?;
         }
         let numbers = [read.mean, read.std];
         let finite = numbers.iter().flatten().all(|it| it.is_finite());
@@ -55,10 +67,9 @@ impl Processor {
         value.unwrap_or(default)
     }
 
-    fn three(&self, name: &str) -> Result<[f64; 3]> {
-        // As in the families' own processors.
+    fn three(&self, name: &str, default: [f64; 3]) -> Result<[f64; 3]> {
         let Some(value) = self.fields.get(name) else {
-            return Ok([0.5; 3]);
+            return Ok(default);
         };
         let numbers = value.as_array().map(Vec::as_slice);
         let numbers = numbers.and_then(|all| <&[Value; 3]>::try_from(all).ok());
@@ -76,6 +87,25 @@ impl Processor {
         match value.as_u64() {
             Some(pixels) if (1..=MAX_SIDE as u64).contains(&pixels) => Ok(Some(pixels as usize)),
             _ => bail!("{name}.{side}: {value}; expected a whole number from 1 to {MAX_SIDE}"),
+        }
+    }
+
+    /// A whole number, from 1 on: the field `name`, or a field of that.
+    pub(super) fn count(&self, name: &str, inner: Option<&str>) -> Result<Option<usize>> {
+        let found = self.fields.get(name);
+        let found = match inner {
+            Some(inner) => found.and_then(|found| found.get(inner)),
+            None => found,
+        };
+        let Some(value) = found.filter(|value| !value.is_null()) else {
+            return Ok(None);
+        };
+        match value.as_u64().and_then(|it| usize::try_from(it).ok()) {
+            Some(count @ 1..) => Ok(Some(count)),
+            _ => {
+                let inner = inner.map(|inner| format!(".{inner}")).unwrap_or_default();
+                bail!("{name}{inner}: {value}; expected a whole number of at least 1")
+            }
         }
     }
 

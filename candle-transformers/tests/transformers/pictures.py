@@ -2,7 +2,7 @@
 
 usage: pictures.py, with torch, transformers, safetensors and Pillow 12 installed (13 sometimes scales columns before rows, which rounds otherwise), beside generate.py, whose rule makes the weights.
 """
-import json, os, tempfile, types
+import json, os, re, tempfile, types
 import numpy as np
 import torch
 
@@ -22,16 +22,22 @@ numbers, ruled, written, rounded = from_generate("numbers", "ruled", "written", 
 
 from PIL import Image
 from transformers import (
-    Gemma3Config, Gemma3ForConditionalGeneration, Idefics3Config, Idefics3ForConditionalGeneration, SmolVLMConfig,
-    SmolVLMForConditionalGeneration,
+    Gemma3Config, Gemma3ForConditionalGeneration, Idefics3Config, Idefics3ForConditionalGeneration, Mistral3Config,
+    Mistral3ForConditionalGeneration, Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration, Qwen2VLConfig,
+    Qwen2VLForConditionalGeneration, Qwen3VLConfig, Qwen3VLForConditionalGeneration, SmolVLMConfig, SmolVLMForConditionalGeneration,
 )
 from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
 from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
 from transformers.models.idefics3.processing_idefics3 import Idefics3Processor
+from transformers.models.pixtral.image_processing_pil_pixtral import PixtralImageProcessorPil
+from transformers.models.pixtral.processing_pixtral import PixtralProcessor
+from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
 
 VOCAB, IMAGE, BEGIN, END = 32, 31, 29, 30
-KEEP = ("image_token_index", "boi_token_index", "eoi_token_index", "image_token_id")
+KEEP = ("image_token_index", "boi_token_index", "eoi_token_index", "image_token_id", "vision_start_token_id", "vision_end_token_id")
+SETTINGS = ("size", "resample", "image_mean", "image_std", "rescale_factor", "max_image_size", "do_image_splitting", "patch_size", "merge_size",
+            "temporal_patch_size")
 
 
 def picture(width, height):
@@ -43,8 +49,9 @@ def picture(width, height):
     return Image.fromarray(values, "RGB")
 
 
-def hexed(values, mean=0.5, std=0.5):
-    """The bytes that numbers of pixels were."""
+def hexed(values, processor):
+    """The bytes that numbers of pixels, (parts, 3, height, width), were."""
+    mean, std = [np.array(numbers, dtype=np.float64).reshape(1, 3, 1, 1) for numbers in (processor.image_mean, processor.image_std)]
     exact = (np.asarray(values, dtype=np.float64) * std + mean) * 255
     whole = np.rint(exact)
     assert np.abs(exact - whole).max() < 1e-3
@@ -61,22 +68,36 @@ def resized():
     return cases
 
 
+def whole(patches, grid, processor):
+    """The image, (1, 3, height, width), whose patches these are: in squares, each as often as there are frames."""
+    (_, rows, columns), patch, merge = grid, processor.patch_size, processor.merge_size
+    shape = (rows // merge, columns // merge, merge, merge, 3, processor.temporal_patch_size, patch, patch)
+    frames = np.asarray(patches).reshape(shape)
+    assert (frames == frames[:, :, :, :, :, :1]).all()
+    return frames[:, :, :, :, :, 0].transpose(4, 0, 2, 5, 1, 3, 6).reshape(1, 3, rows * patch, columns * patch)
+
+
 def case(name, model, processor, sizes, ids, compute, texts=()):
     with tempfile.TemporaryDirectory() as folder:
         model, weights = ruled(model, folder)
         config = written(folder, KEEP)
     images = [picture(*size) for size in sizes]
-    pixels = [np.asarray(processor(images=[image], return_tensors="np")["pixel_values"]) for image in images]
+    found = [processor(images=[image], return_tensors="np") for image in images]
+    pixels = [np.asarray(one["pixel_values"]) for one in found]
+    grids = [one["image_grid_thw"][0] for one in found if "image_grid_thw" in one]
+    given = [torch.tensor(one if grids else one.reshape(-1, *one.shape[-3:])) for one in pixels]
+    if grids:
+        pixels = [whole(one, grid, processor) for one, grid in zip(pixels, grids)]
+        given = (given, torch.tensor(np.array(grids)))
     pixels = [one.reshape(-1, *one.shape[-3:]) for one in pixels]
     with torch.no_grad():
-        features, logits = compute(model, [torch.tensor(one) for one in pixels], torch.tensor([ids]))
+        features, logits = compute(model, given, torch.tensor([ids]))
     settings = json.loads(processor.to_json_string())
-    settings = {k: v for k, v in settings.items() if k in ("size", "resample", "image_mean", "image_std", "rescale_factor",
-                "max_image_size", "do_image_splitting")}
+    settings = {k: v for k, v in settings.items() if k in SETTINGS}
     print(name, [one.shape for one in pixels], tuple(features.shape), tuple(logits.shape))
     return {
         "name": name, "config": config, "processor": settings, "weights": weights, "sizes": [list(size) for size in sizes], "ids": ids,
-        "pixels": [hexed(one) for one in pixels], "first": [rounded(torch.tensor(one.flatten()[:6])) for one in pixels],
+        "pixels": [hexed(one, processor) for one in pixels], "first": [rounded(torch.tensor(one.flatten()[:6])) for one in pixels],
         "features": rounded(features), "logits": rounded(logits), "texts": list(texts),
     }
 
@@ -139,6 +160,87 @@ def idefics3(name, sizes, kinds, splits=True):
     return case(name, network(config), processor, sizes, ids, compute, texts)
 
 
+def qwen(name, kinds, sizes, text=(), vision=(), **processing):
+    kind, network = kinds
+    rope = dict(rope_type="default", rope_theta=10000.0, mrope_section=[2, 1, 1])
+    config = kind(
+        image_token_id=IMAGE, video_token_id=28, vision_start_token_id=BEGIN, vision_end_token_id=END, tie_word_embeddings=False,
+        text_config=dict(
+            vocab_size=VOCAB, hidden_size=16, intermediate_size=24, num_hidden_layers=3, num_attention_heads=2, num_key_value_heads=1,
+            max_position_embeddings=128, pad_token_id=0, rope_parameters=rope, **dict(text),
+        ),
+        vision_config=dict(depth=3, num_heads=2, in_channels=3, patch_size=4, spatial_merge_size=2, temporal_patch_size=2, **dict(vision)),
+    )
+    processor = Qwen2VLImageProcessorPil(patch_size=4, merge_size=2, temporal_patch_size=2, **processing)
+    ids = [2, 5, 9]
+    for size in sizes:
+        grid = processor(images=[picture(*size)], return_tensors="np")["image_grid_thw"][0]
+        ids += [BEGIN] + [IMAGE] * (int(grid.prod()) // 4) + [END, 7]
+    ids += [3, 8, 11, 4, 20, 6]
+
+    def compute(model, given, ids):
+        patches, grids = given
+        values = dict(pixel_values=torch.cat(patches), image_grid_thw=grids)
+        found = model.model.get_image_features(**values)
+        levels = [torch.cat(list(found.pooler_output), 0)] + list(getattr(found, "deepstack_features", None) or [])
+        types = (ids == IMAGE).int()
+        return torch.cat(levels, 1), model(input_ids=ids, mm_token_type_ids=types, **values).logits[0]
+
+    return case(name, network(config), processor, sizes, ids, compute)
+
+
+def qwen2(name, sizes, **more):
+    vision = dict(embed_dim=16, hidden_size=16, mlp_ratio=2)
+    return qwen(name, (Qwen2VLConfig, Qwen2VLForConditionalGeneration), sizes, vision=vision, **more)
+
+
+def qwen2_5(name, sizes, text=(), **more):
+    vision = dict(hidden_size=16, intermediate_size=20, out_hidden_size=16, window_size=16, fullatt_block_indexes=[1])
+    return qwen(name, (Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration), sizes, text=text, vision=vision, **more)
+
+
+def qwen3(name, sizes, deep=(0, 2), **more):
+    vision = dict(hidden_size=16, intermediate_size=20, out_hidden_size=16, num_position_embeddings=16, deepstack_visual_indexes=list(deep))
+    even = dict(image_mean=[0.5] * 3, image_std=[0.5] * 3)
+    return qwen(name, (Qwen3VLConfig, Qwen3VLForConditionalGeneration), sizes, text=dict(head_dim=8), vision=vision, **even, **more)
+
+
+def mistral3(name, sizes, text=(), **more):
+    config = Mistral3Config(
+        image_token_index=IMAGE, spatial_merge_size=2, tie_word_embeddings=False, **more,
+        text_config=dict(
+            model_type="mistral", vocab_size=VOCAB, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2,
+            num_key_value_heads=1, head_dim=8, max_position_embeddings=128, pad_token_id=0, sliding_window=None, **dict(text),
+        ),
+        vision_config=dict(
+            model_type="pixtral", hidden_size=16, intermediate_size=20, num_hidden_layers=2, num_attention_heads=2, image_size=48,
+            patch_size=4, hidden_act="silu",
+        ),
+    )
+    # The processor multiplies the size of a patch with those that are merged.
+    processor = PixtralImageProcessorPil(size={"longest_edge": 48}, patch_size={"height": 8, "width": 8})
+    texts, ids = [], [1, 5]
+    for size in sizes:
+        found = processor(images=[picture(*size)], return_tensors="np")
+        names = types.SimpleNamespace(patch_size=4, spatial_merge_size=2, image_token="<image>", image_break_token="[IMG_BREAK]",
+                                      image_end_token="[IMG_END]")
+        text = PixtralProcessor.replace_image_token(names, found, 0)
+        texts.append(text)
+        known = {"<image>": IMAGE, "[IMG_BREAK]": BEGIN, "[IMG_END]": END}
+        ids += [known[part] for part in re.findall(r"<image>|\[IMG_\w+\]", text)] + [9]
+    ids += [3, 8]
+
+    def compute(model, pixels, ids):
+        sizes = torch.tensor([one.shape[-2:] for one in pixels])
+        most = sizes.max(0).values
+        padded = [torch.nn.functional.pad(one, (0, most[1] - one.shape[-1], 0, most[0] - one.shape[-2])) for one in pixels]
+        values = dict(pixel_values=torch.cat(padded), image_sizes=sizes)
+        features = torch.cat(list(model.model.get_image_features(**values).pooler_output), 0)
+        return features, model(input_ids=ids, **values).logits[0]
+
+    return case(name, Mistral3ForConditionalGeneration(config), processor, sizes, ids, compute, texts)
+
+
 SMOL = (SmolVLMConfig, SmolVLMForConditionalGeneration, SmolVLMImageProcessorPil)
 IDEFICS = (Idefics3Config, Idefics3ForConditionalGeneration, Idefics3ImageProcessorPil)
 cases = [
@@ -147,6 +249,14 @@ cases = [
     idefics3("smolvlm", [(20, 13)], SMOL),
     idefics3("smolvlm-tall", [(3, 40), (8, 8)], SMOL),
     idefics3("idefics3-whole", [(13, 20)], IDEFICS, splits=False),
+    # Tokens of 8 x 8 pixels: 5 x 3 and 3 x 4 of them, then too small and too large an image.
+    qwen2_5("qwen2_5_vl", [(41, 23), (20, 35)], min_pixels=64, max_pixels=1024),
+    qwen2_5("qwen2_5_vl-one", [(9, 5)], min_pixels=256, max_pixels=1024),
+    qwen2("qwen2_vl", [(100, 13), (16, 16)], min_pixels=64, max_pixels=1024),
+    qwen3("qwen3_vl", [(41, 23), (20, 35)], min_pixels=64, max_pixels=1024),
+    qwen3("qwen3_vl-one", [(30, 30)], deep=[1], min_pixels=64, max_pixels=512),
+    mistral3("mistral3", [(61, 25), (11, 20)]),
+    mistral3("mistral3-biases", [(7, 9)], multimodal_projector_bias=True),
 ]
 with open(f"{HERE}/pictures.json", "w") as file:
     lines = [json.dumps(one, separators=(",", ":")) for one in cases]

@@ -229,8 +229,12 @@ fn joined(fields: &Fields, parts: Vec<Map<String, Value>>) -> Result<String, Api
         match (kind, part.get("text").and_then(Value::as_str)) {
             ("text" | "input_text" | "output_text", Some(text)) => all.push_str(text),
             (kind, _) => {
+                let why = match kind.contains("video") {
+                    true => ": videos are not supported",
+                    false => "",
+                };
                 let kind = short(kind);
-                let problem = format!("unsupported content part of type {kind:?}; expected text, or of a user image_url");
+                let problem = format!("unsupported content part of type {kind:?}{why}; expected text, or of a user image_url");
                 return Err(fields.wrong("content", problem));
             }
         }

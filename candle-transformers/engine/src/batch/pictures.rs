@@ -3,7 +3,7 @@
 use super::scheduler::Scheduler;
 use crate::error::Doing;
 use crate::Result;
-use candle_transformers::pictures::Sees;
+use candle_transformers::pictures::{Run, Sees};
 
 impl Scheduler<'_> {
     /// Whether the text of a slot has images that are not read yet.
@@ -35,8 +35,12 @@ impl Scheduler<'_> {
             Sees::Before => count.min(run.range.len()),
         };
         let piece = tokens[seen..seen + count].to_vec();
-        let vectors = piece.iter().filter(|id| **id == spec.token()).count();
-        let vectors = match text.pictures.take(vectors, backend) {
+        let run = Run {
+            range: seen..seen + count,
+            vectors: piece.iter().filter(|id| **id == spec.token()).count(),
+            ..run
+        };
+        let vectors = match text.pictures.take(run.vectors, backend) {
             Ok(vectors) => vectors,
             Err(error) => {
                 self.done(at, Err(error));
@@ -46,9 +50,10 @@ impl Scheduler<'_> {
         let before = !text.pictures.has_begun();
         let decoder = backend.decoder();
         let state = &mut self.state;
+        let (tokens, positions) = (text.writer.tokens(), text.pictures.positions(0));
         let read = spec
-            .embeds(decoder, &piece, &vectors)
-            .and_then(|embeds| decoder.forward_slot_seen(&embeds, run.sees, at, state));
+            .input(decoder, tokens, &run, &vectors, positions)
+            .and_then(|input| decoder.forward_slot_seen(&input, at, state));
         read.doing("reading a prompt")?;
         slot.held.extend(piece);
         if count == self.piece && before {

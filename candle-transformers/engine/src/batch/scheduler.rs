@@ -188,11 +188,11 @@ impl<'a> Scheduler<'a> {
                 }
             };
             let held = job.tokens[..kept].to_vec();
+            // What is kept of another text has no images.
+            let pictures = PictureRows::new(self.backend, &job.request.pictures, &job.tokens, 0);
             let speculation = Speculation::of(self.backend, &job.request);
             let writer = self.writer(job.tokens, &job.request);
             let writer = writer.map(|writer| writer.with_mask(job.mask));
-            // What is kept of another text has no images.
-            let pictures = PictureRows::new(self.backend, &job.request.pictures, 0);
             let begun = writer.and_then(|writer| Ok((speculation?, writer, pictures?)));
             match begun {
                 Ok((speculation, writer, pictures)) => {

@@ -136,7 +136,7 @@ pub(super) fn describe(file: &Path, content: GgufContent) -> Result<ModelFiles> 
     }
     Ok(ModelFiles {
         pictures: PictureSupport::none(
-            "a GGUF file has no image encoder; use the model's Hugging Face folder",
+            "a GGUF file has no image encoder, and mmproj files are not supported; use the model's Hugging Face folder",
         ),
         name: file.display().to_string(),
         tokenizer,

@@ -76,7 +76,7 @@ impl PictureSupport {
         })
     }
 
-    /// The vectors of an image, `(tokens, hidden_size)` on `device` in `dtype`.
+    /// The vectors of an image, `(tokens, vector_size)` on `device` in `dtype`.
     pub(crate) fn vectors(
         &self,
         model: &str,

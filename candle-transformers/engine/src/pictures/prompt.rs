@@ -1,6 +1,7 @@
 //! Images in the text of a prompt.
 
 use super::{Picture, PictureSupport, MAX_PICTURES};
+use crate::error::brief;
 use crate::model::{ModelFiles, TextTokenizer};
 use crate::{CandleBackend, Error, Result};
 use candle_transformers::pictures::Written;
@@ -118,9 +119,14 @@ fn written(
         })
     };
     let place = text(spec.placeholder())?;
+    for picture in pictures {
+        let checked = spec.check(picture.width(), picture.height());
+        checked.map_err(|err| Error::Pictures(brief(&err)))?;
+    }
     let mut parts: Vec<&str> = prompt.split(&place).collect();
     let places = parts.len() - 1;
-    if places == 0 && from == From::Text {
+    let alone = places == 0 && from == From::Text;
+    if alone {
         parts = vec![""; pictures.len()];
         parts.push(prompt);
     } else if places != pictures.len() {
@@ -135,7 +141,12 @@ fn written(
     }
     let mut all = parts[0].to_string();
     for (picture, after) in pictures.iter().zip(&parts[1..]) {
-        for part in spec.written(picture.width(), picture.height()) {
+        let (width, height) = (picture.width(), picture.height());
+        let parts = match alone {
+            true => spec.written_alone(width, height),
+            false => spec.written(width, height),
+        };
+        for part in parts {
             match part {
                 Written::Text(part) => all.push_str(&part),
                 Written::Token(id, count) => all.push_str(&text(id)?.repeat(count)),

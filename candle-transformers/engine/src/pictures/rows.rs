@@ -5,6 +5,7 @@ use crate::engine::CandleBackend;
 use crate::error::Doing;
 use crate::Result;
 use candle_core::Tensor;
+use candle_transformers::blocks::Position;
 use std::sync::Arc;
 
 /// The images of a prompt, and which of their vectors come next. An image is encoded when its first vector is taken.
@@ -13,18 +14,31 @@ pub(crate) struct PictureRows {
     pictures: Vec<Arc<Picture>>,
     /// The next that is not encoded yet.
     next: usize,
-    /// The rest of the last one, `(vectors, hidden_size)`.
+    /// The rest of the last one, `(vectors, vector_size)`.
     rest: Option<Tensor>,
+    /// Of the prompt's tokens, where the model has positions on three axes.
+    positions: Option<Vec<Position>>,
 }
 
 impl PictureRows {
-    /// Those of these images, of which the model has seen the first `seen` vectors: whole images.
+    /// Those of these images in the prompt `tokens`, of which the model has seen the first `seen` vectors: whole images.
     pub(crate) fn new(
         backend: &CandleBackend,
         pictures: &[Arc<Picture>],
+        tokens: &[u32],
         mut seen: usize,
     ) -> Result<Self> {
         let mut next = 0;
+        let positions = match pictures {
+            [] => None,
+            pictures => {
+                let sizes = pictures.iter().map(|it| [it.width(), it.height()]);
+                let positions = backend
+                    .picture_spec()?
+                    .positions(tokens, &sizes.collect::<Vec<_>>());
+                positions.doing("reading a prompt with images")?
+            }
+        };
         if seen > 0 {
             let spec = backend.picture_spec()?;
             while let Some(picture) = pictures.get(next).filter(|_| seen > 0) {
@@ -36,7 +50,13 @@ impl PictureRows {
             pictures: pictures.to_vec(),
             next,
             rest: None,
+            positions,
         })
+    }
+
+    /// The positions of the prompt's tokens from this one on, where they are not the tokens' indices.
+    pub(crate) fn positions(&self, from: usize) -> Option<&[Position]> {
+        self.positions.as_ref()?.get(from..)
     }
 
     /// All images.
@@ -55,11 +75,11 @@ impl PictureRows {
         self.next > 0
     }
 
-    /// The next `count` vectors, `(count, hidden_size)`, or all that are left.
+    /// The next `count` vectors, `(count, vector_size)`, or all that are left.
     pub(crate) fn take(&mut self, count: usize, backend: &CandleBackend) -> Result<Tensor> {
         let doing = "reading an image";
-        let hidden = backend.hidden();
-        let none = Tensor::zeros((0, hidden), backend.dtype(), backend.device());
+        let size = backend.vector_size()?;
+        let none = Tensor::zeros((0, size), backend.dtype(), backend.device());
         let (mut parts, mut left) = (Vec::new(), count);
         while left > 0 {
             let rest = match self.rest.take() {

@@ -19,15 +19,16 @@ impl CandleBackend {
         self.pictures.spec(&self.name)
     }
 
-    /// The vectors of an image, `(tokens, hidden_size)`.
+    /// The vectors of an image, `(tokens, vector_size)`.
     pub(crate) fn picture_vectors(&self, picture: &Picture) -> Result<Tensor> {
         self.pictures
             .vectors(&self.name, picture, self.device(), self.dtype())
     }
 
-    /// The size of a token's vector.
-    pub(crate) fn hidden(&self) -> usize {
-        self.model.decoder().spec().hidden
+    /// The size of the vectors of images.
+    pub(crate) fn vector_size(&self) -> Result<usize> {
+        let hidden = self.model.decoder().spec().hidden;
+        Ok(self.picture_spec()?.vector_size(hidden))
     }
 }
 
@@ -71,7 +72,7 @@ impl Session<'_> {
         let token = backend.picture_spec()?.token();
         let seen = tokens[..self.position].iter();
         let seen = seen.filter(|id| **id == token).count();
-        self.pictures = PictureRows::new(backend, pictures, seen)?;
+        self.pictures = PictureRows::new(backend, pictures, tokens, seen)?;
         Ok(())
     }
 
@@ -91,9 +92,9 @@ impl Session<'_> {
                 self.position + run.range.start,
                 run.range.end == tokens.len(),
             );
-            let embeds = spec.embeds(model.decoder(), &tokens[run.range], &vectors);
-            let embeds = embeds.doing(doing)?;
-            let hidden = model.forward_seen(&embeds, run.sees, first, state);
+            let positions = self.pictures.positions(self.position);
+            let input = spec.input(model.decoder(), tokens, &run, &vectors, positions);
+            let hidden = model.forward_seen(&input.doing(doing)?, first, state);
             let hidden = hidden.doing(doing)?;
             if last {
                 let last = hidden.last_logits().and_then(|it| it.flatten_all());

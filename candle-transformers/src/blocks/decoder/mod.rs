@@ -9,13 +9,14 @@ mod recorded_slots;
 mod seen;
 mod share;
 mod shells;
+mod shifts;
 mod spec;
 
 pub use causal_lm::CausalLm;
 pub use growth::QueryGrowth;
 pub use layer::{Layer, LayerState, Mixer};
 pub use offload::{DecoderPart, Offload, Placement};
-pub use seen::Sees;
+pub use seen::{Sees, Vectors};
 pub use shells::{DecoderConfig, GgufFamily, GgufLm, HiddenLm, Lm, NextLm};
 pub(crate) use spec::check_layers;
 pub use spec::{layers, DecoderSpec, Head, LayerSpec, MixerSpec, Wiring};
@@ -29,9 +30,10 @@ use candle_nn::{Init, VarBuilder};
 use self::offload::MovedStep;
 use self::recorded::RecordedSteps;
 use self::recorded_slots::RecordedSlots;
-use self::seen::SlotInput;
+use self::seen::{How, SlotInput};
+use self::shifts::Shifts;
 use super::weights::{at_once, TokenEmbedding, WeightSource, Weights};
-use super::{Norm, Part, Projection, Residual, Rotary, RotaryPairs, RotaryTables, Rows};
+use super::{Norm, Part, Position, Projection, Residual, Rotary, RotaryPairs, RotaryTables, Rows};
 
 /// What the layers are told of one call.
 #[derive(Debug)]
@@ -68,6 +70,8 @@ pub struct DecoderState {
     rotaries: Vec<RotaryTables>,
     /// Tokens of each sequence of a batch, if they differ.
     lens: Vec<usize>,
+    /// Of the sequence, or of each slot, where positions are not the indices of tokens.
+    shifts: Vec<Shifts>,
     /// Steps that the device has recorded.
     recorded: RecordedSteps,
     /// The same of steps in slots.
@@ -90,6 +94,7 @@ impl DecoderState {
             layers: spec.layers.iter().map(state).collect(),
             rotaries,
             lens: Vec::new(),
+            shifts: vec![Shifts::default()],
             recorded: RecordedSteps::default(),
             slots: RecordedSlots::default(),
             inputs: Vec::new(),
@@ -132,7 +137,11 @@ impl DecoderState {
     /// # Errors
     /// If a cache has no buffer for what it holds.
     pub fn truncate(&mut self, len: usize) -> Result<bool> {
-        LayerState::truncate(&mut self.layers, len)
+        let done = LayerState::truncate(&mut self.layers, len)?;
+        if done {
+            self.shifts.iter_mut().for_each(|shifts| shifts.cut(len));
+        }
+        Ok(done)
     }
 
     /// Keeps the first `len` positions of a slot, so that a sequence can go on from there; with 0 another one begins.
@@ -141,7 +150,10 @@ impl DecoderState {
     /// If the slot does not exist, or has fewer positions.
     pub fn cut_slot(&mut self, slot: usize, len: usize) -> Result<()> {
         match self.lens.get_mut(slot) {
-            Some(held) if len <= *held => *held = len,
+            Some(held) if len <= *held => {
+                *held = len;
+                self.cut_shifts(slot, len);
+            }
             found => bail!("cannot truncate slot {slot} to {len} positions; it has {found:?}"),
         }
         Ok(())
@@ -163,13 +175,44 @@ impl DecoderState {
             layer.copy_sequence(from, to, len)?;
         }
         self.lens[to] = len;
+        if let (Some(mut shifts), Some(slot)) =
+            (self.shifts.get(from).cloned(), self.shifts.get_mut(to))
+        {
+            shifts.cut(len);
+            *slot = shifts;
+        }
         Ok(())
+    }
+
+    /// The position of a sequence's next token, which has the index `token`.
+    fn position(&self, sequence: usize, token: usize) -> usize {
+        let shifts = self.shifts.get(sequence);
+        shifts.map_or(token, |shifts| shifts.position(token))
+    }
+
+    fn cut_shifts(&mut self, sequence: usize, len: usize) {
+        if let Some(shifts) = self.shifts.get_mut(sequence) {
+            shifts.cut(len);
+        }
+    }
+
+    fn add_positions(&mut self, sequence: usize, first: usize, positions: &[Position]) {
+        if let Some(shifts) = self.shifts.get_mut(sequence) {
+            shifts.add(first, positions);
+        }
+    }
+
+    /// Whether positions are not the indices of tokens.
+    #[cfg(feature = "cuda")]
+    fn is_shifted(&self) -> bool {
+        self.shifts.iter().any(|shifts| !shifts.is_empty())
     }
 
     /// Forgets the sequence, so that another can start at position 0; cheaper than a new state, since the rotary tables stay.
     pub fn reset(&mut self) {
         self.layers.iter_mut().for_each(LayerState::reset);
         self.lens.clear();
+        self.shifts = vec![Shifts::default()];
         self.inputs.clear();
         self.recorded = RecordedSteps::default();
         self.slots = RecordedSlots::default();
@@ -444,6 +487,7 @@ impl Decoder {
         }
         let mut state = self.new_state();
         state.lens = vec![0; count];
+        state.shifts = vec![Shifts::default(); count];
         Ok(state)
     }
 
@@ -501,19 +545,23 @@ impl Decoder {
         state: &mut DecoderState,
         mask: Option<&Tensor>,
     ) -> Result<Hidden<'_>> {
-        self.run_embeds(embeds, offset, state, mask, false)
+        let how = How {
+            mask,
+            ..How::default()
+        };
+        self.run_embeds(embeds, offset, state, how)
     }
 
-    /// As [`forward_embeds`](Self::forward_embeds), with a mask that leaves layers their `windows`, or replaces them too.
+    /// As [`forward_embeds`](Self::forward_embeds), in all its forms.
     fn run_embeds(
         &self,
         embeds: &Tensor,
         offset: usize,
         state: &mut DecoderState,
-        mask: Option<&Tensor>,
-        windows: bool,
+        how: How<'_>,
     ) -> Result<Hidden<'_>> {
-        let (_, t, _) = embeds.dims3()?;
+        let How { mask, windows, .. } = how;
+        let (b, t, _) = embeds.dims3()?;
         self.check_call(t, offset, state)?;
         if self.layers.iter().any(Layer::is_share) && mask.is_some_and(by_head) {
             bail!(
@@ -560,15 +608,26 @@ impl Decoder {
             }
         }
         let len = xs.dim(1)?;
-        let rows = |tables: &RotaryTables| tables.rows(start, len);
+        // A caller may have gone back.
+        state.cut_shifts(0, offset);
+        let rotations = match how.positions {
+            Some(positions) => self.rows_on_axes(positions, [b, t], state)?,
+            None => {
+                let first = state.position(0, start);
+                rotations(state, |tables| tables.rows(first, len))?
+            }
+        };
         let step = Step {
-            rotations: rotations(state, rows)?,
+            rotations,
             mask,
             windows,
             rows: None,
             growth: self.growth(&[start], len)?,
         };
-        let hidden = self.run(xs, &step, state)?;
+        let hidden = self.run(xs, &step, how.deep, state)?;
+        if let (Some(positions), true) = (how.positions, state.use_cache) {
+            state.add_positions(0, offset, positions);
+        }
         match start == offset {
             true => Ok(hidden),
             false => hidden.of_last(t),
@@ -607,7 +666,7 @@ impl Decoder {
             rows: None,
             growth: self.growth(&[0], t)?,
         };
-        self.run(xs, &step, &mut state)
+        self.run(xs, &step, &[], &mut state)
     }
 
     /// Runs the layers on a batch of sequences that need not be of one length: row `i` of the token ids, `(b, t)`, has `counts[i]` tokens,
@@ -689,14 +748,25 @@ impl Decoder {
             longest,
             part: Some(Part { first, of }),
         };
+        let rotations = match input.positions() {
+            Some(positions) => self.rows_on_axes(positions, [b, t], state)?,
+            None => {
+                let first = (first..).zip(&starts);
+                let first: Vec<usize> = first.map(|(i, len)| state.position(i, *len)).collect();
+                rotations(state, |tables| tables.rows_from(&first, t))?
+            }
+        };
         let step = Step {
-            rotations: rotations(state, |tables| tables.rows_from(&starts, t))?,
+            rotations,
             mask,
             windows: mask.is_some(),
             rows: Some(&rows),
             growth: self.growth(&starts, t)?,
         };
-        let hidden = self.run(xs, &step, state)?;
+        let hidden = self.run(xs, &step, input.deep(), state)?;
+        if let (Some(positions), Some(start)) = (input.positions(), starts.first()) {
+            state.add_positions(first, *start, positions);
+        }
         for (len, count) in state.lens[first..].iter_mut().zip(counts) {
             *len += count;
         }
@@ -755,28 +825,50 @@ impl Decoder {
         growth.factors(&starts, t, end, dtype)
     }
 
-    fn run(&self, xs: Tensor, step: &Step, state: &mut DecoderState) -> Result<Hidden<'_>> {
+    /// Runs all layers. `deep` is added to the stream after each of the first ones.
+    fn run(
+        &self,
+        xs: Tensor,
+        step: &Step,
+        deep: &[Tensor],
+        state: &mut DecoderState,
+    ) -> Result<Hidden<'_>> {
+        if deep.len() > self.layers.len() {
+            bail!(
+                "{}: vectors for {} layers, but the model has {}",
+                self.spec.family,
+                deep.len(),
+                self.layers.len()
+            )
+        }
         let use_cache = state.use_cache;
-        let forward = |layers: &[Layer], states: &mut [LayerState], xs, step: &Step| {
-            let mut xs = Residual::new(xs);
-            for (layer, state) in layers.iter().zip(states) {
-                xs = layer.forward(xs, step, use_cache.then_some(state))?;
-            }
-            Ok::<_, candle_core::Error>(xs)
-        };
+        let forward =
+            |layers: &[Layer], states: &mut [LayerState], deep: &[Tensor], xs, step: &Step| {
+                let mut deep = deep.iter();
+                let mut xs = Residual::new(xs);
+                for (layer, state) in layers.iter().zip(states) {
+                    xs = layer.forward(xs, step, use_cache.then_some(state))?;
+                    if let Some(deep) = deep.next() {
+                        xs = xs.plus_moved(deep)?;
+                    }
+                }
+                Ok::<_, candle_core::Error>(xs)
+            };
         let elsewhere = self.offload.as_ref().map_or(0, |offload| offload.layers);
         let xs = match elsewhere {
-            0 => forward(&self.layers, &mut state.layers, xs, step)?,
+            0 => forward(&self.layers, &mut state.layers, deep, xs, step)?,
             count => {
                 let (first, rest) = self.layers.split_at(count);
                 let (first_states, states) = state.layers.split_at_mut(count);
-                let xs = forward(first, first_states, xs, step)?.normed(None)?.1;
+                let (first_deep, deep) = deep.split_at(count.min(deep.len()));
+                let xs = forward(first, first_states, first_deep, xs, step)?;
+                let xs = xs.normed(None)?.1;
                 let here = Placement {
                     device: self.device.clone(),
                     dtype: self.dtype,
                 };
                 let step = MovedStep::new(step, &here)?;
-                forward(rest, states, here.moved(&xs)?, &step.step())?
+                forward(rest, states, deep, here.moved(&xs)?, &step.step())?
             }
         };
         Ok(Hidden { decoder: self, xs })

@@ -172,6 +172,8 @@ pub(super) mod on_cuda {
         /// Whether the device can record this model's steps: those of one sequence, without anything that needs the host.
         pub(super) fn records(&self, ids: &Tensor, state: &DecoderState) -> bool {
             self.is_recordable()
+                // Steps count positions from the number of tokens.
+                && !state.is_shifted()
                 && ids.dims() == [1, 1]
                 && ids.dtype() == DType::U32
                 && state.use_cache
@@ -301,7 +303,8 @@ pub(super) mod on_cuda {
                     None => None,
                 },
             };
-            let logits = self.run(xs, &step, state)?.last_logits()?.squeeze(1)?;
+            let hidden = self.run(xs, &step, &[], state)?;
+            let logits = hidden.last_logits()?.squeeze(1)?;
             starts.slice_set(&starts.affine(1., 1.)?, 0, 0)?;
             match &recorded.drawn {
                 None => ids.slice_set(&logits.argmax_keepdim(D::Minus1)?, 0, 0),

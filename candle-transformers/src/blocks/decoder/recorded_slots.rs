@@ -118,6 +118,8 @@ mod on_cuda {
             let recordable = self.is_recordable()
                 && !self.layers.iter().any(Layer::is_share)
                 && self.spec.query_growth.is_none()
+                // Steps count positions from the number of tokens.
+                && !state.is_shifted()
                 && ids.dtype() == DType::U32
                 && tokens <= MOST_TOKENS;
             let slots = first..first.saturating_add(rows);

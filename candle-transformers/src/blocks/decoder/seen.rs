@@ -2,7 +2,8 @@
 
 use candle_core::{bail, Result, Tensor};
 
-use super::{Decoder, DecoderState, Hidden};
+use super::super::Position;
+use super::{Decoder, DecoderState, Hidden, RotaryRows};
 
 /// The positions of one call that see each other; they always see all before the call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,20 +14,44 @@ pub enum Sees {
     All,
 }
 
+/// The input of one call: vectors instead of token ids.
+#[derive(Clone, Debug)]
+pub struct Vectors {
+    /// `(b, t, hidden_size)`.
+    pub embeds: Tensor,
+    /// How they see each other.
+    pub sees: Sees,
+    /// The position of each on three axes; without, they follow the last position of the sequence. For one sequence alone.
+    pub positions: Option<Vec<Position>>,
+    /// Added to the stream after each of the first layers: `(b, t, hidden_size)` each (DeepStack).
+    pub deep: Vec<Tensor>,
+}
+
+/// How [`Decoder::run_embeds`] runs.
+#[derive(Clone, Copy, Default)]
+pub(super) struct How<'a> {
+    /// Replaces causal visibility.
+    pub(super) mask: Option<&'a Tensor>,
+    /// With a mask: whether windows still count.
+    pub(super) windows: bool,
+    pub(super) positions: Option<&'a [Position]>,
+    pub(super) deep: &'a [Tensor],
+}
+
 /// The input of slots.
 pub(super) enum SlotInput<'a> {
     /// Token ids, `(b, t)`.
     Ids(&'a Tensor),
-    /// Vectors of one slot, `(1, t, hidden_size)`.
-    Embeds(&'a Tensor, Sees),
+    /// Those of one slot.
+    Vectors(&'a Vectors),
 }
 
 impl SlotInput<'_> {
     pub(super) fn rows(&self) -> Result<(usize, usize)> {
         match self {
             Self::Ids(ids) => ids.dims2(),
-            Self::Embeds(embeds, _) => {
-                let (b, t, _) = embeds.dims3()?;
+            Self::Vectors(vectors) => {
+                let (b, t, _) = vectors.embeds.dims3()?;
                 Ok((b, t))
             }
         }
@@ -36,11 +61,25 @@ impl SlotInput<'_> {
     pub(super) fn embeds(&self, decoder: &Decoder) -> Result<(Tensor, Option<Tensor>)> {
         match self {
             Self::Ids(ids) => Ok((decoder.embed(ids)?, None)),
-            Self::Embeds(embeds, sees) => {
-                let embeds = decoder.at_input(embeds)?;
-                let mask = sees.mask(&embeds)?;
+            Self::Vectors(vectors) => {
+                let embeds = decoder.at_input(&vectors.embeds)?;
+                let mask = vectors.sees.mask(&embeds)?;
                 Ok((embeds, mask))
             }
+        }
+    }
+
+    pub(super) fn positions(&self) -> Option<&[Position]> {
+        match self {
+            Self::Ids(_) => None,
+            Self::Vectors(vectors) => vectors.positions.as_deref(),
+        }
+    }
+
+    pub(super) fn deep(&self) -> &[Tensor] {
+        match self {
+            Self::Ids(_) => &[],
+            Self::Vectors(vectors) => &vectors.deep,
         }
     }
 }
@@ -62,35 +101,40 @@ impl Decoder {
         embeds.to_device(device)?.to_dtype(dtype)
     }
 
-    /// As [`forward_embeds`](Self::forward_embeds) without a mask, where the positions `offset .. offset + t` see of each other what
-    /// `sees` says.
+    /// As [`forward_embeds`](Self::forward_embeds) without a mask, where the tokens `offset .. offset + t` see of each other what the vectors
+    /// say. Text that follows positions on three axes goes on after the largest of them.
     ///
     /// # Errors
-    /// As [`forward_embeds`](Self::forward_embeds).
+    /// As [`forward_embeds`](Self::forward_embeds); positions of a model that has none on three axes, another number than there are tokens,
+    /// or beyond those of the model.
     pub fn forward_seen(
         &self,
-        embeds: &Tensor,
-        sees: Sees,
+        vectors: &Vectors,
         offset: usize,
         state: &mut DecoderState,
     ) -> Result<Hidden<'_>> {
-        let embeds = self.at_input(embeds)?;
-        let mask = sees.mask(&embeds)?;
-        self.run_embeds(&embeds, offset, state, mask.as_ref(), true)
+        let embeds = self.at_input(&vectors.embeds)?;
+        let mask = vectors.sees.mask(&embeds)?;
+        let how = How {
+            mask: mask.as_ref(),
+            windows: true,
+            positions: vectors.positions.as_deref(),
+            deep: &vectors.deep,
+        };
+        self.run_embeds(&embeds, offset, state, how)
     }
 
-    /// As [`forward_slots`](Self::forward_slots), of vectors of one slot, `(1, t, hidden_size)`, which see of each other what `sees` says.
+    /// As [`forward_slots`](Self::forward_slots), of vectors of one slot, `(1, t, hidden_size)`, which see of each other what they say.
     ///
     /// # Errors
-    /// As [`forward_slots`](Self::forward_slots); vectors of several sequences.
+    /// As [`forward_slots`](Self::forward_slots) and [`forward_seen`](Self::forward_seen); vectors of several sequences.
     pub fn forward_slot_seen(
         &self,
-        embeds: &Tensor,
-        sees: Sees,
+        vectors: &Vectors,
         slot: usize,
         state: &mut DecoderState,
     ) -> Result<Hidden<'_>> {
-        let (b, t, _) = embeds.dims3()?;
+        let (b, t, _) = vectors.embeds.dims3()?;
         // Of several, keys behind the end of a shorter one would be seen.
         if b != 1 {
             bail!(
@@ -98,6 +142,42 @@ impl Decoder {
                 self.spec.family
             )
         }
-        self.run_slots(SlotInput::Embeds(embeds, sees), &[t], slot, state)
+        self.run_slots(SlotInput::Vectors(vectors), &[t], slot, state)
+    }
+
+    /// The rotary rows of positions on three axes, `(1, t, frequencies)`, of a call with `b` sequences of `t` tokens.
+    pub(super) fn rows_on_axes(
+        &self,
+        positions: &[Position],
+        [b, t]: [usize; 2],
+        state: &DecoderState,
+    ) -> Result<Vec<RotaryRows>> {
+        let (family, limit) = (self.spec.family, self.spec.positions);
+        if b != 1 || positions.len() != t {
+            bail!(
+                "{family}: {} positions for {b} sequences of {t} tokens; expected one for each token of one sequence",
+                positions.len()
+            )
+        }
+        let beyond = positions.iter().flatten().find(|at| **at as usize >= limit);
+        if let Some(at) = beyond {
+            bail!("{family}: position {at}; the model has {limit}")
+        }
+        let (device, dtype) = self.input_place();
+        let rows = |tables: &super::RotaryTables| {
+            let rotary = tables.rotary();
+            let (Some(axes), false) = (&rotary.axes, rotary.by_length()) else {
+                bail!("{family}: positions on three axes are not supported by this model")
+            };
+            let (mut cos, mut sin) =
+                axes.angles(positions, 1, &rotary.frequencies, dtype, device)?;
+            if rotary.factor != 1. {
+                let factor = f64::from(rotary.factor);
+                (cos, sin) = ((cos * factor)?, (sin * factor)?);
+            }
+            let pairs = rotary.pairs;
+            Ok(RotaryRows { cos, sin, pairs })
+        };
+        state.rotaries.iter().map(rows).collect()
     }
 }

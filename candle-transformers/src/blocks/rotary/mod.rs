@@ -1,8 +1,11 @@
 //! Rotary position embeddings, RoPE: [arXiv 2104.09864](https://arxiv.org/abs/2104.09864).
 
+mod axes;
 mod scaling;
 mod tables;
 
+pub(crate) use axes::cos_sin;
+pub use axes::{Axes, Position};
 pub use scaling::RopeScaling;
 pub use tables::RotaryTables;
 
@@ -48,6 +51,8 @@ pub struct Rotary {
     pub long: Option<(usize, Vec<f32>)>,
     /// Angles that shrink as a sequence grows past the model's context.
     pub dynamic: Option<Dynamic>,
+    /// The axis of each pair, where tokens can have positions on three.
+    pub axes: Option<Axes>,
 }
 
 /// Angles by the length of the sequence: the base grows with what is past `positions`. Transformers' `dynamic`.
@@ -70,6 +75,7 @@ impl Rotary {
             factor: 1.,
             long: None,
             dynamic: None,
+            axes: None,
         }
     }
 

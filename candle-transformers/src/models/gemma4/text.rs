@@ -440,5 +440,6 @@ fn proportional(cfg: &Gemma4TextConfig) -> Rotary {
         factor: 1.,
         long: None,
         dynamic: None,
+        axes: None,
     }
 }

@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use super::FAMILY;
 use crate::blocks::vision::VitSpec;
-use crate::blocks::{DecoderSpec, Head, Names, NormSpec, QkNorm};
+use crate::blocks::{Axes, DecoderSpec, Head, Names, NormSpec, QkNorm};
 use crate::models::shared::LlamaLike;
 
 const NAMES: Names = Names {
@@ -92,8 +92,14 @@ impl VisionConfig {
         self.num_position_embeddings.isqrt()
     }
 
+    /// How many of the decoder's first layers get features: a layer that is named twice counts once.
+    pub(crate) fn levels(&self) -> usize {
+        let named = (0..self.depth).filter(|i| self.deepstack_visual_indexes.contains(i));
+        named.count()
+    }
+
     /// Checks what the encoder takes for granted.
-    pub(super) fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self) -> Result<()> {
         let head_dim = self.spec().head_dim(FAMILY)?;
         if !head_dim.is_multiple_of(4) {
             bail!(
@@ -189,9 +195,11 @@ impl TextConfig {
         Ok(spec)
     }
 
-    /// How many pairs of a head turn with the row, and as many with the column: 20 of 64 in all models.
-    pub(super) fn pairs_of_a_side(&self) -> usize {
-        self.head_dim / 2 * 20 / 64
+    /// The axes of a head's pairs: 20 of 64 rotate with the row, 20 with the column.
+    pub(super) fn axes(&self) -> Result<Axes> {
+        let pairs = self.head_dim / 2;
+        let side = pairs * 20 / 64;
+        Axes::interleaved(FAMILY, &[pairs - 2 * side, side, side], pairs)
     }
 }
 

@@ -42,9 +42,11 @@ use candle_core::{bail, Result, Tensor};
 use candle_nn::VarBuilder;
 
 pub use config::Config;
+pub(crate) use config::VisionConfig;
+pub(crate) use vision::VisionModel;
 
 use self::text::{Deep, Places, TextModel};
-use self::vision::{Features, VisionModel};
+use self::vision::Features;
 use crate::blocks::{LayerState, Rows};
 use crate::models::grids::PatchGrid;
 use crate::models::three_axes::{positions, spliced, Frames, Position, Span};

@@ -44,7 +44,7 @@ impl TextModel {
     /// Loads `model.language_model.*`, and `lm_head` unless it is tied.
     pub fn new(cfg: &TextConfig, mut vb: VarBuilder) -> Result<Self> {
         let spec = cfg.spec(vb.contains_tensor("lm_head.bias"))?;
-        let axes = Axes::interleaved(cfg.pairs_of_a_side(), cfg.head_dim / 2);
+        let axes = cfg.axes()?;
         let (dtype, device) = (vb.dtype(), vb.device().clone());
         at_once(Self::load(&spec, &axes, &mut Weights::check(&mut vb)))?;
         let mut weights = Weights::new(&mut vb, dtype, &device);

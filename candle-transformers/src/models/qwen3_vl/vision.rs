@@ -73,7 +73,7 @@ impl Module for Merger {
 
 /// The encoder of pictures and videos.
 #[derive(Debug, Clone)]
-pub(super) struct VisionModel {
+pub(crate) struct VisionModel {
     patches: Linear,
     positions: LinearGrid,
     layers: Vec<EncoderLayer>,
@@ -85,7 +85,7 @@ pub(super) struct VisionModel {
 
 /// What the encoder gives: a vector for each token, (tokens, out_hidden_size).
 #[derive(Debug, Clone)]
-pub(super) struct Features {
+pub(crate) struct Features {
     /// In place of the embeddings.
     pub tokens: Tensor,
     /// For the stream behind the first layers, one after another.
