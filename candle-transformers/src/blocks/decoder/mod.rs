@@ -4,6 +4,7 @@ mod causal_lm;
 mod growth;
 mod layer;
 mod offload;
+mod pages;
 mod recorded;
 mod seen;
 mod share;
@@ -26,6 +27,7 @@ use candle_core::{bail, DType, Device, Module, Result, Tensor};
 use candle_nn::{Init, VarBuilder};
 
 use self::offload::MovedStep;
+use self::pages::SlotPages;
 use self::recorded::RecordedSteps;
 use self::seen::SlotInput;
 use super::weights::{at_once, TokenEmbedding, WeightSource, Weights};
@@ -66,6 +68,8 @@ pub struct DecoderState {
     rotaries: Vec<RotaryTables>,
     /// Tokens of each sequence of a batch, if they differ.
     lens: Vec<usize>,
+    /// The pages of each slot, if slots have pages.
+    pages: Option<SlotPages>,
     /// Steps that the device has recorded.
     recorded: RecordedSteps,
     /// What went into the layers so far, where angles depend on the length of the sequence: it is run again when they change.
@@ -86,6 +90,7 @@ impl DecoderState {
             layers: spec.layers.iter().map(state).collect(),
             rotaries,
             lens: Vec::new(),
+            pages: None,
             recorded: RecordedSteps::default(),
             inputs: Vec::new(),
         }
@@ -148,6 +153,9 @@ impl DecoderState {
     /// If one of them does not exist, or `from` has fewer positions.
     pub fn copy_slot(&mut self, from: usize, to: usize, len: usize) -> Result<()> {
         let slots = self.lens.len();
+        if self.pages.is_some() {
+            bail!("cannot copy a slot that has pages; set_pages shares them")
+        }
         if from >= slots || to >= slots || self.lens[from] < len {
             bail!(
                 "cannot copy {len} positions of slot {from} to slot {to}; the slots have {:?}",
@@ -165,6 +173,7 @@ impl DecoderState {
     pub fn reset(&mut self) {
         self.layers.iter_mut().for_each(LayerState::reset);
         self.lens.clear();
+        self.pages = None;
         self.inputs.clear();
         self.recorded = RecordedSteps::default();
     }
@@ -682,6 +691,10 @@ impl Decoder {
             starts: Tensor::from_iter(starts.iter().map(|start| *start as u32), xs.device())?,
             longest,
             part: Some(Part { first, of }),
+            pages: match &state.pages {
+                Some(pages) => Some(pages.rows(first, &starts, t, xs.device())?),
+                None => None,
+            },
         };
         let step = Step {
             rotations: rotations(state, |tables| tables.rows_from(&starts, t))?,

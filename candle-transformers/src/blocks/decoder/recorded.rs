@@ -283,6 +283,7 @@ mod on_cuda {
                 starts: starts.clone(),
                 longest: end - 1,
                 part: None,
+                pages: None,
             };
             let step = Step {
                 rotations: rotations(state, |tables| tables.rows_at(starts, *end))?,
