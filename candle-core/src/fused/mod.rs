@@ -158,7 +158,8 @@ impl<S: BackendStorage> RopeCache<'_, S> {
             RopePosition::Each(_) => 1,
             _ => batch,
         };
-        let fits = (cache_batch, cache_heads + rotation.queries, cache_dim) == (batches, heads, dim)
+        let fits = (cache_batch, cache_heads + rotation.queries, cache_dim)
+            == (batches, heads, dim)
             && (seq <= capacity || batches != batch)
             && position_fits
             && cache_l.is_contiguous()

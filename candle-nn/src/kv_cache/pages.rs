@@ -145,9 +145,7 @@ impl PageCache {
     /// Adds pages until `list` has room for `positions`. False, and nothing changes, if there are too few pages.
     #[must_use]
     pub fn grow(&mut self, list: &mut PageList, positions: usize) -> bool {
-        let missing = self
-            .pages_for(positions)
-            .saturating_sub(list.pages.len());
+        let missing = self.pages_for(positions).saturating_sub(list.pages.len());
         if missing > self.available() {
             return false;
         }
@@ -217,7 +215,9 @@ impl PageCache {
     fn children(&self, parent: Option<u32>) -> Option<&HashMap<Box<[u32]>, u32>> {
         match parent {
             None => Some(&self.roots),
-            Some(page) => self.nodes[page as usize].as_ref().map(|node| &node.children),
+            Some(page) => self.nodes[page as usize]
+                .as_ref()
+                .map(|node| &node.children),
         }
     }
 

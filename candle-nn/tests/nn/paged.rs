@@ -83,9 +83,12 @@ fn attention(dev: &Device) -> Result<()> {
         (DType::BF16, DType::BF16),
     ];
     for (i, (dtype, kv)) in dtypes.into_iter().enumerate() {
-        for (queries, keys, dim, page) in
-            [(1, 100, 64, 16), (3, 70, 20, 32), (1, 300, 32, 64), (40, 90, 64, 32)]
-        {
+        for (queries, keys, dim, page) in [
+            (1, 100, 64, 16),
+            (3, 70, 20, 32),
+            (1, 300, 32, 64),
+            (40, 90, 64, 32),
+        ] {
             let case = format!("{dtype:?} {kv:?}, {queries} queries, {keys} keys of {dim}, {page}");
             let paged = Paged::new(page, keys, dim, kv, dev)?;
             let q = data(&[BATCH, 2 * KV_HEADS, queries, dim], dtype, dev)?;
@@ -140,15 +143,39 @@ fn errors(dev: &Device) -> Result<()> {
         sdpa_with(&q, k, v, &options)
     };
     let pages = paged.pages();
-    assert_fails(attend(SdpaPages { page: 24, ..pages }), &["24", "power of two"]);
-    assert_fails(attend(SdpaPages { keys: 49, ..pages }), &["49 keys in 3 pages"]);
+    assert_fails(
+        attend(SdpaPages { page: 24, ..pages }),
+        &["24", "power of two"],
+    );
+    assert_fails(
+        attend(SdpaPages { keys: 49, ..pages }),
+        &["49 keys in 3 pages"],
+    );
     let rows = paged.table.narrow(0, 0, 2)?;
-    assert_fails(attend(SdpaPages { table: &rows, ..pages }), &["[2, 3]", "batch of 3"]);
+    assert_fails(
+        attend(SdpaPages {
+            table: &rows,
+            ..pages
+        }),
+        &["[2, 3]", "batch of 3"],
+    );
     let wrong = paged.table.to_dtype(DType::I64)?;
-    assert_fails(attend(SdpaPages { table: &wrong, ..pages }), &["i64"]);
+    assert_fails(
+        attend(SdpaPages {
+            table: &wrong,
+            ..pages
+        }),
+        &["i64"],
+    );
     if dev.is_cpu() {
         let beyond = Tensor::full(1000u32, (BATCH, 3), dev)?;
-        assert_fails(attend(SdpaPages { table: &beyond, ..pages }), &["1000"]);
+        assert_fails(
+            attend(SdpaPages {
+                table: &beyond,
+                ..pages
+            }),
+            &["1000"],
+        );
     }
     Ok(())
 }
@@ -220,7 +247,10 @@ fn append(dev: &Device) -> Result<()> {
     let rotation = Rotation::new(&cos, &cos, Pairs::Halves);
     let places = Tensor::zeros((2, 1), DType::U32, dev)?;
     let at = CachePosition::Each(&places);
-    assert_fails(rope_append_with(&xs, &rotation, &cache, at), &["do not fit"]);
+    assert_fails(
+        rope_append_with(&xs, &rotation, &cache, at),
+        &["do not fit"],
+    );
     Ok(())
 }
 test_device!(append);

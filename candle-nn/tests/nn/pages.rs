@@ -10,13 +10,23 @@ const PAGES: usize = 12;
 #[derive(Clone, Debug)]
 enum Act {
     /// A text of `len` tokens, those of one of few kinds, begins.
-    Begin { kind: u32, len: usize },
+    Begin {
+        kind: u32,
+        len: usize,
+    },
     /// The text of this number grows by some positions and writes them.
-    Write { text: usize, count: usize },
+    Write {
+        text: usize,
+        count: usize,
+    },
     /// Its full pages are kept.
-    Keep { text: usize },
+    Keep {
+        text: usize,
+    },
     /// It ends.
-    End { text: usize },
+    End {
+        text: usize,
+    },
     Forget,
 }
 

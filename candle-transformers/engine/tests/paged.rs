@@ -72,12 +72,14 @@ fn slots_alone(engine: &BatchEngine, request: &CompletionRequest) -> (Vec<u32>, 
 
 fn requests() -> Vec<CompletionRequest> {
     let each = PROMPTS.iter().enumerate();
-    each.map(|(i, prompt)| request(prompt, 3 + 15 * i)).collect()
+    each.map(|(i, prompt)| request(prompt, 3 + 15 * i))
+        .collect()
 }
 
 /// A beginning of some pieces, with something else behind it.
 fn long(end: &str, max_tokens: usize) -> CompletionRequest {
-    let beginning = "pub fn push(&mut self, value: T) -> Option<usize> {\n    self.values.push(value);\n";
+    let beginning =
+        "pub fn push(&mut self, value: T) -> Option<usize> {\n    self.values.push(value);\n";
     request(&format!("{beginning}{beginning}{end}"), max_tokens)
 }
 
@@ -162,7 +164,9 @@ fn what_never_fits_is_refused_and_what_is_cancelled_returns_its_pages() {
     };
     let tokens = engine.backend().prompt_tokens("fn main() {").unwrap();
     let gone = request("fn main() {", 50);
-    engine.submit(tokens, gone, None, Box::new(listener)).unwrap();
+    engine
+        .submit(tokens, gone, None, Box::new(listener))
+        .unwrap();
     let gone = end.recv_timeout(Duration::from_secs(120)).unwrap().unwrap();
     assert_eq!(gone.stop_reason, StopReason::Cancelled);
     let memory = engine.cache_memory().unwrap();

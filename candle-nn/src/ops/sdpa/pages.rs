@@ -28,11 +28,7 @@ pub(crate) struct Paged<'a> {
 
 impl<'a> Paged<'a> {
     /// Checks that the table and the pools fit each other and `batch` rows.
-    pub(super) fn new(
-        pages: SdpaPages<'a>,
-        [k, v]: [&'a Tensor; 2],
-        batch: usize,
-    ) -> Result<Self> {
+    pub(super) fn new(pages: SdpaPages<'a>, [k, v]: [&'a Tensor; 2], batch: usize) -> Result<Self> {
         let SdpaPages { table, page, keys } = pages;
         let (pools, _, positions, _) = k.dims4()?;
         let (v_pools, _, v_positions, _) = v.dims4()?;
@@ -91,8 +87,13 @@ impl<'a> Paged<'a> {
         let (batch, columns) = table.dims2()?;
         let first = (table.to_dtype(DType::I64)? * page as f64)?.unsqueeze(2)?;
         let steps = Tensor::arange(0, page as i64, table.device())?.reshape((1, 1, page))?;
-        let rows = first.broadcast_add(&steps)?.reshape((batch, columns * page))?;
-        let rows = rows.narrow(1, 0, keys)?.to_dtype(DType::U32)?.flatten_all()?;
+        let rows = first
+            .broadcast_add(&steps)?
+            .reshape((batch, columns * page))?;
+        let rows = rows
+            .narrow(1, 0, keys)?
+            .to_dtype(DType::U32)?
+            .flatten_all()?;
         let gather = |pool: &Tensor| {
             let (_, heads, _, dim) = pool.dims4()?;
             let all = pool.index_select(&rows, 2)?;

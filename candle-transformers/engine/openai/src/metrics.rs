@@ -124,7 +124,9 @@ impl Metrics {
             "Models of text that are loaded.",
             &models.len(),
         );
-        let memory = models.iter().filter_map(|model| model.engine.cache_memory());
+        let memory = models
+            .iter()
+            .filter_map(|model| model.engine.cache_memory());
         let memory: Vec<CacheMemory> = memory.collect();
         if !memory.is_empty() {
             let sum = |of: fn(&CacheMemory) -> u64| memory.iter().map(of).sum::<u64>();

@@ -167,7 +167,8 @@ impl Count {
     /// The interface's form, of a model that thinks or not.
     pub(super) fn usage(&self, prompt: usize, thinks: bool) -> Value {
         let mut usage = usage(prompt, self.made.load(Relaxed));
-        let cached = self.cached.load(Relaxed);
+        // Choices of one prompt share it.
+        let cached = self.cached.load(Relaxed).min(prompt);
         usage["prompt_tokens_details"] = json!({ "cached_tokens": cached });
         if thinks {
             usage[DETAILS]["reasoning_tokens"] = self.thought.load(Relaxed).into();

@@ -118,7 +118,9 @@ impl Memory {
     /// Forgets all texts and beginnings.
     fn clear(&mut self) -> Result<()> {
         self.cache = PageCache::new(self.cache.total(), self.cache.page()).doing(DOING)?;
-        self.lists.iter_mut().for_each(|list| *list = PageList::default());
+        self.lists
+            .iter_mut()
+            .for_each(|list| *list = PageList::default());
         Ok(())
     }
 

@@ -431,10 +431,10 @@ impl<'a> Scheduler<'a> {
             self.done(at, Err(Error::Batch(why.to_string())));
             self.slots[at] = Slot::default();
         }
-        self.state = match &self.memory {
-            Some(memory) => memory.new_state(self.backend)?,
-            None => self.backend.new_slots(self.slots.len())?,
-        };
+        // Pages without texts are as good as new ones, and there may be no memory for both.
+        if self.memory.is_none() {
+            self.state = self.backend.new_slots(self.slots.len())?;
+        }
         self.publish();
         let device = self.backend.device();
         // What the failed step has left to report says nothing of what follows.

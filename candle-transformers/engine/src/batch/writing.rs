@@ -40,9 +40,7 @@ impl<'a> Slot<'a> {
     /// again, after it had to wait.
     fn writing(&self) -> Option<&Text<'a>> {
         let text = self.text.as_ref().filter(|text| !text.parked);
-        text.filter(|text| {
-            self.held.len() + 1 >= text.writer.prompt_tokens() && self.unseen() > 0
-        })
+        text.filter(|text| self.held.len() + 1 >= text.writer.prompt_tokens() && self.unseen() > 0)
     }
 
     /// Whether there is one.
@@ -209,7 +207,13 @@ impl Scheduler<'_> {
         let rows = &self.slots[slots.clone()];
         let number = |slot: &Slot| slot.choosing().map(|text| text.number);
         let texts: Vec<Option<u64>> = rows.iter().map(number).collect();
-        let next = |slot: &Slot| slot.writing()?.writer.tokens().get(slot.held.len()).copied();
+        let next = |slot: &Slot| {
+            slot.writing()?
+                .writer
+                .tokens()
+                .get(slot.held.len())
+                .copied()
+        };
         let next: Vec<Option<u32>> = rows.iter().map(next).collect();
         let fed: Vec<u32> = next.iter().map(|id| id.unwrap_or(NOTHING)).collect();
         let writing = slots.clone().zip(&texts).filter(|(_, text)| text.is_some());

@@ -87,8 +87,7 @@ impl Decoder {
     pub fn new_paged_slots(&self, count: usize, pages: usize, page: usize) -> Result<DecoderState> {
         let mut state = self.new_slots(count)?;
         let family = self.spec.family;
-        let has_kernels =
-            self.device.is_cpu() || self.device.is_wgpu() || self.device.is_cuda();
+        let has_kernels = self.device.is_cpu() || self.device.is_wgpu() || self.device.is_cuda();
         if !has_kernels {
             bail!(
                 "{family}: a cache in pages (--cache-memory) is not supported on {:?}; it is on the CPU, CUDA and WebGPU",

@@ -225,8 +225,9 @@ impl Kernel for Rope {
         };
         let positions = |shader: Shader| shader.input("positions", Elem::U32).status();
         shader = match self.places {
-            Places::Same => shader
-                .text("fn place_in_cache(batch: u32, seq: u32) -> u32 { return p.position + seq; }"),
+            Places::Same => shader.text(
+                "fn place_in_cache(batch: u32, seq: u32) -> u32 { return p.position + seq; }",
+            ),
             Places::PerRow => {
                 positions(shader).text(include_str!("../../shaders/rope_positions.wgsl"))
             }
@@ -336,8 +337,7 @@ fn rope_into(
         params.capacity = index(layout.dims()[2])?;
         match into.position {
             RopePosition::Same(position) => params.position = index(position)?,
-            RopePosition::PerRow((positions, layout))
-            | RopePosition::Each((positions, layout)) => {
+            RopePosition::PerRow((positions, layout)) | RopePosition::Each((positions, layout)) => {
                 if kernel.places == Places::Each {
                     params.cache_batch = 0;
                 }
@@ -373,7 +373,11 @@ mod tests {
                             elem,
                             norms: flags >= 3,
                             cache,
-                            places: if cache.is_some() { places } else { Places::Same },
+                            places: if cache.is_some() {
+                                places
+                            } else {
+                                Places::Same
+                            },
                         });
                     }
                 }

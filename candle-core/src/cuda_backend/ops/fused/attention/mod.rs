@@ -320,7 +320,9 @@ impl<'a> Call<'a> {
             right: distance(given.right),
             scale: given.scale,
             softcap: given.softcap.unwrap_or(1.),
-            pages_columns: given.pages.map_or(0, |pages| pages.table.1.dims()[1] as u32),
+            pages_columns: given
+                .pages
+                .map_or(0, |pages| pages.table.1.dims()[1] as u32),
             pages_last: given.pages.map_or(0, |pages| pages.count as u32 - 1),
             unused: 0,
         }
