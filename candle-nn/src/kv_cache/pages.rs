@@ -176,7 +176,7 @@ impl PageCache {
     }
 
     /// Keeps the full pages of the first positions of `list`, which hold `tokens`. Where the tree has a page of the same beginning already,
-    /// `list` gets that page in place of its own: both hold the same keys and values.
+    /// `list` gets that page instead: both hold the same keys and values.
     pub fn keep(&mut self, tokens: &[u32], list: &mut PageList) {
         let mut parent = None;
         let full = tokens.chunks_exact(self.page);

@@ -13,7 +13,7 @@ pub enum CachePosition<'a> {
     Same(usize),
     /// From a place on for each sequence: (batch), u32, on the cache's device. So sequences of different lengths are one batch.
     PerRow(&'a Tensor),
-    /// Each new position to a place of its own: (batch, seq), u32, on the cache's device. All sequences share one cache, whose batch is 1.
+    /// Each new position to a separate place: (batch, seq), u32, on the cache's device. All sequences share one cache, whose batch is 1.
     Each(&'a Tensor),
 }
 

@@ -181,7 +181,7 @@ fn errors(dev: &Device) -> Result<()> {
 }
 test_device!(errors);
 
-/// Each position of a batch goes to a place of its own, and nothing else changes.
+/// Each position of a batch goes to a separate place, and nothing else changes.
 fn append(dev: &Device) -> Result<()> {
     let (heads, kv_heads, seq, dim) = (3, 4, 5, 16);
     for (dtype, cache_dtype) in [

@@ -139,7 +139,7 @@ impl Model {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 512, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// What a text wrote or shared stays as it is until the text ends, whatever others do, and no page is lost.
+    /// Positions that a text wrote or shares stay as they are until it ends, and no page is lost.
     #[test]
     fn texts_keep_their_positions(acts in proptest::collection::vec(act(), 1..60)) {
         let mut cache = PageCache::new(PAGES, PAGE).unwrap();

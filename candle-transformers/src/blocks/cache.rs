@@ -48,7 +48,7 @@ pub struct GrowingKvCache {
     /// Positions that were forgotten.
     forgotten: usize,
     cache: Option<Cache>,
-    /// In place of `cache`, for sequences in pages: `(1, 2 * kv_heads, positions, head_dim)`.
+    /// The keys and values of sequences in pages, which have no `cache`: `(1, 2 * kv_heads, positions, head_dim)`.
     pub(super) pool: Option<Tensor>,
     /// Cloned with the cache: a count above 1 means that another cache shares the buffer.
     owner: Arc<()>,

@@ -56,7 +56,7 @@ impl SlotPages {
 
 impl DecoderState {
     /// Gives a slot of [`Decoder::new_paged_slots`] these pages, the first of which hold `len` positions. Without pages the slot is idle:
-    /// what a call computes for it means nothing.
+    /// a call computes nothing for it that has a meaning.
     ///
     /// # Errors
     /// If the state has no pages, no such slot, or no such page, or the pages have fewer positions.
@@ -82,8 +82,8 @@ impl Decoder {
     /// [`DecoderState::set_pages`]. The memory is allocated here.
     ///
     /// # Errors
-    /// As [`new_slots`](Self::new_slots); if the device has no attention over pages, layers are on several devices, a size is 0, or there
-    /// is no memory.
+    /// As [`new_slots`](Self::new_slots); if the device has no attention over pages, layers are on several devices, a size is 0, or the device
+    /// has too little memory.
     pub fn new_paged_slots(&self, count: usize, pages: usize, page: usize) -> Result<DecoderState> {
         let mut state = self.new_slots(count)?;
         let family = self.spec.family;

@@ -191,7 +191,7 @@ enum Places {
     Same,
     /// From a place on in each row.
     PerRow,
-    /// Each to a place of its own.
+    /// Each to a separate place.
     Each,
 }
 
