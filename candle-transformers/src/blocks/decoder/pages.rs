@@ -79,7 +79,7 @@ impl DecoderState {
 
 impl Decoder {
     /// As [`new_slots`](Self::new_slots), with keys and values in `pages` pages of `page` positions each, which slots get with
-    /// [`DecoderState::set_pages`]. The memory is allocated here.
+    /// [`DecoderState::set_pages`]. The memory is allocated here. Clones of the state share it, so only one of them can be used.
     ///
     /// # Errors
     /// As [`new_slots`](Self::new_slots); if the device has no attention over pages, layers are on several devices, a size is 0, or the device
