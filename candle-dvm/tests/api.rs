@@ -2,6 +2,7 @@
 
 mod agents;
 pub(crate) mod audio;
+mod cache;
 mod draft;
 mod models;
 mod rerank;

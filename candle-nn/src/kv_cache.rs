@@ -5,13 +5,16 @@
 //! given to `new`: 2 for keys of shape (batch, heads, seq, head_dim).
 //!
 //! [`ScatteredKvCache`] keeps such a window for each sequence of a batch, all of them of different lengths.
-//! [`InterleavedKvCache`] and [`RawInterleavedKvCache`] interleave keys and values.
+//! [`InterleavedKvCache`] and [`RawInterleavedKvCache`] interleave keys and values. [`PageCache`] hands out the pages of a cache that texts
+//! share.
 
 mod interleaved;
+mod pages;
 mod rotating;
 mod scattered;
 
 pub use interleaved::{rope_i_inplace, InterleavedKvCache, RawInterleavedKvCache};
+pub use pages::{PageCache, PageList, PAGE_SIZES};
 pub use rotating::{RotatingCache, RotatingKvCache};
 pub use scattered::{IndicesAndMask, ScatteredCacheBuilder, ScatteredKvCache};
 

@@ -87,6 +87,8 @@ pub(crate) struct Rules<E> {
     pub(crate) right: bool,
     pub(crate) starts: bool,
     pub(crate) lens: bool,
+    /// Positions of a page, where keys are in pages.
+    pub(crate) page: Option<u32>,
     pub(crate) slopes: bool,
     pub(crate) sinks: bool,
     /// What the bias is made of.
@@ -131,6 +133,24 @@ impl<E: Copy> Rules<E> {
                 )
             }
         }
+        if let Some(pages) = params.pages {
+            let (table, layout) = pages.table;
+            let fits = matches!(layout.dims(), [batch, columns]
+                if *batch == sizes.batch && columns.saturating_mul(pages.page) >= sizes.keys);
+            let whole = pages.page.is_power_of_two() && pages.count > 0;
+            if !(fits && whole && layout.is_contiguous()) || table.dtype() != DType::U32 {
+                crate::bail!(
+                    "sdpa: a table of {} pages of {} keys is {:?} of {:?}; expected contiguous u32 with a row for each of {} and columns \
+                     for {} keys",
+                    pages.count,
+                    pages.page,
+                    layout.shape(),
+                    table.dtype(),
+                    sizes.batch,
+                    sizes.keys
+                )
+            }
+        }
         if let (Some((slopes, _)), Some((sinks, _))) = (params.slopes, params.sinks) {
             if !std::ptr::eq(slopes, sinks) {
                 crate::bail!("sdpa: slopes and sinks must be parts of one storage")
@@ -146,6 +166,7 @@ impl<E: Copy> Rules<E> {
             right: params.right.is_some() && !causal && !to_the_end,
             starts: params.starts.is_some(),
             lens: params.lens.is_some(),
+            page: params.pages.map(|pages| pages.page as u32),
             slopes: params.slopes.is_some(),
             sinks: params.sinks.is_some(),
             bias,

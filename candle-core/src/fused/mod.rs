@@ -82,6 +82,8 @@ pub enum RopePosition<'a, S> {
     Same(usize),
     /// `(batch)`, u32.
     PerRow(Operand<'a, S>),
+    /// `(batch, seq)`, contiguous u32: of each new position, in one cache for all sequences, whose batch is 1.
+    Each(Operand<'a, S>),
 }
 
 /// Where the keys and values of a rotation go.
@@ -91,6 +93,17 @@ pub struct RopeCache<'a, S> {
     pub cache: Operand<'a, S>,
     /// The first places along the capacity that are written.
     pub position: RopePosition<'a, S>,
+}
+
+/// Where keys and values are that all rows of a batch have in pages of one pool.
+#[derive(Debug)]
+pub struct SdpaPages<'a, S> {
+    /// (batch, columns), contiguous u32: key `i` of a row is key `table[row][i / page] * page + i % page` of the pool.
+    pub table: Operand<'a, S>,
+    /// Keys of a page, a power of two.
+    pub page: usize,
+    /// Pages of the pool.
+    pub count: usize,
 }
 
 /// How attention weighs keys. A query's position is `start + query`, of `starts` or `keys - queries`.
@@ -114,6 +127,8 @@ pub struct SdpaParams<'a, S> {
     pub starts: Option<Operand<'a, S>>,
     /// (batch), contiguous u32: how many keys there are.
     pub lens: Option<Operand<'a, S>>,
+    /// With it, the batches of k and v are one, of stride 0: the first keys of a pool of `pages.count * pages.page` keys.
+    pub pages: Option<SdpaPages<'a, S>>,
 }
 
 #[cfg(any(feature = "cuda", feature = "webgpu"))]
@@ -133,9 +148,19 @@ impl<S: BackendStorage> RopeCache<'_, S> {
             RopePosition::PerRow((positions, layout)) => {
                 layout.dims() == [batch] && positions.dtype() == DType::U32
             }
+            RopePosition::Each((positions, layout)) => {
+                layout.dims() == [batch, seq]
+                    && layout.is_contiguous()
+                    && positions.dtype() == DType::U32
+            }
         };
-        let fits = (cache_batch, cache_heads + rotation.queries, cache_dim) == (batch, heads, dim)
-            && seq <= capacity
+        let batches = match self.position {
+            RopePosition::Each(_) => 1,
+            _ => batch,
+        };
+        let fits = (cache_batch, cache_heads + rotation.queries, cache_dim)
+            == (batches, heads, dim)
+            && (seq <= capacity || batches != batch)
             && position_fits
             && cache_l.is_contiguous()
             && rotation.kind != RopeKind::Thd;
@@ -171,6 +196,7 @@ copied!(
     Rotation,
     RopePosition,
     RopeCache,
+    SdpaPages,
     SdpaParams
 );
 

@@ -87,6 +87,7 @@ impl Echo {
             token_ids: vec![0; 3],
             thought_tokens: 0,
             prompt_tokens: 3,
+            cached_tokens: 0,
             stop_reason: StopReason::Length,
             timings: Timings {
                 prompt_seconds: 0.0,

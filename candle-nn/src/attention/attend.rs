@@ -52,6 +52,7 @@ pub(super) fn attend(q: &Tensor, k: &Tensor, v: &Tensor, rules: &Rules) -> Resul
         sinks: None,
         starts: starts.as_ref(),
         lens: None,
+        paged: None,
     };
     ops::attend(q, k, v, &rules)
 }

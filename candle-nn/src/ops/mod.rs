@@ -33,7 +33,7 @@ pub use norm::{
 pub(crate) use norm::{centred, normed};
 pub use pixels::{pixel_shuffle, pixel_unshuffle, replication_pad2d};
 pub(crate) use sdpa::{attend, Rules};
-pub use sdpa::{sdpa, sdpa_slow, sdpa_with, sdpa_with_slow, SdpaOptions};
+pub use sdpa::{sdpa, sdpa_slow, sdpa_with, sdpa_with_slow, SdpaOptions, SdpaPages};
 pub(crate) use softmax::softmax_into;
 pub use softmax::{log_softmax, softmax, softmax_last_dim};
 

@@ -13,6 +13,8 @@ pub enum CachePosition<'a> {
     Same(usize),
     /// From a place on for each sequence: (batch), u32, on the cache's device. So sequences of different lengths are one batch.
     PerRow(&'a Tensor),
+    /// Each new position to a separate place: (batch, seq), u32, on the cache's device. All sequences share one cache, whose batch is 1.
+    Each(&'a Tensor),
 }
 
 impl From<usize> for CachePosition<'_> {
@@ -66,8 +68,7 @@ pub fn rope_append_slow(
 ///
 /// # Errors
 /// Those of [`super::rope_heads_with`], or `cache` is not contiguous, does not fit `xs`, or ends before. Positions that are on a
-/// WebGPU device are checked there: one that is too large leaves its sequence's part of the cache as it is, and the error comes with
-/// the next value that is read back.
+/// GPU are checked there: one that is too large is not written, and the error comes with the next value that is read back.
 pub fn rope_append_with<'a>(
     xs: &Tensor,
     rotation: &Rotation<'_>,
@@ -120,13 +121,17 @@ impl<'a> Append<'a> {
         let (cache_batch, kv_heads, capacity, cache_dim) = cache.dims4()?;
         let from = match position {
             CachePosition::Same(position) => position,
-            CachePosition::PerRow(_) => 0,
+            CachePosition::PerRow(_) | CachePosition::Each(_) => 0,
         };
-        let fits = (batch, dim) == (cache_batch, cache_dim)
+        let (batches, longest) = match position {
+            CachePosition::Each(_) => (1, 0),
+            _ => (batch, seq),
+        };
+        let fits = (batches, dim) == (cache_batch, cache_dim)
             && kv_heads <= heads
             && kv_heads.is_multiple_of(2)
-            && seq <= capacity
-            && from <= capacity - seq
+            && longest <= capacity
+            && from <= capacity - longest
             && cache.is_contiguous();
         if !fits {
             candle_core::bail!(
@@ -143,6 +148,15 @@ impl<'a> Append<'a> {
                     "{NAME}: positions are {:?} {:?}; for a batch of {batch} they must be ({batch}) of U32",
                     positions.dtype(),
                     positions.dims()
+                )
+            }
+        }
+        if let CachePosition::Each(places) = position {
+            if places.dims() != [batch, seq] || places.dtype() != DType::U32 {
+                candle_core::bail!(
+                    "{NAME}: places are {:?} {:?}; for {seq} positions of a batch of {batch} they must be ({batch}, {seq}) of U32",
+                    places.dtype(),
+                    places.dims()
                 )
             }
         }
@@ -179,6 +193,7 @@ impl<'a> Append<'a> {
         let positions = match self.position {
             CachePosition::Same(position) => return self.cache.slice_set(new, 2, position),
             CachePosition::PerRow(positions) => positions,
+            CachePosition::Each(places) => return self.write_each(new, places),
         };
         let last = self.cache.dim(2)? - seq;
         if new.device().is_cpu() {
@@ -206,6 +221,38 @@ impl<'a> Append<'a> {
             .reshape((batch, 1, 1, 1))?;
         let places = first.broadcast_add(&steps)?.broadcast_as(new.shape())?;
         self.cache.scatter_set(&places.contiguous()?, new, 2)
+    }
+
+    /// Writes each position of `new` to its place in the one cache of all sequences.
+    fn write_each(&self, new: &Tensor, places: &Tensor) -> Result<()> {
+        let (batch, heads, seq, dim) = new.dims4()?;
+        if !new.device().is_cpu() {
+            let new = new.transpose(0, 1)?.reshape((1, heads, batch * seq, dim))?;
+            let places = places.reshape((1, 1, batch * seq, 1))?;
+            let places = places.broadcast_as(new.shape())?.contiguous()?;
+            return self.cache.scatter_set(&places, &new.contiguous()?, 2);
+        }
+        let capacity = self.cache.dim(2)?;
+        let places = places.to_vec2::<u32>()?;
+        if let Some(place) = places.iter().flatten().find(|it| **it as usize >= capacity) {
+            return Err(candle_core::Error::InvalidIndex {
+                op: NAME,
+                index: *place as usize,
+                size: capacity,
+            }
+            .bt());
+        }
+        for (row, places) in places.iter().enumerate() {
+            let new = new.narrow(0, row, 1)?;
+            let mut first = 0;
+            // Neighbours are written at once.
+            for run in places.chunk_by(|a, b| a + 1 == *b) {
+                let part = new.narrow(2, first, run.len())?.contiguous()?;
+                self.cache.slice_set(&part, 2, run[0] as usize)?;
+                first += run.len();
+            }
+        }
+        Ok(())
     }
 
     /// Whether one kernel does all of it: on a device that has it, where it takes the arguments and reads nothing that it writes.
@@ -256,12 +303,18 @@ impl Append<'_> {
         let cache = beside::<S>(&cache, NAME, "cache")?;
         let positions = match self.position {
             CachePosition::Same(_) => None,
-            CachePosition::PerRow(positions) => Some(positions.storage_and_layout()),
+            CachePosition::PerRow(positions) | CachePosition::Each(positions) => {
+                Some(positions.storage_and_layout())
+            }
         };
         let position = match (self.position, &positions) {
             (CachePosition::Same(position), _) => RopePosition::Same(position),
-            (_, Some((positions, layout))) => {
-                RopePosition::PerRow((beside::<S>(positions, NAME, "positions")?, *layout))
+            (position, Some((positions, layout))) => {
+                let positions = (beside::<S>(positions, NAME, "positions")?, *layout);
+                match position {
+                    CachePosition::Each(_) => RopePosition::Each(positions),
+                    _ => RopePosition::PerRow(positions),
+                }
             }
             _ => candle_core::bail!("{NAME}: no positions"),
         };

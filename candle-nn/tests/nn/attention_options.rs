@@ -152,6 +152,7 @@ impl Case {
             sinks: sinks.as_ref(),
             starts: starts.as_ref(),
             lens: lens.as_ref(),
+            pages: None,
         };
         let expected = self.expected(&q, &k, &v, &options)?;
         for (form, got) in [

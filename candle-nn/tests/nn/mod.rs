@@ -21,6 +21,8 @@ mod losses;
 mod moe;
 mod norms;
 mod optim;
+mod paged;
+mod pages;
 mod pixels;
 mod regimes;
 mod rnn;

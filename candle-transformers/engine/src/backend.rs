@@ -256,6 +256,9 @@ pub struct Completion {
     pub thought_tokens: usize,
     /// How many tokens the prompt had, the begin token included.
     pub prompt_tokens: usize,
+    /// How many of those the cache had already, of an earlier text or of one beside it: they were not read again.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub cached_tokens: usize,
     /// Why it ended.
     pub stop_reason: StopReason,
     /// How long it took.
@@ -265,7 +268,7 @@ pub struct Completion {
     pub guesses: Option<Guesses>,
 }
 
-/// Most models do not think, and their results say nothing of it.
+/// Counts of what most texts do not have are left out.
 fn is_zero(count: &usize) -> bool {
     *count == 0
 }

@@ -247,6 +247,22 @@ impl CandleBackend {
         slots.map_err(|err| Error::Alone(err.to_string()))
     }
 
+    /// As [`new_slots`](Self::new_slots), with keys and values in `pages` pages of `page` positions.
+    ///
+    /// # Errors
+    /// As [`new_slots`](Self::new_slots); a device without attention over pages, or without the memory.
+    #[cfg(not(target_arch = "wasm32"))]
+    pub(crate) fn new_paged_slots(
+        &self,
+        count: usize,
+        pages: usize,
+        page: usize,
+    ) -> Result<DecoderState> {
+        self.new_slots(count)?;
+        let slots = self.model.decoder().new_paged_slots(count, pages, page);
+        slots.doing("allocating the cache memory")
+    }
+
     /// The layers; of several devices the first's.
     #[cfg(not(target_arch = "wasm32"))]
     pub(crate) fn decoder(&self) -> &Decoder {

@@ -95,6 +95,14 @@ pub enum Error {
         /// `max_position_embeddings` of the model's configuration.
         limit: usize,
     },
+    /// A prompt that the memory for keys and values cannot hold.
+    #[error("prompt has {tokens} tokens, but the cache memory holds {limit}; shorten the prompt or raise --cache-memory")]
+    CacheTooSmall {
+        /// The prompt's length in tokens, the begin token included.
+        tokens: usize,
+        /// Positions of all pages.
+        limit: usize,
+    },
     /// A prompt of more bytes than the model's positions can hold, whatever tokens they become.
     #[error("prompt has {bytes} bytes, more than the model's limit of {limit} tokens can hold; shorten the prompt")]
     PromptTooLarge {

@@ -324,6 +324,7 @@ impl Attention {
             bias: step.mask,
             slopes: self.slopes.as_ref(),
             sinks: self.sinks.as_ref(),
+            pages: step.rows.and_then(|rows| rows.key_pages(t)),
             ..SdpaOptions::default()
         };
         let ys = sdpa_with(&q, &k, &v, &options)?;

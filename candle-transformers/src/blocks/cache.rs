@@ -6,6 +6,8 @@ use candle_core::{DType, Result, Tensor};
 use candle_nn::kv_cache::Cache;
 use candle_nn::rotary_emb::{rope_append_with, Rotation};
 
+use super::paged::PageRows;
+
 /// The dimension of the sequence in `(b, heads, seq, head_dim)`.
 const SEQ_DIM: usize = 2;
 /// The initial capacity. A model's whole context can be gigabytes, but most conversations are short.
@@ -20,6 +22,8 @@ pub struct Rows {
     pub longest: usize,
     /// Which of a cache's sequences they are; `None` for all.
     pub part: Option<Part>,
+    /// Where their positions are, if the cache is a pool of pages.
+    pub pages: Option<PageRows>,
 }
 
 /// Neighbours among the sequences of a cache.
@@ -44,6 +48,8 @@ pub struct GrowingKvCache {
     /// Positions that were forgotten.
     forgotten: usize,
     cache: Option<Cache>,
+    /// The keys and values of sequences in pages, which have no `cache`: `(1, 2 * kv_heads, positions, head_dim)`.
+    pub(super) pool: Option<Tensor>,
     /// Cloned with the cache: a count above 1 means that another cache shares the buffer.
     owner: Arc<()>,
 }
@@ -57,6 +63,7 @@ impl GrowingKvCache {
             dtype: None,
             forgotten: 0,
             cache: None,
+            pool: None,
             owner: Arc::new(()),
         }
     }
@@ -158,7 +165,7 @@ impl GrowingKvCache {
     /// Returns the queries, and all that are held as [`GrowingKvCache::append`] does.
     ///
     /// With `rows`, each sequence's keys and values go to their own place. Positions of shorter sequences that are held and were not
-    /// written are 0.
+    /// written are 0. With pages what is returned is the whole pool.
     ///
     /// # Errors
     /// If the shapes do not fit each other or what is held, or there is no memory.
@@ -177,6 +184,9 @@ impl GrowingKvCache {
             })?;
             return Ok((q, self.held()?));
         };
+        if let Some(pages) = &rows.pages {
+            return self.append_to_pool(qkv, rotation, pages);
+        }
         let (b, _, t, _) = kv.dims4()?;
         let Part { first, of } = rows.part.unwrap_or(Part { first: 0, of: b });
         let (held, needed) = (self.len(), rows.longest + t);

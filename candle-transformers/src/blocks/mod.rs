@@ -19,6 +19,7 @@ mod experts;
 mod feed_forward;
 mod latent;
 mod norm;
+mod paged;
 pub(crate) mod recurrence;
 mod recurrent;
 mod residual;
@@ -44,6 +45,7 @@ pub use experts::{ExpertsSpec, Groups, JoinedExperts, Routing, Scoring, SharedSp
 pub use feed_forward::{FeedForward, FeedForwardSpec, GatedMlp, MlpSpec, PlainMlp, PlainSpec};
 pub use latent::{Latent, LatentSpec};
 pub use norm::{Norm, NormKind, NormSpec};
+pub use paged::PageRows;
 pub use recurrent::{Recurrent, RecurrentKind, RecurrentSpec, RecurrentState};
 pub use residual::Residual;
 pub(crate) use rotary::cos_sin;

@@ -1,6 +1,6 @@
 // What the attention kernels share: which keys a query sees, what is added to their scores, and where sums go. T: the dtype of queries
 // and result; K: of keys and values; HEAD_DIM, V_DIM: elements of a head; RULES: the bits below; BIAS: the dtype of the bias, if there
-// is one; JOINS: whether a block sees some of the keys and leaves its sums to be joined.
+// is one; PAGE: keys of a page, 0 where keys are not in pages; JOINS: whether a block sees some of the keys and leaves its sums to be joined.
 //
 // A row is a query of one head. Rows that share keys and values are numbered with the heads of a query next to each other, so that
 // neighbours see the same keys.
@@ -10,7 +10,7 @@ enum { SOFTCAP = 1, CAUSAL = 2, LEFT = 4, RIGHT = 8, STARTS = 16, LENS = 32, SLO
 struct HeadSteps { u64 batch, head, seq; };
 
 struct Attention {
-    u64 q, k, v, dst, parts, counters, bias, slopes, sinks, starts, lens;
+    u64 q, k, v, dst, parts, counters, bias, slopes, sinks, starts, lens, pages;
     HeadSteps q_step, k_step, v_step;
     u64 bias_batch, bias_head, bias_seq, bias_key;
     u32 batch, heads, group, queries, keys;
@@ -19,6 +19,8 @@ struct Attention {
     // Distances that a query sees back and ahead.
     u32 left, right;
     f32 scale, softcap;
+    // Columns of the table of pages, and the last page.
+    u32 pages_columns, pages_last;
     u32 unused;
 };
 
@@ -38,6 +40,16 @@ INLINE u32 key_count(const Attention& p, u32 batch) {
     if (!(RULES & LENS)) return p.keys;
     u32 len = ((const u32*)p.lens)[batch];
     return len < p.keys ? len : p.keys;
+}
+
+// Where a row's key is among those of k and v. A page that does not exist is the last one: nothing is read past the pool.
+INLINE u32 key_place(const Attention& p, u32 batch, u32 key) {
+#if PAGE
+    u32 page = ((const u32*)p.pages)[batch * p.pages_columns + key / PAGE];
+    return (page < p.pages_last ? page : p.pages_last) * PAGE + key % PAGE;
+#else
+    return key;
+#endif
 }
 
 // The keys that query `at` sees: they do not decrease with `at`.

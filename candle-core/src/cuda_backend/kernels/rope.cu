@@ -1,6 +1,7 @@
 // Heads are normed, rotated, and stored, the keys and values among them into a cache. T: the dtype; CACHE: that of the cache, if there
 // is one (APPEND); KIND: which elements are rotated together, below; NORMS: whether queries and keys are RMS-normed, each head by
-// itself; POSITIONS: whether each sequence's place in the cache comes from a tensor; LANES: elements that are loaded at once; GROUP:
+// itself; POSITIONS: whether each sequence's place in the cache comes from a tensor; EACH: whether
+// each position's does, and all sequences have one cache; LANES: elements that are loaded at once; GROUP:
 // threads that share a head, a power of two up to 32; INDEX: what heads are counted with.
 
 typedef compute<T> A;
@@ -118,14 +119,14 @@ KERNEL(rope)(const T* x, T* dst, const T* cos, const T* sin, const T* norms, CAC
     u64 rotary = rotated ? p.rotary : 0;
 #if APPEND
     if (head >= p.queries) {
-        u64 position = p.position;
-        if (POSITIONS) position = positions[batch * p.positions_step];
-        if (position > p.capacity - p.seq) {
-            report(fault, (u32)p.fault, position, p.capacity - p.seq + 1);
+        u64 position = p.position, end = EACH ? p.capacity : p.capacity - p.seq + 1;
+        if (POSITIONS) position = positions[batch * p.positions_step + (EACH ? at : 0)];
+        if (position >= end) {
+            report(fault, (u32)p.fault, position, end);
             return;
         }
-        u64 kept = p.heads - p.queries;
-        cache += ((batch * kept + head - p.queries) * p.capacity + position + at) * p.dim;
+        u64 kept = p.heads - p.queries, first = EACH ? 0 : batch * kept;
+        cache += ((first + head - p.queries) * p.capacity + position + (EACH ? 0 : at)) * p.dim;
         turn_head(x, cache, cos, sin, norms, root, rotary, local, p);
         return;
     }

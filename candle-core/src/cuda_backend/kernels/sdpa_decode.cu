@@ -54,20 +54,22 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) sdpa_decode_kernel(Atte
         for (u32 a = 0; a < AHEAD; a++) {
             u32 key = turn + a * WARPS * GROUPS + team;
             if (key >= part.end) key = part.end - 1;
+            const u32 place_of_key = key_place(p, batch, key);
 #pragma unroll
             for (u32 n = 0; n < PACKS; n++) {
                 u32 first = (place + n * GROUP) * LANES;
-                if (first < HEAD_DIM) keys[a][n] = load<LANES>(k + key * p.k_step.seq + first);
+                if (first < HEAD_DIM) keys[a][n] = load<LANES>(k + place_of_key * p.k_step.seq + first);
             }
         }
 #pragma unroll
         for (u32 a = 0; a < AHEAD; a++) {
             u32 key = turn + a * WARPS * GROUPS + team;
             if (key >= part.end) key = part.end - 1;
+            const u32 place_of_key = key_place(p, batch, key);
 #pragma unroll
             for (u32 n = 0; n < PACKS; n++) {
                 u32 first = (place + n * GROUP) * LANES;
-                if (first < V_DIM) values[a][n] = load<LANES>(v + key * p.v_step.seq + first);
+                if (first < V_DIM) values[a][n] = load<LANES>(v + place_of_key * p.v_step.seq + first);
             }
         }
 #pragma unroll

@@ -33,13 +33,15 @@ template <class E> INLINE void store_pair(E* to, f32 low, f32 high) {
     }
 }
 
-// `count` rows of `dim` elements, `step` apart, those past `valid` and elements past `size` as zeros.
-template <u32 COUNT, u32 SIZE, u32 FILLED> INLINE void stage(K* to, const K* from, u64 step, u32 valid) {
+// COUNT keys or values of a row of the batch from key `first` on, those from `end` on and elements past SIZE as zeros.
+template <u32 COUNT, u32 SIZE, u32 FILLED>
+INLINE void stage(const Attention& p, u32 batch, K* to, const K* from, u64 step, u32 first, u32 end) {
     const u32 words = FILLED / 8;
     for (u32 i = threadIdx.x; i < COUNT * words; i += WG) {
         u32 row = i / words, word = i % words;
-        bool inside = row < valid && word * 8 < SIZE;
-        copy_async_16(to + row * (FILLED + 8) + word * 8, inside ? from + row * step + word * 8 : from, inside);
+        bool inside = first + row < end && word * 8 < SIZE;
+        const T* at = inside ? from + key_place(p, batch, first + row) * step + word * 8 : from;
+        copy_async_16(to + row * (FILLED + 8) + word * 8, at, inside);
     }
 }
 
@@ -63,7 +65,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) sdpa_flash_kernel(Atten
         const T* from = inside ? q + row % p.group * p.q_step.head + row / p.group * p.q_step.seq + word * 8 : q;
         stage_query(queries + i / (DIM / 8) * PITCH + word * 8, from, inside);
     }
-    if (part.begin < part.end) stage<KEYS, HEAD_DIM, DIM>(keys, k + part.begin * p.k_step.seq, p.k_step.seq, part.end - part.begin);
+    if (part.begin < part.end) stage<KEYS, HEAD_DIM, DIM>(p, batch, keys, k, p.k_step.seq, part.begin, part.end);
     copy_async_commit();
 
     // Of the rows g and g + 8 of each block of 16.
@@ -102,7 +104,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) sdpa_flash_kernel(Atten
     for (u32 turn = part.begin; turn < part.end; turn += KEYS) {
         copy_async_wait<0>();
         __syncthreads();
-        stage<KEYS, V_DIM, SUMS>(values, v + turn * p.v_step.seq, p.v_step.seq, part.end - turn);
+        stage<KEYS, V_DIM, SUMS>(p, batch, values, v, p.v_step.seq, turn, part.end);
         copy_async_commit();
         f32 s[BLOCKS][KEYS / 8][4] = {};
 #pragma unroll
@@ -167,7 +169,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) sdpa_flash_kernel(Atten
         copy_async_wait<0>();
         __syncthreads();
         u32 next = turn + KEYS;
-        if (next < part.end) stage<KEYS, HEAD_DIM, DIM>(keys, k + next * p.k_step.seq, p.k_step.seq, part.end - next);
+        if (next < part.end) stage<KEYS, HEAD_DIM, DIM>(p, batch, keys, k, p.k_step.seq, next, part.end);
         copy_async_commit();
 #pragma unroll
         for (u32 j = 0; j < KEYS / 16; j++) {

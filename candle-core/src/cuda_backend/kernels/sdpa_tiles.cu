@@ -66,7 +66,7 @@ KERNEL(sdpa_tiles)(Attention p) {
         for (u32 i = local; i < KEYS * QUADS; i += WG) {
             u32 key = turn + i / QUADS;
             Four four = {};
-            if (key < part.end) four = quad_at(k + key * p.k_step.seq, i % QUADS, HEAD_DIM);
+            if (key < part.end) four = quad_at(k + key_place(p, batch, key) * p.k_step.seq, i % QUADS, HEAD_DIM);
             tile[i / QUADS * PITCH + i % QUADS] = four;
         }
         __syncthreads();
@@ -118,7 +118,7 @@ KERNEL(sdpa_tiles)(Attention p) {
         for (u32 i = local; i < KEYS * V_QUADS; i += WG) {
             u32 key = turn + i / V_QUADS;
             Four four = {};
-            if (key < part.end) four = quad_at(v + key * p.v_step.seq, i % V_QUADS, V_DIM);
+            if (key < part.end) four = quad_at(v + key_place(p, batch, key) * p.v_step.seq, i % V_QUADS, V_DIM);
             tile[i / V_QUADS * V_PITCH + i % V_QUADS] = four;
         }
         __syncthreads();

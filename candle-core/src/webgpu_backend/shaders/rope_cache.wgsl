@@ -1,4 +1,5 @@
-// The first heads are the result, the others go into a cache, which may be of another dtype. position_of() says where.
+// The first heads are the result, the others go into a cache, which may be of another dtype. place_in_cache() says where, past its
+// end for what is not written.
 
 const_assert UNIT % DST_LANES == 0u && UNIT % CACHE_LANES == 0u;
 
@@ -15,12 +16,12 @@ fn store(place: Place, row: u32, first: u32, values: array<f32, UNIT>) {
     }
     return;
   }
-  let position = position_of(place.batch);
-  if (position > p.capacity - p.seq) {
+  let at_place = place_in_cache(place.batch, place.seq);
+  if (at_place >= p.capacity) {
     return;
   }
   let start = p.cache_offset + place.batch * p.cache_batch + (place.head - p.queries) * p.cache_head
-    + (position + place.seq) * p.cache_seq + first;
+    + at_place * p.cache_seq + first;
   for (var at = 0u; at < UNIT; at += CACHE_LANES) {
     var lanes: array<cache_t, CACHE_LANES>;
     for (var lane = 0u; lane < CACHE_LANES; lane++) {

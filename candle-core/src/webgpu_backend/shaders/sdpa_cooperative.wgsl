@@ -46,19 +46,19 @@ var<workgroup> weights: array<Four, ROWS * KEY_PITCH>;
 // in 16 bytes each, so that the arrays above are aligned for matrices in whatever order they lie.
 var<workgroup> turns: array<vec4<u32>, 2>;
 
-// Quad `i` of a tile of keys or values that starts at `first`, zeros from `end`.
-fn key_at(start: u32, first: u32, end: u32, i: u32) -> Four {
+// Quad `i` of a tile of keys or values of a row of the batch that starts at `first`, zeros from `end`.
+fn key_at(batch: u32, start: u32, first: u32, end: u32, i: u32) -> Four {
   var value = Four();
   if (first + i / QUADS < end) {
-    value = k_quad(start + (first + i / QUADS) * p.k_seq, i % QUADS);
+    value = k_quad(start + key_place(batch, first + i / QUADS) * p.k_seq, i % QUADS);
   }
   return value;
 }
 
-fn value_at(start: u32, first: u32, end: u32, i: u32) -> Four {
+fn value_at(batch: u32, start: u32, first: u32, end: u32, i: u32) -> Four {
   var value = Four();
   if (first + i / V_QUADS < end) {
-    value = v_quad(start + (first + i / V_QUADS) * p.v_seq, i % V_QUADS);
+    value = v_quad(start + key_place(batch, first + i / V_QUADS) * p.v_seq, i % V_QUADS);
   }
   return value;
 }
@@ -198,10 +198,10 @@ fn main(
   // naga 30 does not emit a store's operands by itself: they must have names.
   let pitch = SCORE_PITCH;
   for (var i = 0u; i < KEY_LOADS; i++) {
-    next_keys[i] = key_at(k_start, begin, end, local + i * WG);
+    next_keys[i] = key_at(batch, k_start, begin, end, local + i * WG);
   }
   for (var i = 0u; i < VALUE_LOADS; i++) {
-    next_values[i] = value_at(v_start, begin, end, local + i * WG);
+    next_values[i] = value_at(batch, v_start, begin, end, local + i * WG);
   }
   for (var r = 0u; r < FRAGMENTS; r++) {
     stage_queries(q_start, first_row, rows, r, local);
@@ -216,7 +216,7 @@ fn main(
   }
   if (AHEAD) {
     for (var i = 0u; i < KEY_LOADS; i++) {
-      next_keys[i] = key_at(k_start, begin + KEYS, end, local + i * WG);
+      next_keys[i] = key_at(batch, k_start, begin + KEYS, end, local + i * WG);
     }
   }
   workgroupBarrier();
@@ -285,14 +285,14 @@ fn main(
     workgroupBarrier();
     if (AHEAD) {
       for (var i = 0u; i < VALUE_LOADS; i++) {
-        next_values[i] = value_at(v_start, turn + KEYS, end, local + i * WG);
+        next_values[i] = value_at(batch, v_start, turn + KEYS, end, local + i * WG);
       }
       for (var i = 0u; i < KEY_LOADS; i++) {
-        next_keys[i] = key_at(k_start, turn + 2u * KEYS, end, local + i * WG);
+        next_keys[i] = key_at(batch, k_start, turn + 2u * KEYS, end, local + i * WG);
       }
     } else {
       for (var i = 0u; i < KEY_LOADS; i++) {
-        next_keys[i] = key_at(k_start, turn + KEYS, end, local + i * WG);
+        next_keys[i] = key_at(batch, k_start, turn + KEYS, end, local + i * WG);
       }
     }
     // The same in all invocations.
@@ -341,7 +341,7 @@ fn main(
         tile[tile_place(local + i * WG)] = next_keys[i];
       }
       for (var i = 0u; i < VALUE_LOADS; i++) {
-        next_values[i] = value_at(v_start, turn + KEYS, end, local + i * WG);
+        next_values[i] = value_at(batch, v_start, turn + KEYS, end, local + i * WG);
       }
       workgroupBarrier();
     }

@@ -98,7 +98,7 @@ fn main(
   for (var turn = first; turn < last; turn += TURN) {
     workgroupBarrier();
     let key = turn + local / SHARERS;
-    products[local] = key_part(k_start + min(key, last - 1u) * p.k_seq, local % SHARERS);
+    products[local] = key_part(k_start + key_place(batch, min(key, last - 1u)) * p.k_seq, local % SHARERS);
     workgroupBarrier();
     var score = LEAST;
     if (key < last) {
@@ -133,7 +133,7 @@ fn main(
       for (var first_key = crew; first_key < min(TURN, last - turn); first_key += AHEAD * CREWS) {
         var quads: array<vec4<f32>, AHEAD>;
         for (var i = 0u; i < AHEAD; i++) {
-          quads[i] = v_quad(v_start + min(turn + first_key + i * CREWS, last - 1u) * p.v_seq, quad);
+          quads[i] = v_quad(v_start + key_place(batch, min(turn + first_key + i * CREWS, last - 1u)) * p.v_seq, quad);
         }
         for (var i = 0u; i < AHEAD; i++) {
           value = fma(vec4<f32>(weight_of(first_key + i * CREWS)), quads[i], value);

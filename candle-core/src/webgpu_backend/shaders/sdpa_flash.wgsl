@@ -101,7 +101,7 @@ fn main(
         let key = turn + i / QUADS;
         var quad = vec4<f32>(0.0);
         if (key < end) {
-          quad = k_quad(k_start + key * p.k_seq, i % QUADS);
+          quad = k_quad(k_start + key_place(batch, key) * p.k_seq, i % QUADS);
         }
         tile[i / QUADS * PITCH + i % QUADS] = quad;
       }
@@ -116,7 +116,7 @@ fn main(
         if (STAGED) {
           key_quads[j] = tile[key * PITCH + d];
         } else {
-          key_quads[j] = k_quad(k_start + min(turn + key, end - 1u) * p.k_seq, d);
+          key_quads[j] = k_quad(k_start + key_place(batch, min(turn + key, end - 1u)) * p.k_seq, d);
         }
       }
       for (var i = 0u; i < OWN_ROWS; i++) {
@@ -152,7 +152,7 @@ fn main(
         let key = turn + i / V_QUADS;
         var quad = vec4<f32>(0.0);
         if (key < end) {
-          quad = v_quad(v_start + key * p.v_seq, i % V_QUADS);
+          quad = v_quad(v_start + key_place(batch, key) * p.v_seq, i % V_QUADS);
         }
         tile[i / V_QUADS * V_PITCH + i % V_QUADS] = quad;
       }
@@ -196,7 +196,7 @@ fn main(
           if (STAGED) {
             v_part = tile[(c * 4u + lane) * V_PITCH + quad];
           } else {
-            v_part = v_quad(v_start + min(turn + c * 4u + lane, end - 1u) * p.v_seq, quad);
+            v_part = v_quad(v_start + key_place(batch, min(turn + c * 4u + lane, end - 1u)) * p.v_seq, quad);
           }
           for (var i = 0u; i < OWN_ROWS; i++) {
             value[i * OWN_QUADS + q] = fma(vec4<f32>(weights[i][lane]), v_part, value[i * OWN_QUADS + q]);

@@ -157,14 +157,14 @@ fn main(
   for (var turn = first; turn < last; turn += TURN) {
     var keys: array<vec4<u32>, OWN_KEYS * STEPS>;
     for (var key = 0u; key < OWN_KEYS; key++) {
-      let start = k_start + min(turn + key * TEAMS + team, last - 1u) * k_step;
+      let start = k_start + key_place(batch, min(turn + key * TEAMS + team, last - 1u)) * k_step;
       for (var step = 0u; step < STEPS; step++) {
         keys[key * STEPS + step] = k[start + min(step * SHARERS + part, PIECES - 1u)];
       }
     }
     var values: array<vec4<u32>, CREW_KEYS>;
     for (var i = 0u; i < CREW_KEYS; i++) {
-      values[i] = v[v_start + min(turn + crew * CREW_KEYS + i, last - 1u) * v_step];
+      values[i] = v[v_start + key_place(batch, min(turn + crew * CREW_KEYS + i, last - 1u)) * v_step];
     }
     var sums: array<f32, OUTPUTS * SHARERS>;
     for (var step = 0u; step < STEPS; step++) {

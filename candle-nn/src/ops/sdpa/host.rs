@@ -1,8 +1,9 @@
 //! The rules of a call for the CPU's kernels.
 
-use super::{Dims, Rules};
+use super::pages::Paged;
+use super::{Dims, Rules, NAME};
 use crate::fused_cpu::{Acc, StridedRows};
-use candle_core::{bail, Result, Storage, Tensor};
+use candle_core::{bail, Error, Result, Storage, Tensor};
 use std::ops::Range;
 
 /// [`Rules`] with their small tensors as slices, in the dtype of the computation.
@@ -15,10 +16,39 @@ pub(super) struct HostRules<A> {
     sinks: Option<Vec<A>>,
     starts: Option<Vec<u32>>,
     lens: Option<Vec<u32>>,
+    table: Option<Table>,
     /// (batch, heads, queries, keys)
     bias: Option<Tensor>,
     queries: usize,
     keys: usize,
+}
+
+/// The pages of all rows of the batch.
+struct Table {
+    pages: Vec<u32>,
+    columns: usize,
+    /// The logarithm of a page's positions.
+    shift: u32,
+}
+
+impl Table {
+    fn new(paged: &Paged<'_>) -> Result<Self> {
+        let pages = paged.pages.table.flatten_all()?.to_vec1::<u32>()?;
+        let count = paged.count()?;
+        if let Some(page) = pages.iter().find(|page| **page as usize >= count) {
+            return Err(Error::InvalidIndex {
+                op: NAME,
+                index: *page as usize,
+                size: count,
+            }
+            .bt());
+        }
+        Ok(Self {
+            pages,
+            columns: paged.pages.table.dim(1)?,
+            shift: paged.pages.page.trailing_zeros(),
+        })
+    }
 }
 
 /// A query of a head of a row of the batch.
@@ -54,6 +84,7 @@ impl<A: Acc> HostRules<A> {
             sinks: floats(rules.sinks)?,
             starts: numbers(rules.starts)?,
             lens: numbers(rules.lens)?,
+            table: rules.paged.as_ref().map(Table::new).transpose()?,
             bias,
             queries: dims.queries,
             keys: dims.keys,
@@ -63,6 +94,17 @@ impl<A: Acc> HostRules<A> {
     /// Whether rows of the batch see different keys.
     pub(super) fn ragged(&self) -> bool {
         self.starts.is_some() || self.lens.is_some()
+    }
+
+    /// Where key `key` of a row is among the keys of a head.
+    pub(super) fn place(&self, batch: usize, key: usize) -> usize {
+        match &self.table {
+            None => key,
+            Some(table) => {
+                let page = table.pages[batch * table.columns + (key >> table.shift)] as usize;
+                (page << table.shift) + (key & ((1 << table.shift) - 1))
+            }
+        }
     }
 
     fn position(&self, batch: usize, query: usize) -> i64 {

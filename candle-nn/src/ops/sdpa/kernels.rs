@@ -2,7 +2,7 @@
 
 use super::{plain, Dims, Rules, NAME};
 use crate::ops::{beside, on_devices};
-use candle_core::fused::{Fused, Operand, SdpaParams};
+use candle_core::fused::{Fused, Operand, SdpaPages, SdpaParams};
 use candle_core::{CpuStorage, CustomOp3, DType, Error, Layout, Result, Shape, Tensor};
 
 /// One kernel, or two where keys are cut into parts; tensor ops for the few calls that none takes. `S` is the storages' type.
@@ -25,7 +25,17 @@ pub(super) fn fused<S: Fused>(
         S::has_sdpa(inputs, params)
     })?;
     if !has_kernel {
-        return plain(q, k, v, rules, dims);
+        return match rules.paged {
+            None => plain(q, k, v, rules, dims),
+            Some(paged) => {
+                let [k, v] = paged.gathered()?;
+                let rules = Rules {
+                    paged: None,
+                    ..*rules
+                };
+                plain(q, &k, &v, &rules, dims)
+            }
+        };
     }
     q.apply_op3_no_bwd(k, v, &op)
 }
@@ -39,6 +49,7 @@ struct Sdpa<'a> {
     sinks: Option<Tensor>,
     starts: Option<Tensor>,
     lens: Option<Tensor>,
+    table: Option<Tensor>,
 }
 
 impl<'a> Sdpa<'a> {
@@ -71,6 +82,7 @@ impl<'a> Sdpa<'a> {
             sinks,
             starts: contiguous(rules.starts)?,
             lens: contiguous(rules.lens)?,
+            table: contiguous(rules.paged.map(|paged| paged.pages.table))?,
         })
     }
 
@@ -82,15 +94,24 @@ impl<'a> Sdpa<'a> {
             &self.sinks,
             &self.starts,
             &self.lens,
+            &self.table,
         ];
         let locked = tensors.map(|t| t.as_ref().map(Tensor::storage_and_layout));
-        let mut inputs = [None; 5];
+        let mut inputs = [None; 6];
         for (input, locked) in inputs.iter_mut().zip(&locked) {
             if let Some((guard, layout)) = locked {
                 *input = Some((beside::<S>(guard, NAME, "option")?, *layout));
             }
         }
-        let [bias, slopes, sinks, starts, lens] = inputs;
+        let [bias, slopes, sinks, starts, lens, table] = inputs;
+        let pages = match (self.rules.paged, table) {
+            (Some(paged), Some(table)) => Some(SdpaPages {
+                table,
+                page: paged.pages.page,
+                count: paged.count()?,
+            }),
+            _ => None,
+        };
         f(SdpaParams {
             scale: self.rules.scale,
             softcap: self.rules.softcap,
@@ -101,6 +122,7 @@ impl<'a> Sdpa<'a> {
             sinks,
             starts,
             lens,
+            pages,
         })
     }
 }

@@ -4,6 +4,7 @@ mod blocks;
 mod dims;
 mod host;
 mod kernels;
+mod pages;
 mod plain;
 mod rows;
 
@@ -11,6 +12,8 @@ use super::{in_graph, zeros_of};
 use blocks::blocks;
 use candle_core::{bail, Result, Tensor};
 use dims::Dims;
+use pages::Paged;
+pub use pages::SdpaPages;
 use plain::plain;
 use rows::fused;
 
@@ -46,6 +49,8 @@ pub struct SdpaOptions<'a> {
     pub starts: Option<&'a Tensor>,
     /// (batch) of u32: how many keys of each row there are, the first ones; the others are hidden.
     pub lens: Option<&'a Tensor>,
+    /// Keys and values are pages of pools.
+    pub pages: Option<SdpaPages<'a>>,
 }
 
 impl Default for SdpaOptions<'_> {
@@ -60,6 +65,7 @@ impl Default for SdpaOptions<'_> {
             sinks: None,
             starts: None,
             lens: None,
+            pages: None,
         }
     }
 }
@@ -78,6 +84,7 @@ pub(crate) struct Rules<'a> {
     pub(crate) sinks: Option<&'a Tensor>,
     pub(crate) starts: Option<&'a Tensor>,
     pub(crate) lens: Option<&'a Tensor>,
+    pub(crate) paged: Option<Paged<'a>>,
 }
 
 impl<'a> Rules<'a> {
@@ -102,6 +109,7 @@ impl<'a> Rules<'a> {
             sinks: options.sinks,
             starts: options.starts,
             lens: options.lens,
+            paged: None,
         })
     }
 
@@ -181,7 +189,7 @@ fn upstream(mask: Option<&Tensor>, causal: bool, scale: f32, softcapping: f32) -
 /// Attention, `softmax(q k^T * scale) v` for each head, with what [`SdpaOptions`] adds.
 ///
 /// - `q` is (batch, heads, queries, head_dim), `k` (batch, kv_heads, keys, head_dim), `v` (batch, kv_heads, keys, v_dim);
-///   the result is (batch, heads, queries, v_dim) in the dtype of `q`. Any layouts.
+///   the result is (batch, heads, queries, v_dim) in the dtype of `q`. Any layouts. With [`SdpaOptions::pages`] `k` and `v` are pools.
 /// - `heads` is a multiple of `kv_heads`: query heads share keys and values in groups of neighbours.
 /// - `k` and `v` are of the dtype of `q`, or of f16 or bf16 beside queries of f32, or of f16 beside queries of bf16.
 /// - A query to which every key is hidden gets 0, in all dtypes.
@@ -202,9 +210,14 @@ fn upstream(mask: Option<&Tensor>, causal: bool, scale: f32, softcapping: f32) -
 ///
 /// # Errors
 /// The shapes do not match, the dtypes differ or are not floats, there are no keys, `causal` without `starts` and with fewer keys than
-/// queries, a softcap that is not positive, a window of 0, or options of another shape, dtype or device than documented.
+/// queries, a softcap that is not positive, a window of 0, or options of another shape, dtype or device than documented. A page beyond
+/// the pools is an error on the CPU; on other devices the last page takes its place.
 pub fn sdpa_with(q: &Tensor, k: &Tensor, v: &Tensor, options: &SdpaOptions<'_>) -> Result<Tensor> {
-    let (_, _, queries, _) = q.dims4()?;
+    let (batch, _, queries, _) = q.dims4()?;
+    if let Some(pages) = options.pages {
+        let paged = Paged::new(pages, [k, v], batch)?;
+        return pages::attend(q, paged, &Rules::new(options, queries, pages.keys)?);
+    }
     let (_, _, keys, _) = k.dims4()?;
     attend(q, k, v, &Rules::new(options, queries, keys)?)
 }
@@ -219,7 +232,12 @@ pub fn sdpa_with_slow(
     v: &Tensor,
     options: &SdpaOptions<'_>,
 ) -> Result<Tensor> {
-    let (_, _, queries, _) = q.dims4()?;
+    let (batch, _, queries, _) = q.dims4()?;
+    if let Some(pages) = options.pages {
+        let [k, v] = Paged::new(pages, [k, v], batch)?.gathered()?;
+        let pages = None;
+        return sdpa_with_slow(q, &k, &v, &SdpaOptions { pages, ..*options });
+    }
     let (_, _, keys, _) = k.dims4()?;
     let rules = Rules::new(options, queries, keys)?;
     let dims = Dims::check(q, k, v, &rules)?;

@@ -95,19 +95,19 @@ impl Sdpa<'_> {
                 };
                 let seen = host.seen(place.batch, place.query);
                 let kv_head = place.batch * kv_heads + place.head / (heads / kv_heads);
-                let key = k.offset(kv_head * keys) + seen.start * k_step;
-                let value = v.offset(kv_head * keys) + seen.start * v_step;
+                let (key, value) = (k.offset(kv_head * keys), v.offset(kv_head * keys));
+                let at = |j: usize| host.place(place.batch, seen.start + j);
                 let query = q.get(index, &mut s.query);
                 let scores = &mut s.scores[..seen.len()];
                 for (j, score) in scores.iter_mut().enumerate() {
-                    *score = T::Acc::dot(query, k.row_at(key + j * k_step, &mut s.key));
+                    *score = T::Acc::dot(query, k.row_at(key + at(j) * k_step, &mut s.key));
                 }
                 let bias = bias.map(|bias| bias.get(index, &mut s.bias));
                 let weights = &mut s.weights[..seen.len()];
-                let factor = host.weigh(place, seen, bias, scores, weights);
+                let factor = host.weigh(place, seen.clone(), bias, scores, weights);
                 s.sum.fill(T::Acc::zero());
                 for (j, &weight) in weights.iter().enumerate() {
-                    let value = v.row_at(value + j * v_step, &mut s.value);
+                    let value = v.row_at(value + at(j) * v_step, &mut s.value);
                     T::Acc::add_scaled(weight, value, &mut s.sum);
                 }
                 for (dst, &sum) in dst.iter_mut().zip(&s.sum) {

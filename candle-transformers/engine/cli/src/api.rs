@@ -95,6 +95,10 @@ pub(super) struct Args {
     /// Maximum number of prompt tokens to process between two generation steps
     #[arg(long, value_name = "N", default_value_t = BatchSettings::default().piece)]
     piece: usize,
+    /// Memory for the keys and values of requests, such as 4GB, in pages that requests share where they begin alike. When it is full,
+    /// the youngest request waits [default: a cache that grows with the longest request times --slots]
+    #[arg(long, value_name = "SIZE", value_parser = crate::size::parse)]
+    cache_memory: Option<u64>,
 }
 
 pub(super) fn run(args: Args) -> Result<()> {

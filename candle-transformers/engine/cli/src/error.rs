@@ -81,7 +81,10 @@ pub fn of_engine(error: &Engine) -> String {
             let value = text.strip_prefix(name).unwrap_or_default();
             format!("--{}{value}", name.replace('_', "-"))
         }
-        Engine::EmptyPrompt | Engine::PromptTooLong { .. } | Engine::PromptTooLarge { .. } => {
+        Engine::EmptyPrompt
+        | Engine::PromptTooLong { .. }
+        | Engine::CacheTooSmall { .. }
+        | Engine::PromptTooLarge { .. } => {
             format!("--prompt: the {text}")
         }
         Engine::Device { .. } => format!("--{text}"),

@@ -168,7 +168,9 @@ impl From<Error> for ApiError {
         let (status, param, code) = match &error {
             Error::Parameter { name, .. } => (StatusCode::BAD_REQUEST, Some(*name), None),
             Error::EmptyPrompt => (StatusCode::BAD_REQUEST, Some("prompt"), None),
-            Error::PromptTooLong { .. } | Error::PromptTooLarge { .. } => {
+            Error::PromptTooLong { .. }
+            | Error::CacheTooSmall { .. }
+            | Error::PromptTooLarge { .. } => {
                 let code = Some("context_length_exceeded");
                 (StatusCode::BAD_REQUEST, None, code)
             }

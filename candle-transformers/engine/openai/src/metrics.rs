@@ -5,6 +5,7 @@ use axum::extract::{MatchedPath, Request, State};
 use axum::http::header::CONTENT_TYPE;
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use candle_engine::batch::CacheMemory;
 use candle_engine::Completion;
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -18,6 +19,7 @@ pub(super) struct Metrics {
     /// Answers by route and status.
     requests: Mutex<BTreeMap<(String, u16), u64>>,
     prompt_tokens: AtomicU64,
+    cached_tokens: AtomicU64,
     completion_tokens: AtomicU64,
     completions: AtomicU64,
     failed: AtomicU64,
@@ -37,6 +39,8 @@ impl Metrics {
         let took = took.as_secs_f64();
         self.completions.fetch_add(1, Relaxed);
         self.prompt_tokens.fetch_add(prompt as u64, Relaxed);
+        self.cached_tokens
+            .fetch_add(made.cached_tokens as u64, Relaxed);
         self.completion_tokens
             .fetch_add(made.token_ids.len() as u64, Relaxed);
         self.micros.fetch_add(micros(took), Relaxed);
@@ -65,6 +69,12 @@ impl Metrics {
             "prompt_tokens_total",
             "Tokens of prompts.",
             &count(&self.prompt_tokens),
+        );
+        line(
+            counter,
+            "prompt_tokens_cached_total",
+            "Tokens of prompts that the cache had already.",
+            &count(&self.cached_tokens),
         );
         line(
             counter,
@@ -114,6 +124,43 @@ impl Metrics {
             "Models of text that are loaded.",
             &models.len(),
         );
+        let memory = models
+            .iter()
+            .filter_map(|model| model.engine.cache_memory());
+        let memory: Vec<CacheMemory> = memory.collect();
+        if !memory.is_empty() {
+            let sum = |of: fn(&CacheMemory) -> u64| memory.iter().map(of).sum::<u64>();
+            line(
+                gauge,
+                "cache_bytes",
+                "Memory for keys and values in pages.",
+                &sum(|it| it.pages * it.page_bytes),
+            );
+            line(
+                gauge,
+                "cache_held_bytes",
+                "The part of it that running completions have.",
+                &sum(|it| it.held * it.page_bytes),
+            );
+            line(
+                gauge,
+                "cache_kept_bytes",
+                "The part of it with beginnings of prompts that no running completion has.",
+                &sum(|it| it.kept * it.page_bytes),
+            );
+            line(
+                gauge,
+                "completions_preempted",
+                "Completions that have begun and wait for cache memory.",
+                &sum(|it| it.preempted),
+            );
+            line(
+                counter,
+                "preemptions_total",
+                "How often a completion had to wait for cache memory after it had begun.",
+                &sum(|it| it.preemptions),
+            );
+        }
         let embedding = served.vectors.as_ref().map_or(0, |vectors| vectors.open());
         line(
             gauge,

@@ -137,6 +137,7 @@ pub(super) struct Count {
     thought: AtomicUsize,
     accepted: AtomicUsize,
     rejected: AtomicUsize,
+    cached: AtomicUsize,
     /// Whether anything was proposed to any of them.
     has_proposals: AtomicBool,
 }
@@ -155,6 +156,7 @@ impl Count {
     pub(super) fn add(&self, completion: &Completion) {
         self.made.fetch_add(completion.token_ids.len(), Relaxed);
         self.thought.fetch_add(completion.thought_tokens, Relaxed);
+        self.cached.fetch_add(completion.cached_tokens, Relaxed);
         if let Some(Guesses { made, right }) = completion.guesses {
             self.has_proposals.store(true, Relaxed);
             self.accepted.fetch_add(right, Relaxed);
@@ -165,6 +167,9 @@ impl Count {
     /// The interface's form, of a model that thinks or not.
     pub(super) fn usage(&self, prompt: usize, thinks: bool) -> Value {
         let mut usage = usage(prompt, self.made.load(Relaxed));
+        // Choices of one prompt share it.
+        let cached = self.cached.load(Relaxed).min(prompt);
+        usage["prompt_tokens_details"] = json!({ "cached_tokens": cached });
         if thinks {
             usage[DETAILS]["reasoning_tokens"] = self.thought.load(Relaxed).into();
         }

@@ -7,7 +7,7 @@ use crate::engine::logits_of_last;
 use crate::error::Doing;
 use crate::generation::{Choice, Drafter, Queued, Speculation, Wait};
 use crate::turn::at_once;
-use crate::Result;
+use crate::{Error, Result};
 
 impl Scheduler<'_> {
     /// The slot of the text that runs alone, if tokens are to be proposed to it now.
@@ -44,6 +44,13 @@ impl Scheduler<'_> {
         let unseen = &text.writer.tokens()[slot.held.len()..];
         let proposal = speculation.propose(&text.writer, unseen.len(), self.drafter.as_mut())?;
         let rows = proposal.len() + 1;
+        if let Some(memory) = &mut self.memory {
+            let end = slot.held.len() + unseen.len() + proposal.len();
+            if !memory.grow(at, end, &mut self.state)? {
+                let why = format!("{end} positions of one text exceed the cache memory");
+                return Err(Error::Batch(why));
+            }
+        }
         let ids = proposal.after(unseen, self.backend.device())?;
         let logits = logits_of_last(self.backend.decoder(), &ids, rows, at, &mut self.state);
         let logits = logits.doing("running the model")?;

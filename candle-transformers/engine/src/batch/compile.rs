@@ -1,6 +1,7 @@
 //! Kernels that steps take, compiled before the first text comes: otherwise the first texts wait seconds for them, and again whenever
 //! another number of texts runs for the first time.
 
+use super::memory::state_for_kernels;
 use super::scheduler::read;
 use super::writing::next_logits;
 use super::BatchSettings;
@@ -43,7 +44,10 @@ pub(super) fn ahead(backend: &CandleBackend, settings: BatchSettings) -> Result<
 fn all_steps(backend: &CandleBackend, settings: BatchSettings) -> Result<()> {
     let BatchSettings { slots, piece, .. } = settings;
     let longest = backend.slot_positions().min(LONGEST);
-    let mut state = backend.new_slots(slots)?;
+    let mut state = match settings.cache_memory {
+        Some(_) => state_for_kernels(backend, settings, longest)?,
+        None => backend.new_slots(slots)?,
+    };
     // Kernels for few rows are made for their number, others for ranges of it.
     let counts = (1..=8)
         .chain([12, 16, 24, 32, 48, 64, 96, 128])

@@ -19,6 +19,7 @@
 mod alone;
 mod client;
 mod compile;
+mod memory;
 mod pictures;
 mod places;
 mod scheduler;
@@ -37,6 +38,8 @@ use crate::engine::CandleBackend;
 use crate::generation::Mask;
 use crate::{Error, Result};
 use client::Client;
+pub use memory::CacheMemory;
+use memory::{Counts, Memory};
 pub use places::{Place, Places};
 use scheduler::Scheduler;
 use std::ops::ControlFlow;
@@ -51,7 +54,8 @@ use watch::Watch;
 /// How many texts run and wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BatchSettings {
-    /// Texts that run at once, at least 1. Each takes memory for as many positions as the longest of them has.
+    /// Texts that run at once, at least 1. Each takes memory for as many positions as the longest of them has, unless there is a
+    /// `cache_memory`.
     pub slots: usize,
     /// Tokens of a prompt that are read at once, and of all prompts about as many in a step, at least 1.
     pub piece: usize,
@@ -62,6 +66,10 @@ pub struct BatchSettings {
     /// Whether a GPU's kernels are compiled before the first text is begun, which takes seconds where none of them is known from an earlier
     /// process, and not while the first texts run.
     pub compile_ahead: bool,
+    /// Bytes for keys and values in pages of 16 or 32 positions, allocated at the start. A text takes pages for the positions that it has, and shares
+    /// those of a beginning in common. When there are none left, the youngest text waits. Without it each slot has a part of a cache that
+    /// grows.
+    pub cache_memory: Option<u64>,
 }
 
 impl Default for BatchSettings {
@@ -72,6 +80,7 @@ impl Default for BatchSettings {
             waiting: 256,
             longest_step: Duration::from_secs(600),
             compile_ahead: false,
+            cache_memory: None,
         }
     }
 }
@@ -131,6 +140,10 @@ pub struct BatchEngine {
     /// Completions that have not ended.
     places: Arc<Places>,
     running: Arc<AtomicUsize>,
+    /// How the memory of a cache in pages is used.
+    memory: Option<Arc<Counts>>,
+    /// The longest text.
+    positions: usize,
     /// Why the thread ended before its time.
     failure: Arc<OnceLock<String>>,
     watch: Arc<Watch>,
@@ -142,7 +155,7 @@ impl BatchEngine {
     ///
     /// # Errors
     /// A setting that is 0, or a model whose texts cannot share a cache: one with layers that are not attention to keys and values, or on
-    /// several devices.
+    /// several devices. With a cache in pages, memory for less than two pages, or a device without attention over pages.
     pub fn new(backend: Arc<CandleBackend>, settings: BatchSettings) -> Result<Self> {
         Self::with_step(backend, settings, |scheduler| scheduler.step())
     }
@@ -162,7 +175,16 @@ impl BatchEngine {
                 });
             }
         }
-        let state = backend.new_slots(settings.slots)?;
+        let memory = settings.cache_memory;
+        let memory = memory.map(|bytes| Memory::new(&backend, settings, bytes));
+        let memory = memory.transpose()?;
+        let state = match &memory {
+            Some(memory) => memory.new_state(&backend)?,
+            None => backend.new_slots(settings.slots)?,
+        };
+        let counts = memory.as_ref().map(|memory| memory.counts.clone());
+        let most = memory.as_ref().map_or(usize::MAX, Memory::positions);
+        let positions = backend.slot_positions().min(most);
         let (jobs, orders) = channel();
         let failure = Arc::new(OnceLock::new());
         let watch = Arc::new(Watch::new(settings.longest_step));
@@ -177,7 +199,8 @@ impl BatchEngine {
                     tracing::warn!(%error, "cannot compile kernels ahead of time");
                 }
             }
-            let mut scheduler = Scheduler::new(&model, state, settings);
+            let scheduler = Scheduler::new(&model, state, settings);
+            let mut scheduler = scheduler.with_memory(memory);
             scheduler.running = runs;
             let run = || supervisor::run(scheduler, &orders, &failed, &watched, step);
             if supervisor::caught(run).is_none() {
@@ -193,6 +216,8 @@ impl BatchEngine {
             jobs: Mutex::new(Some(jobs)),
             places: Places::new(settings.slots + settings.waiting),
             running,
+            memory: counts,
+            positions,
             failure,
             watch,
             thread: Some(thread),
@@ -212,6 +237,11 @@ impl BatchEngine {
     /// How many completions run: the others of [`BatchEngine::open`] wait.
     pub fn running(&self) -> usize {
         self.running.load(Ordering::Relaxed)
+    }
+
+    /// How the memory of [`BatchSettings::cache_memory`] is used; `None` without it.
+    pub fn cache_memory(&self) -> Option<CacheMemory> {
+        self.memory.as_ref().map(|counts| counts.read())
     }
 
     /// Why the engine takes no completions any more, if it has failed: steps that panicked, or after which the device failed, three in a row
@@ -255,12 +285,13 @@ impl BatchEngine {
         if order.tokens.is_empty() {
             return Err(Error::EmptyPrompt);
         }
-        let limit = self.backend.slot_positions();
-        if order.tokens.len() > limit {
-            return Err(Error::PromptTooLong {
-                tokens: order.tokens.len(),
-                limit,
-            });
+        let (tokens, limit) = (order.tokens.len(), self.backend.slot_positions());
+        if tokens > limit {
+            return Err(Error::PromptTooLong { tokens, limit });
+        }
+        if tokens > self.positions {
+            let limit = self.positions;
+            return Err(Error::CacheTooSmall { tokens, limit });
         }
         self.backend
             .check_pictures(&order.tokens, &order.request.pictures)?;

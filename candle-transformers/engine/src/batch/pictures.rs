@@ -17,9 +17,9 @@ impl Scheduler<'_> {
     pub(super) fn read_pictures(&mut self, at: usize, count: usize) -> Result<usize> {
         let backend = self.backend;
         let spec = backend.picture_spec()?;
-        let slot = &mut self.slots[at];
+        let slot = &self.slots[at];
         let seen = slot.held.len();
-        let Some(text) = &mut slot.text else {
+        let Some(text) = &slot.text else {
             return Ok(count);
         };
         let tokens = text.writer.tokens();
@@ -35,6 +35,13 @@ impl Scheduler<'_> {
             Sees::Before => count.min(run.range.len()),
         };
         let piece = tokens[seen..seen + count].to_vec();
+        if !self.make_room(at, seen + count + 1)? {
+            return Ok(count);
+        }
+        let slot = &mut self.slots[at];
+        let Some(text) = &mut slot.text else {
+            return Ok(count);
+        };
         let run = Run {
             range: seen..seen + count,
             vectors: piece.iter().filter(|id| **id == spec.token()).count(),
@@ -58,6 +65,7 @@ impl Scheduler<'_> {
         slot.held.extend(piece);
         if count == self.piece && before {
             slot.whole = slot.held.len();
+            self.keep_pages(at)?;
         }
         Ok(count)
     }

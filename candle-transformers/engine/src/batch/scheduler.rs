@@ -1,6 +1,7 @@
 //! Which text has which slot, and what a step does.
 
 use super::client::Client;
+use super::memory::Memory;
 use super::turns::{Owner, Turns};
 use super::writing::Ahead;
 use super::{BatchSettings, Heard, Job};
@@ -48,15 +49,41 @@ pub(super) struct Text<'a> {
     pub(super) pictures: PictureRows,
     /// When a piece of its prompt was read last, or else when it came: a number of `Scheduler::turns`.
     read_at: u64,
+    /// Tokens of its prompt that need not be read when it began.
+    cached: usize,
+    /// Whether it waits for pages of the cache.
+    pub(super) parked: bool,
+}
+
+impl Text<'_> {
+    /// It has nothing in the cache, and waits.
+    pub(super) fn park(&mut self, backend: &CandleBackend) -> Result<()> {
+        self.parked = true;
+        self.pictures = PictureRows::new(backend, self.pictures.pictures(), 0)?;
+        Ok(())
+    }
 }
 
 impl Slot<'_> {
-    /// How many of the text's tokens the model has not seen: more than one while it reads the prompt, one where the next step feeds it, and
-    /// none where the next one is on its way.
+    /// How many of the text's tokens the model has not seen: more than one while it reads the prompt, or again what it had written, one where
+    /// the next step feeds it, and none where the next one is on its way.
     pub(super) fn unseen(&self) -> usize {
         self.text
             .as_ref()
             .map_or(0, |text| text.writer.tokens().len() - self.held.len())
+    }
+
+    /// Whether there is a text that waits for pages.
+    pub(super) fn is_parked(&self) -> bool {
+        self.text.as_ref().is_some_and(|text| text.parked)
+    }
+
+    /// How many tokens of the prompt are read in pieces: all but the last, whose logits give the next token.
+    fn unread(&self) -> usize {
+        let text = self.text.as_ref().filter(|text| !text.parked);
+        text.map_or(0, |text| {
+            (text.writer.prompt_tokens() - 1).saturating_sub(self.held.len())
+        })
     }
 
     /// How many of `tokens` need not be read again: pieces that would be read just so. One token has to be, for logits to come out.
@@ -71,6 +98,8 @@ impl Slot<'_> {
 pub(super) struct Scheduler<'a> {
     pub(super) backend: &'a CandleBackend,
     pub(super) state: DecoderState,
+    /// The pages of the slots, if there are any.
+    pub(super) memory: Option<Memory>,
     pub(super) slots: Vec<Slot<'a>>,
     /// A step whose tokens are on their way from the device.
     pub(super) ahead: Option<Ahead>,
@@ -97,6 +126,7 @@ impl<'a> Scheduler<'a> {
         Self {
             backend,
             state,
+            memory: None,
             slots: (0..settings.slots).map(|_| Slot::default()).collect(),
             ahead: None,
             drafter: None,
@@ -109,6 +139,11 @@ impl<'a> Scheduler<'a> {
             finished: 0,
             running: Arc::default(),
         }
+    }
+
+    /// With a state whose slots have pages.
+    pub(super) fn with_memory(self, memory: Option<Memory>) -> Self {
+        Self { memory, ..self }
     }
 
     /// Whether there is nothing to do.
@@ -132,9 +167,12 @@ impl<'a> Scheduler<'a> {
     /// The device's: [`Scheduler::renew`] has to follow.
     pub(super) fn step(&mut self) -> Result<()> {
         self.leave();
+        self.resume()?;
         self.admit()?;
         self.read()?;
-        self.write()
+        self.write()?;
+        self.publish();
+        Ok(())
     }
 
     /// Ends what nobody wants any more: those that run are asked at every step, those that wait now and then.
@@ -158,7 +196,7 @@ impl<'a> Scheduler<'a> {
     }
 
     fn writer(&self, tokens: Vec<u32>, request: &CompletionRequest) -> Result<Writer<'a>> {
-        Writer::new(self.backend, tokens, request, self.backend.slot_positions())
+        Writer::new(self.backend, tokens, request, self.positions())
     }
 
     /// Ends what had not begun.
@@ -173,6 +211,10 @@ impl<'a> Scheduler<'a> {
     /// Gives free slots to those that wait, by turns of their owners.
     fn admit(&mut self) -> Result<()> {
         while let Some((line, to)) = self.place() {
+            let tokens = self.waiting.tokens(line).to_vec();
+            if !self.can_begin(to, &tokens)? {
+                return Ok(());
+            }
             let Some(mut job) = self.waiting.take(line) else {
                 return Ok(());
             };
@@ -207,6 +249,8 @@ impl<'a> Scheduler<'a> {
                         owner: job.owner,
                         pictures,
                         read_at: self.turns,
+                        cached: kept,
+                        parked: false,
                     };
                     let text = Some(text);
                     self.running.fetch_add(1, Ordering::Relaxed);
@@ -217,8 +261,10 @@ impl<'a> Scheduler<'a> {
                     };
                 }
                 Err(error) => {
-                    self.slots[to].held = held;
-                    self.slots[to].whole = kept;
+                    let in_pages = self.memory.is_some();
+                    self.free_pages(to);
+                    self.slots[to].held = if in_pages { Vec::new() } else { held };
+                    self.slots[to].whole = if in_pages { 0 } else { kept };
                     job.client.done(Err(error));
                 }
             }
@@ -228,6 +274,9 @@ impl<'a> Scheduler<'a> {
 
     /// Leaves in slot `to` what need not be read again for `tokens`, or copies it there; how many tokens that is.
     fn share(&mut self, to: usize, tokens: &[u32]) -> Result<usize> {
+        if self.memory.is_some() {
+            return Ok(self.begin_pages(to, tokens, tokens.len())?.unwrap_or(0));
+        }
         let slots = self.slots.iter();
         let shared: Vec<usize> = slots.map(|slot| slot.shared(tokens, self.piece)).collect();
         let best = (0..shared.len()).max_by_key(|at| shared[*at]).unwrap_or(to);
@@ -274,7 +323,7 @@ impl<'a> Scheduler<'a> {
     fn read(&mut self) -> Result<()> {
         let mut left = self.piece;
         while left > 0 {
-            let reading = (0..self.slots.len()).filter(|at| self.slots[*at].unseen() > 1);
+            let reading = (0..self.slots.len()).filter(|at| self.slots[*at].unread() > 0);
             let turn = |at: &usize| self.slots[*at].text.as_ref().map(|text| text.read_at);
             let Some(at) = reading.min_by_key(turn) else {
                 break;
@@ -284,7 +333,7 @@ impl<'a> Scheduler<'a> {
                 text.read_at = self.turns;
             }
             // The last token is left for the step of all texts, which gives its logits.
-            let count = self.piece.min(self.slots[at].unseen() - 1);
+            let count = self.piece.min(self.slots[at].unread());
             let read = match self.has_pictures(at) {
                 true => self.read_pictures(at, count)?,
                 false => {
@@ -299,17 +348,22 @@ impl<'a> Scheduler<'a> {
 
     /// Reads the next `count` tokens of a slot's text.
     fn read_piece(&mut self, at: usize, count: usize) -> Result<()> {
+        // And room for the next token: a step writes to all slots between two that write.
+        let seen = self.slots[at].held.len();
+        if !self.make_room(at, seen + count + 1)? {
+            return Ok(());
+        }
         let slot = &mut self.slots[at];
         let Some(text) = &slot.text else {
             return Ok(());
         };
-        let seen = slot.held.len();
         let piece = text.writer.tokens()[seen..seen + count].to_vec();
         read(self.backend, &piece, at, &mut self.state)?;
         slot.held.extend(piece);
         // Another text may have other images in front of the same tokens.
         if count == self.piece && !text.pictures.has_begun() {
             slot.whole = slot.held.len();
+            self.keep_pages(at)?;
         }
         Ok(())
     }
@@ -348,10 +402,18 @@ impl<'a> Scheduler<'a> {
             let guesses = text.speculation.map(|speculation| speculation.guesses());
             let result = result.map(|()| Completion {
                 guesses,
+                cached_tokens: text.cached,
                 ..text.writer.finish()
             });
             let finished = |it: &Completion| it.stop_reason != StopReason::Cancelled;
             self.finished += u64::from(result.as_ref().is_ok_and(finished));
+            if self.memory.is_some() {
+                self.free_pages(at);
+                self.slots[at].held.clear();
+                self.slots[at].whole = 0;
+                // Before somebody hears of the end and looks.
+                self.publish();
+            }
             text.client.done(result);
         }
     }
@@ -363,11 +425,17 @@ impl<'a> Scheduler<'a> {
     pub(super) fn renew(&mut self, why: &str) -> Result<()> {
         self.ahead = None;
         self.drafter = None;
+        // What a panic left of the pages counts for nothing.
+        self.clear_memory()?;
         for at in 0..self.slots.len() {
             self.done(at, Err(Error::Batch(why.to_string())));
             self.slots[at] = Slot::default();
         }
-        self.state = self.backend.new_slots(self.slots.len())?;
+        // Pages without texts are as good as new ones, and there may be no memory for both.
+        if self.memory.is_none() {
+            self.state = self.backend.new_slots(self.slots.len())?;
+        }
+        self.publish();
         let device = self.backend.device();
         // What the failed step has left to report says nothing of what follows.
         let _ = device.synchronize();

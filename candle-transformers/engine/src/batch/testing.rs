@@ -29,4 +29,5 @@ pub(super) const ONE_SLOT: BatchSettings = BatchSettings {
     waiting: 8,
     longest_step: Duration::from_secs(600),
     compile_ahead: false,
+    cache_memory: None,
 };

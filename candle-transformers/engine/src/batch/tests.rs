@@ -1,6 +1,7 @@
 //! What becomes of the engine where a step or a listener breaks.
 
 mod owners;
+mod paged;
 
 use super::client::Client;
 use super::places::Places;

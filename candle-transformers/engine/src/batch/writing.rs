@@ -5,7 +5,7 @@ use super::{Heard, Likely};
 use crate::engine::CandleBackend;
 use crate::error::Doing;
 use crate::generation::Chosen;
-use crate::Result;
+use crate::{Error, Result};
 use candle_core::{IndexOp, PendingVec1, Tensor};
 use candle_nn::sampling::{Changes, Draw};
 use candle_transformers::blocks::DecoderState;
@@ -36,14 +36,21 @@ struct Following {
 }
 
 impl<'a> Slot<'a> {
-    /// The text, if the next step is fed its last token.
+    /// The text, if the next step is fed a token of it: the last one, whose logits give the next; or one that it has written before and reads
+    /// again, after it had to wait.
     fn writing(&self) -> Option<&Text<'a>> {
-        self.text.as_ref().filter(|_| self.unseen() == 1)
+        let text = self.text.as_ref().filter(|text| !text.parked);
+        text.filter(|text| self.held.len() + 1 >= text.writer.prompt_tokens() && self.unseen() > 0)
     }
 
     /// Whether there is one.
     pub(super) fn is_writing(&self) -> bool {
         self.writing().is_some()
+    }
+
+    /// The text, if the next step gives its next token.
+    fn choosing(&self) -> Option<&Text<'a>> {
+        self.writing().filter(|_| self.unseen() == 1)
     }
 
     /// Whether the text of this number is there.
@@ -84,7 +91,7 @@ impl Scheduler<'_> {
                     self.push(at, token);
                     self.rested(at);
                     let is_fed = next.as_ref().is_some_and(|next| next.slots.contains(&at));
-                    if is_fed && self.slots[at].has(number) {
+                    if is_fed && self.slots[at].has(number) && !self.slots[at].is_parked() {
                         self.slots[at].held.push(token);
                     }
                 }
@@ -109,7 +116,10 @@ impl Scheduler<'_> {
                 return Ok(());
             }
         }
-        match self.alone().filter(|at| self.slots[*at].is_writing()) {
+        match self
+            .alone()
+            .filter(|at| self.slots[*at].choosing().is_some())
+        {
             Some(at) => self.write_alone(at),
             None => self.write_known(),
         }
@@ -130,7 +140,12 @@ impl Scheduler<'_> {
             text.is_some_and(|text| text.writer.has_steps_after(0))
         });
         let (first, last) = alive.first().zip(alive.last())?;
-        go_on.then_some(*first..last + 1)
+        let slots = *first..last + 1;
+        // Without pages for it the youngest text has to wait first, and its last token has to be known.
+        let memory = self.memory.as_ref();
+        let has_room = memory.is_none_or(|memory| memory.has_room(slots.clone(), &self.state));
+        let parked = alive.iter().any(|at| self.slots[*at].is_parked());
+        (go_on && has_room && !parked).then_some(slots)
     }
 
     /// The step after one whose tokens only the device knows.
@@ -181,6 +196,7 @@ impl Scheduler<'_> {
 
     /// A step of the texts whose last token the host knows.
     fn write_known(&mut self) -> Result<()> {
+        self.make_room_to_write()?;
         let all = 0..self.slots.len();
         let is_writing = |at: &usize| self.slots[*at].is_writing();
         let Some((first, last)) = all.clone().find(is_writing).zip(all.rev().find(is_writing))
@@ -189,18 +205,24 @@ impl Scheduler<'_> {
         };
         let slots = first..last + 1;
         let rows = &self.slots[slots.clone()];
-        let number = |slot: &Slot| slot.writing().map(|text| text.number);
+        let number = |slot: &Slot| slot.choosing().map(|text| text.number);
         let texts: Vec<Option<u64>> = rows.iter().map(number).collect();
-        let last = |slot: &Slot| slot.writing()?.writer.tokens().last().copied();
-        let fed = rows.iter().map(|slot| last(slot).unwrap_or(NOTHING));
-        let fed: Vec<u32> = fed.collect();
+        let next = |slot: &Slot| {
+            slot.writing()?
+                .writer
+                .tokens()
+                .get(slot.held.len())
+                .copied()
+        };
+        let next: Vec<Option<u32>> = rows.iter().map(next).collect();
+        let fed: Vec<u32> = next.iter().map(|id| id.unwrap_or(NOTHING)).collect();
         let writing = slots.clone().zip(&texts).filter(|(_, text)| text.is_some());
         let writing: Vec<usize> = writing.map(|(at, _)| at).collect();
         let device = self.backend.device();
         let ids = Tensor::new(&fed[..], device).and_then(|ids| ids.unsqueeze(1));
         let logits = self.run(slots.clone(), &ids.doing(RUNNING)?)?;
-        for at in &writing {
-            self.slots[*at].held.push(fed[at - first]);
+        for (at, id) in slots.clone().zip(&next) {
+            self.slots[at].held.extend(id);
         }
         self.forget_beyond(slots.clone())?;
         // The CPU has the tokens at once, and a step that turns out to be for nothing costs what any step does.
@@ -226,9 +248,36 @@ impl Scheduler<'_> {
         Ok(())
     }
 
+    /// Room for a position of each text that is written, the oldest first.
+    fn make_room_to_write(&mut self) -> Result<()> {
+        if self.memory.is_none() {
+            return Ok(());
+        }
+        let mut writing: Vec<(u64, usize)> = (0..self.slots.len())
+            .filter_map(|at| Some((self.slots[at].writing()?.number, at)))
+            .collect();
+        writing.sort_unstable();
+        for (_, at) in writing {
+            // A text before it may have taken its pages.
+            if self.slots[at].is_writing() {
+                self.make_room(at, self.slots[at].held.len() + 1)?;
+            }
+        }
+        Ok(())
+    }
+
     /// The logits of the next token of each of these slots, `(slots, vocab)`, after the tokens `ids`, `(slots, 1)`.
     fn run(&mut self, slots: Range<usize>, ids: &Tensor) -> Result<Tensor> {
         let limit = self.backend.slot_positions();
+        if let Some(memory) = &mut self.memory {
+            for at in slots.clone() {
+                let end = self.state.lens()[at] + 1;
+                if memory.has_pages(at) && !memory.grow(at, end, &mut self.state)? {
+                    let why = "a step has no pages for a text; this is a mistake of the engine";
+                    return Err(Error::Batch(why.to_string()));
+                }
+            }
+        }
         for at in slots.clone() {
             // A row that writes nothing needs a position for it all the same.
             let slot = &mut self.slots[at];

@@ -88,6 +88,12 @@ impl<'a> Writer<'a> {
         Self { mask, ..self }
     }
 
+    /// How many of them are the prompt's.
+    #[cfg(not(target_arch = "wasm32"))]
+    pub(crate) fn prompt_tokens(&self) -> usize {
+        self.prompt_tokens
+    }
+
     /// The prompt's tokens and those made so far.
     pub(crate) fn tokens(&self) -> &[u32] {
         &self.tokens
@@ -324,6 +330,7 @@ impl<'a> Writer<'a> {
             text: self.text,
             thought_tokens: self.pace.as_ref().map_or(0, Pace::tokens),
             prompt_tokens: self.prompt_tokens,
+            cached_tokens: 0,
             stop_reason: self.stop_reason.unwrap_or(StopReason::Cancelled),
             timings: Timings::new(prompt, (steps, after_first)),
             token_ids,

@@ -4,6 +4,7 @@ mod causal_lm;
 mod growth;
 mod layer;
 mod offload;
+mod pages;
 mod recorded;
 mod recorded_slots;
 mod seen;
@@ -28,6 +29,7 @@ use candle_core::{bail, DType, Device, Module, Result, Tensor};
 use candle_nn::{Init, VarBuilder};
 
 use self::offload::MovedStep;
+use self::pages::SlotPages;
 use self::recorded::RecordedSteps;
 use self::recorded_slots::RecordedSlots;
 use self::seen::{How, SlotInput};
@@ -72,6 +74,8 @@ pub struct DecoderState {
     lens: Vec<usize>,
     /// Of the sequence, or of each slot, where positions are not the indices of tokens.
     shifts: Vec<Shifts>,
+    /// The pages of each slot, if slots have pages.
+    pages: Option<SlotPages>,
     /// Steps that the device has recorded.
     recorded: RecordedSteps,
     /// The same of steps in slots.
@@ -95,6 +99,7 @@ impl DecoderState {
             rotaries,
             lens: Vec::new(),
             shifts: vec![Shifts::default()],
+            pages: None,
             recorded: RecordedSteps::default(),
             slots: RecordedSlots::default(),
             inputs: Vec::new(),
@@ -165,6 +170,9 @@ impl DecoderState {
     /// If one of them does not exist, or `from` has fewer positions.
     pub fn copy_slot(&mut self, from: usize, to: usize, len: usize) -> Result<()> {
         let slots = self.lens.len();
+        if self.pages.is_some() {
+            bail!("cannot copy a slot that has pages; set_pages shares them")
+        }
         if from >= slots || to >= slots || self.lens[from] < len {
             bail!(
                 "cannot copy {len} positions of slot {from} to slot {to}; the slots have {:?}",
@@ -213,6 +221,7 @@ impl DecoderState {
         self.layers.iter_mut().for_each(LayerState::reset);
         self.lens.clear();
         self.shifts = vec![Shifts::default()];
+        self.pages = None;
         self.inputs.clear();
         self.recorded = RecordedSteps::default();
         self.slots = RecordedSlots::default();
@@ -747,6 +756,10 @@ impl Decoder {
             starts: Tensor::from_iter(starts.iter().map(|start| *start as u32), xs.device())?,
             longest,
             part: Some(Part { first, of }),
+            pages: match &state.pages {
+                Some(pages) => Some(pages.rows(first, &starts, t, xs.device())?),
+                None => None,
+            },
         };
         let rotations = match input.positions() {
             Some(positions) => self.rows_on_axes(positions, [b, t], state)?,

@@ -292,6 +292,7 @@ pub(super) mod on_cuda {
                 starts: starts.clone(),
                 longest: end - 1,
                 part: None,
+                pages: None,
             };
             let step = Step {
                 rotations: rotations(state, |tables| tables.rows_at(&starts.unsqueeze(1)?, *end))?,

@@ -252,6 +252,7 @@ impl Qwen3VLModel {
                 starts: Tensor::from_iter(starts.iter().map(|i| *i as u32), input_ids.device())?,
                 longest: starts.iter().copied().max().unwrap_or(0),
                 part: None,
+                pages: None,
             }),
             false => None,
         };

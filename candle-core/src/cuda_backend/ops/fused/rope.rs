@@ -217,7 +217,7 @@ fn rope_into(
         params.capacity = into.cache.1.dims()[2] as u64;
         match into.position {
             RopePosition::Same(position) => params.position = position as u64,
-            RopePosition::PerRow((storage, layout)) => {
+            RopePosition::PerRow((storage, layout)) | RopePosition::Each((storage, layout)) => {
                 params.positions_step = layout.stride()[0] as u64;
                 positions = Some((storage, layout));
             }
@@ -237,6 +237,10 @@ fn rope_into(
         .define("KIND", rotation.kind as u32)
         .define("NORMS", rotation.norms.is_some())
         .define("POSITIONS", positions.is_some())
+        .define(
+            "EACH",
+            into.is_some_and(|into| matches!(into.position, RopePosition::Each(_))),
+        )
         .define("LANES", lanes)
         .define("GROUP", group)
         .define("INDEX", index_type(count > u32::MAX as usize >> 6));

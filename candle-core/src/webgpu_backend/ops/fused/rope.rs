@@ -181,8 +181,18 @@ struct Rope {
     elem: Elem,
     norms: bool,
     cache: Option<Elem>,
-    /// Whether each row of a batch has a position in the cache.
-    per_row: bool,
+    places: Places,
+}
+
+/// Where new positions go in the cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Places {
+    /// From one place on in all rows of a batch.
+    Same,
+    /// From a place on in each row.
+    PerRow,
+    /// Each to a separate place.
+    Each,
 }
 
 impl Rope {
@@ -213,12 +223,15 @@ impl Kernel for Rope {
                 .text(include_str!("../../shaders/rope_cache.wgsl")),
             None => shader.text(include_str!("../../shaders/rope_whole.wgsl")),
         };
-        shader = match self.per_row {
-            true => shader
-                .input("positions", Elem::U32)
-                .status()
-                .text(include_str!("../../shaders/rope_positions.wgsl")),
-            false => shader.text("fn position_of(batch: u32) -> u32 { return p.position; }"),
+        let positions = |shader: Shader| shader.input("positions", Elem::U32).status();
+        shader = match self.places {
+            Places::Same => shader.text(
+                "fn place_in_cache(batch: u32, seq: u32) -> u32 { return p.position + seq; }",
+            ),
+            Places::PerRow => {
+                positions(shader).text(include_str!("../../shaders/rope_positions.wgsl"))
+            }
+            Places::Each => positions(shader).text(include_str!("../../shaders/rope_places.wgsl")),
         };
         shader = match self.norms {
             true => shader
@@ -274,7 +287,11 @@ fn rope_into(
         elem: float_elem(device, x.dtype(), OP)?,
         norms: rotation.norms.is_some(),
         cache: into.map(cache_elem).transpose()?,
-        per_row: into.is_some_and(|into| matches!(into.position, RopePosition::PerRow(_))),
+        places: match into.map(|into| into.position) {
+            None | Some(RopePosition::Same(_)) => Places::Same,
+            Some(RopePosition::PerRow(_)) => Places::PerRow,
+            Some(RopePosition::Each(_)) => Places::Each,
+        },
     };
     let mut params = RopeParams {
         x_offset: index(x_l.start_offset())?,
@@ -320,7 +337,10 @@ fn rope_into(
         params.capacity = index(layout.dims()[2])?;
         match into.position {
             RopePosition::Same(position) => params.position = index(position)?,
-            RopePosition::PerRow((positions, layout)) => {
+            RopePosition::PerRow((positions, layout)) | RopePosition::Each((positions, layout)) => {
+                if kernel.places == Places::Each {
+                    params.cache_batch = 0;
+                }
                 bindings.extend([bind(positions), Binding::Status]);
                 params.positions_offset = index(layout.start_offset())?;
                 params.positions_step = index(layout.stride()[0])?;
@@ -336,7 +356,7 @@ fn rope_into(
 
 #[cfg(test)]
 mod tests {
-    use super::{Rope, RopeKind};
+    use super::{Places, Rope, RopeKind};
     use crate::webgpu_backend::kernel::{assert_valid, Elem};
 
     #[test]
@@ -345,13 +365,19 @@ mod tests {
         for kind in [HalfSplit, Interleaved, Thd] {
             for elem in [Elem::F32, Elem::F16, Elem::BF16] {
                 for cache in [None, Some(Elem::F32), Some(Elem::F16)] {
-                    for flags in 0..4 {
+                    for (flags, places) in
+                        (0..6).zip([Places::Same, Places::PerRow, Places::Each].repeat(2))
+                    {
                         assert_valid(&Rope {
                             kind,
                             elem,
-                            norms: flags & 1 == 1,
+                            norms: flags >= 3,
                             cache,
-                            per_row: flags & 2 == 2 && cache.is_some(),
+                            places: if cache.is_some() {
+                                places
+                            } else {
+                                Places::Same
+                            },
                         });
                     }
                 }

@@ -102,6 +102,7 @@ pub(super) fn load(args: &Args) -> Result<Served> {
             piece: args.piece,
             waiting: args.waiting,
             compile_ahead: true,
+            cache_memory: args.cache_memory,
             ..BatchSettings::default()
         },
         split: args.split.clone(),

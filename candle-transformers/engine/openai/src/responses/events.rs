@@ -306,6 +306,7 @@ impl Events {
         let made = completion.token_ids.len();
         let mut usage = json!({
             "input_tokens": self.prompt, "output_tokens": made, "total_tokens": self.prompt + made,
+            "input_tokens_details": { "cached_tokens": completion.cached_tokens },
         });
         if self.thinks {
             let tokens = completion.thought_tokens;

@@ -47,6 +47,7 @@ struct Params {
     sinks: u64,
     starts: u64,
     lens: u64,
+    pages: u64,
     q_step: HeadSteps,
     k_step: HeadSteps,
     v_step: HeadSteps,
@@ -65,6 +66,8 @@ struct Params {
     right: u32,
     scale: f32,
     softcap: f32,
+    pages_columns: u32,
+    pages_last: u32,
     unused: u32,
 }
 
@@ -221,6 +224,7 @@ impl<'a> Call<'a> {
             .define("HEAD_DIM", self.sizes.head_dim)
             .define("V_DIM", self.sizes.v_dim)
             .define("RULES", bits(self.rules))
+            .define("PAGE", self.rules.page.unwrap_or(0))
             .define("BIAS", self.rules.bias.unwrap_or("f32"))
             .define("JOINS", parts.splits > 1))
     }
@@ -297,6 +301,7 @@ impl<'a> Call<'a> {
             sinks: address_or_null(given.sinks),
             starts: address_or_null(given.starts),
             lens: address_or_null(given.lens),
+            pages: address_or_null(given.pages.map(|pages| pages.table)),
             q_step: steps(q),
             k_step: steps(k),
             v_step: steps(v),
@@ -315,6 +320,10 @@ impl<'a> Call<'a> {
             right: distance(given.right),
             scale: given.scale,
             softcap: given.softcap.unwrap_or(1.),
+            pages_columns: given
+                .pages
+                .map_or(0, |pages| pages.table.1.dims()[1] as u32),
+            pages_last: given.pages.map_or(0, |pages| pages.count as u32 - 1),
             unused: 0,
         }
     }

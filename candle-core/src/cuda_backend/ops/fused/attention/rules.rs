@@ -13,6 +13,7 @@ pub(super) fn bits(rules: Rules) -> u32 {
         right,
         starts,
         lens,
+        page: _,
         slopes,
         sinks,
         bias,

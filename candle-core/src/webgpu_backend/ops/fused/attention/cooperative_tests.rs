@@ -291,6 +291,7 @@ impl Case {
             sinks: self.sinks.then_some((&by_head_s, &sinks_l)),
             starts: starts_s.as_ref().map(|starts| (starts, &rows_l)),
             lens: lens_s.as_ref().map(|lens| (lens, &rows_l)),
+            pages: None,
         };
         let call = Call::new([(&q_s, &q_l), (&k_s, &k_l), (&v_s, &v_l)], params)?;
         let got = match run(&call)?.to_cpu_storage()? {

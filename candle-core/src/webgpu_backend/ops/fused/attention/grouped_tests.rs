@@ -205,6 +205,7 @@ fn a_row_does_not_depend_on_others() -> Result<()> {
             sinks: None,
             starts: Some((&starts, &starts_l)),
             lens: None,
+            pages: None,
         };
         let call = Call::new([(&q, &q_l), (&k, &kv_l), (&v, &kv_l)], params)?;
         let form = Form::choose(&call).expect("heads are whole pieces");

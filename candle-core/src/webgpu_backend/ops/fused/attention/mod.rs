@@ -24,6 +24,7 @@ use super::float_elem;
 use crate::backend::BackendStorage;
 use crate::fused::attention::{Sizes, FAR};
 use crate::webgpu_backend::kernel::{params, Elem, Kernel, Shader};
+use crate::webgpu_backend::limits::MAX_BUFFERS;
 use crate::webgpu_backend::queue::Binding;
 use crate::webgpu_backend::WebGpuStorage;
 use crate::{Error, Layout, Result};
@@ -67,6 +68,10 @@ params!(AttentionParams {
     bias_head: u32,
     bias_seq: u32,
     bias_key: u32,
+    // Of the table of pages, and the last page.
+    pages_offset: u32,
+    pages_columns: u32,
+    pages_last: u32,
 });
 
 /// How attention weighs keys.
@@ -194,9 +199,12 @@ impl<'a> Call<'a> {
         // What one binding does not reach is split by the matrix products.
         let bound = fit([q, k, v])
             && self.rules_fit()
+            && 4 + self.rule_tensors().count() <= MAX_BUFFERS
             && out <= device.max_binding()
             && self.most_parts() >= sizes.keys.div_ceil(join::MOST_KEYS).max(1);
-        let in_blocks = self.rules.plain() && self.elem == self.kv_elem;
+        // Those read k and v as they are.
+        let in_blocks =
+            self.rules.plain() && self.elem == self.kv_elem && self.rules.page.is_none();
         if !bound {
             return in_blocks.then_some(Plan::Blocks);
         }
@@ -287,9 +295,12 @@ impl<'a> Call<'a> {
             sinks,
             starts,
             lens,
+            pages,
             ..
         } = self.params;
-        [bias, slopes.or(sinks), starts, lens].into_iter().flatten()
+        let table = pages.map(|pages| pages.table);
+        let all = [bias, slopes.or(sinks), starts, lens, table];
+        all.into_iter().flatten()
     }
 
     fn rules_fit(&self) -> bool {
@@ -361,6 +372,15 @@ impl<'a> Call<'a> {
             bias_head: index(bias[1])?,
             bias_seq: index(bias[2])?,
             bias_key: index(bias[3])?,
+            pages_offset: offset(params.pages.map(|pages| pages.table))?,
+            pages_columns: match params.pages {
+                Some(pages) => index(pages.table.1.dims()[1])?,
+                None => 0,
+            },
+            pages_last: match params.pages {
+                Some(pages) => index(pages.count - 1)?,
+                None => 0,
+            },
         })
     }
 }
@@ -468,6 +488,7 @@ mod tests {
                     right: chosen(2) && !chosen(1),
                     starts: chosen(3),
                     lens: chosen(4),
+                    page: (choices % 5 == 2 && !chosen(4)).then_some(32),
                     slopes: chosen(3),
                     sinks: chosen(5),
                     bias: None,

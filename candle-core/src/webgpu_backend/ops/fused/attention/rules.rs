@@ -16,6 +16,7 @@ impl Rules {
             right,
             starts: _,
             lens,
+            page: _,
             slopes,
             sinks,
             bias,
@@ -34,6 +35,7 @@ impl Rules {
     /// - `seen_begin(batch, at)` and `seen_end(batch, at)`, the keys that it sees,
     /// - `slope_of(head)` and `sink_of(head)`,
     /// - `biased(score, batch, head, at, key, position)`, the score of a key that is seen, `LEAST` if its bias hides it,
+    /// - `key_place(batch, key)`, where a row's key is among those of k and v,
     /// - `divisor(sum)`, what a row's sums are divided by.
     pub(super) fn declare(self, mut shader: Shader) -> Shader {
         if let Some(elem) = self.bias {
@@ -48,6 +50,16 @@ impl Rules {
         if self.lens {
             shader = shader.input("lens", Elem::U32);
         }
+        if self.page.is_some() {
+            shader = shader.input("pages", Elem::U32);
+        }
+        let place = match self.page {
+            // A page that does not exist is the last one: nothing is read past the pool.
+            Some(page) => format!(
+                "min(pages_at(p.pages_offset + batch * p.pages_columns + key / {page}u), p.pages_last) * {page}u + key % {page}u"
+            ),
+            None => "key".into(),
+        };
         let position = match self.starts {
             true => format!("i32(min(starts_at(p.starts_offset + batch), {FAR}u) + at)"),
             false => "i32(p.keys + at) - i32(p.queries)".into(),
@@ -103,6 +115,7 @@ impl Rules {
             .text(divisor(self.blind))
             .text(&format!(
                 "const LEAST = -0x1.fffffep+127f;\n\
+                 fn key_place(batch: u32, key: u32) -> u32 {{ return {place}; }}\n\
                  fn position_of(batch: u32, at: u32) -> i32 {{ return {position}; }}\n\
                  fn seen_begin(batch: u32, at: u32) -> u32 {{ return {begin}; }}\n\
                  fn seen_end(batch: u32, at: u32) -> u32 {{ return {end}; }}\n\

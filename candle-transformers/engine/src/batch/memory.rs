@@ -1,0 +1,370 @@
+//! Keys and values in pages: which text has which, and who waits when there are too few.
+//!
+//! A text has pages for the positions that it holds. Whole pieces of prompts stay in a radix tree for texts that begin alike
+//! (`candle_nn::kv_cache::PageCache`). When the pages run out, the youngest text returns its own and waits. Later it reads its prompt again in
+//! the same pieces, and its other tokens one by one as they were made: it holds the same numbers then.
+
+use super::scheduler::Scheduler;
+use super::BatchSettings;
+use crate::engine::CandleBackend;
+use crate::error::Doing;
+use crate::{Error, Result};
+use candle_nn::kv_cache::{PageCache, PageList};
+use candle_transformers::blocks::DecoderState;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::Arc;
+
+const DOING: &str = "sharing the cache";
+/// Positions of a page, for pieces that are whole pages and for others.
+const PAGE: usize = 32;
+const SMALL_PAGE: usize = 16;
+
+/// Memory of a [`BatchEngine`](super::BatchEngine) with [`BatchSettings::cache_memory`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CacheMemory {
+    /// Bytes of a page over all layers.
+    pub page_bytes: u64,
+    /// Pages that there are.
+    pub pages: u64,
+    /// Pages with positions of texts that run.
+    pub held: u64,
+    /// Pages with beginnings that no running text has, kept until their memory is needed.
+    pub kept: u64,
+    /// Texts that have begun and wait for pages now.
+    pub preempted: u64,
+    /// How often a text had to return its pages.
+    pub preemptions: u64,
+}
+
+/// [`CacheMemory`], written by the engine's thread.
+#[derive(Debug, Default)]
+pub(super) struct Counts {
+    page_bytes: u64,
+    pages: u64,
+    held: AtomicU64,
+    kept: AtomicU64,
+    preempted: AtomicU64,
+    preemptions: AtomicU64,
+}
+
+impl Counts {
+    pub(super) fn read(&self) -> CacheMemory {
+        CacheMemory {
+            page_bytes: self.page_bytes,
+            pages: self.pages,
+            held: self.held.load(Relaxed),
+            kept: self.kept.load(Relaxed),
+            preempted: self.preempted.load(Relaxed),
+            preemptions: self.preemptions.load(Relaxed),
+        }
+    }
+}
+
+/// The pages of all slots.
+pub(super) struct Memory {
+    cache: PageCache,
+    lists: Vec<PageList>,
+    /// Prompts are shared in steps of this many tokens.
+    piece: usize,
+    pub(super) counts: Arc<Counts>,
+}
+
+impl Memory {
+    /// Pages of `bytes` for the keys and values of `backend`.
+    ///
+    /// # Errors
+    /// Too few bytes for a page.
+    pub(super) fn new(
+        backend: &CandleBackend,
+        settings: BatchSettings,
+        bytes: u64,
+    ) -> Result<Self> {
+        let page = page_of(settings);
+        let position = backend.decoder().bytes_per_position();
+        let page_bytes = (position * page) as u64;
+        // One page is for rows without a text.
+        let pages = (bytes.checked_div(page_bytes).unwrap_or(0)).saturating_sub(1);
+        if pages == 0 {
+            return Err(Error::Parameter {
+                name: "cache_memory",
+                value: bytes.to_string(),
+                expected: "memory for two pages: 2 * 32 positions' keys and values over all layers",
+            });
+        }
+        let counts = Counts {
+            page_bytes,
+            pages,
+            ..Counts::default()
+        };
+        let lists = (0..settings.slots).map(|_| PageList::default());
+        Ok(Self {
+            cache: PageCache::new(pages as usize, page).doing(DOING)?,
+            lists: lists.collect(),
+            piece: settings.piece,
+            counts: Arc::new(counts),
+        })
+    }
+
+    /// A state with these pages.
+    pub(super) fn new_state(&self, backend: &CandleBackend) -> Result<DecoderState> {
+        backend.new_paged_slots(self.lists.len(), self.cache.total(), self.cache.page())
+    }
+
+    /// The longest text that fits when it is alone.
+    pub(super) fn positions(&self) -> usize {
+        self.cache.total() * self.cache.page()
+    }
+
+    /// Forgets all texts and beginnings.
+    fn clear(&mut self) -> Result<()> {
+        self.cache = PageCache::new(self.cache.total(), self.cache.page()).doing(DOING)?;
+        self.lists
+            .iter_mut()
+            .for_each(|list| *list = PageList::default());
+        Ok(())
+    }
+
+    /// Texts that have pages.
+    fn holders(&self) -> usize {
+        self.lists.iter().filter(|list| !list.is_empty()).count()
+    }
+
+    pub(super) fn has_pages(&self, slot: usize) -> bool {
+        !self.lists[slot].is_empty()
+    }
+
+    /// Gives a slot without pages those that hold the beginning of `prompt`, and others up to the position behind `tokens` in all. `None`, and
+    /// nothing changes, if there are too few, of which each text that runs may need one soon. The last token of a prompt is not shared: logits come from it.
+    fn begin(
+        &mut self,
+        slot: usize,
+        prompt: &[u32],
+        tokens: usize,
+        state: &mut DecoderState,
+    ) -> Result<Option<usize>> {
+        let known = &prompt[..prompt.len().saturating_sub(1)];
+        let holders = self.holders();
+        let mut list = self.cache.begin(known, self.piece);
+        let shared = list.pages().len() * self.cache.page();
+        let missing = self.cache.pages_for(tokens) - list.pages().len();
+        let fits = missing + holders <= self.cache.available() || holders == 0;
+        if !fits || !self.cache.grow(&mut list, shared + 1) {
+            self.cache.release(list);
+            return Ok(None);
+        }
+        state.set_pages(slot, list.pages(), shared).doing(DOING)?;
+        self.lists[slot] = list;
+        Ok(Some(shared))
+    }
+
+    /// Gives a slot room for `positions`. False if there are too few pages.
+    pub(super) fn grow(
+        &mut self,
+        slot: usize,
+        positions: usize,
+        state: &mut DecoderState,
+    ) -> Result<bool> {
+        let list = &mut self.lists[slot];
+        let before = list.pages().len();
+        if !self.cache.grow(list, positions) {
+            return Ok(false);
+        }
+        if list.pages().len() > before {
+            let len = state.lens()[slot];
+            state.set_pages(slot, list.pages(), len).doing(DOING)?;
+        }
+        Ok(true)
+    }
+
+    /// Whether each of these slots that has pages finds room for one position more than it has.
+    pub(super) fn has_room(&self, slots: std::ops::Range<usize>, state: &DecoderState) -> bool {
+        let missing = slots.filter(|slot| self.has_pages(*slot)).map(|slot| {
+            let needed = self.cache.pages_for(state.lens()[slot] + 1);
+            needed.saturating_sub(self.lists[slot].pages().len())
+        });
+        missing.sum::<usize>() <= self.cache.available()
+    }
+
+    fn release(&mut self, slot: usize, state: &mut DecoderState) -> Result<()> {
+        self.cache.release(std::mem::take(&mut self.lists[slot]));
+        state.set_pages(slot, &[], 0).doing(DOING)
+    }
+
+    /// Keeps the pages of the tokens `whole` that a slot has read in whole pieces.
+    fn keep(&mut self, slot: usize, whole: &[u32], state: &mut DecoderState) -> Result<()> {
+        let list = &mut self.lists[slot];
+        self.cache.keep(whole, list);
+        let len = state.lens()[slot];
+        state.set_pages(slot, list.pages(), len).doing(DOING)
+    }
+}
+
+/// Positions of a page: prompts are shared in whole pages that are whole pieces.
+fn page_of(settings: BatchSettings) -> usize {
+    match settings.piece.is_multiple_of(PAGE) {
+        true => PAGE,
+        false => SMALL_PAGE,
+    }
+}
+
+/// A state with pages for the slots' kernels to be compiled: room for `longest` positions in the first slot, and for a few in the others.
+pub(super) fn state_for_kernels(
+    backend: &CandleBackend,
+    settings: BatchSettings,
+    longest: usize,
+) -> Result<DecoderState> {
+    let (slots, page) = (settings.slots, page_of(settings));
+    let first = longest.div_ceil(page) + 1;
+    let mut state = backend.new_paged_slots(slots, first + slots, page)?;
+    let pages: Vec<u32> = (0..(first + slots) as u32).collect();
+    for slot in 0..slots {
+        let own = match slot {
+            0 => &pages[..first],
+            _ => &pages[first + slot..=first + slot],
+        };
+        state.set_pages(slot, own, 0).doing(DOING)?;
+    }
+    Ok(state)
+}
+
+impl Scheduler<'_> {
+    /// The longest text.
+    pub(super) fn positions(&self) -> usize {
+        let memory = self.memory.as_ref();
+        let most = memory.map_or(usize::MAX, Memory::positions);
+        self.backend.slot_positions().min(most)
+    }
+
+    /// Whether a text with the prompt `tokens` can begin: no text that began before waits for pages, and there are enough. A text with pages
+    /// that are not enough later makes the youngest wait.
+    pub(super) fn can_begin(&mut self, slot: usize, tokens: &[u32]) -> Result<bool> {
+        if self.memory.is_none() {
+            return Ok(true);
+        }
+        if self.slots.iter().any(|slot| slot.is_parked()) {
+            return Ok(false);
+        }
+        let begun = self.begin_pages(slot, tokens, tokens.len())?;
+        if begun.is_some() {
+            self.free_pages(slot);
+        }
+        Ok(begun.is_some())
+    }
+
+    /// The pages of a text that begins, or goes on with `tokens` in all; how many positions they hold.
+    pub(super) fn begin_pages(
+        &mut self,
+        slot: usize,
+        prompt: &[u32],
+        tokens: usize,
+    ) -> Result<Option<usize>> {
+        match &mut self.memory {
+            Some(memory) => memory.begin(slot, prompt, tokens, &mut self.state),
+            None => Ok(None),
+        }
+    }
+
+    /// Returns the pages of a slot.
+    pub(super) fn free_pages(&mut self, slot: usize) {
+        if let Some(memory) = &mut self.memory {
+            if let Err(error) = memory.release(slot, &mut self.state) {
+                tracing::error!(%error, slot, "cannot return a slot's pages");
+            }
+        }
+    }
+
+    /// Keeps what a slot has read in whole pieces.
+    pub(super) fn keep_pages(&mut self, at: usize) -> Result<()> {
+        let slot = &self.slots[at];
+        match &mut self.memory {
+            Some(memory) => memory.keep(at, &slot.held[..slot.whole], &mut self.state),
+            None => Ok(()),
+        }
+    }
+
+    /// Gives a slot room for `positions`; the youngest texts wait if that takes their pages. False if this text waits itself.
+    pub(super) fn make_room(&mut self, at: usize, positions: usize) -> Result<bool> {
+        loop {
+            let Some(memory) = &mut self.memory else {
+                return Ok(true);
+            };
+            if memory.grow(at, positions, &mut self.state)? {
+                return Ok(true);
+            }
+            let with_pages = (0..self.slots.len()).filter(|slot| memory.has_pages(*slot));
+            let number = |slot: &usize| self.slots[*slot].text.as_ref().map(|text| text.number);
+            let youngest = with_pages.max_by_key(number).unwrap_or(at);
+            if youngest == at && memory.holders() <= 1 {
+                // No text is longer than all pages together, so this is a mistake of the engine; the others go on.
+                let why = format!("{positions} positions of one text exceed the cache memory");
+                self.done(at, Err(Error::Batch(why)));
+                return Ok(false);
+            }
+            self.park(youngest)?;
+            if youngest == at {
+                return Ok(false);
+            }
+        }
+    }
+
+    /// The text of a slot waits until there are pages for it.
+    fn park(&mut self, at: usize) -> Result<()> {
+        self.free_pages(at);
+        let slot = &mut self.slots[at];
+        slot.held.clear();
+        slot.whole = 0;
+        if let Some(text) = &mut slot.text {
+            text.park(self.backend)?;
+            tracing::debug!(text = text.number, "the cache is full; a text waits");
+        }
+        if let Some(memory) = &self.memory {
+            memory.counts.preemptions.fetch_add(1, Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Texts that wait for pages go on, the oldest first.
+    pub(super) fn resume(&mut self) -> Result<()> {
+        loop {
+            let parked = (0..self.slots.len()).filter(|at| self.slots[*at].is_parked());
+            let number = |at: &usize| self.slots[*at].text.as_ref().map(|text| text.number);
+            let Some(at) = parked.min_by_key(number) else {
+                return Ok(());
+            };
+            let Some(text) = &self.slots[at].text else {
+                return Ok(());
+            };
+            let all = text.writer.tokens().to_vec();
+            let prompt = &all[..text.writer.prompt_tokens()];
+            let Some(kept) = self.begin_pages(at, prompt, all.len())? else {
+                return Ok(());
+            };
+            let slot = &mut self.slots[at];
+            slot.held = prompt[..kept].to_vec();
+            slot.whole = kept;
+            if let Some(text) = &mut slot.text {
+                text.parked = false;
+            }
+        }
+    }
+
+    /// A state and pages that hold nothing.
+    pub(super) fn clear_memory(&mut self) -> Result<()> {
+        match &mut self.memory {
+            Some(memory) => memory.clear(),
+            None => Ok(()),
+        }
+    }
+
+    /// Tells the engine's owner how the memory is used.
+    pub(super) fn publish(&self) {
+        let Some(memory) = &self.memory else {
+            return;
+        };
+        let parked = self.slots.iter().filter(|slot| slot.is_parked()).count();
+        let counts = &memory.counts;
+        counts.held.store(memory.cache.held() as u64, Relaxed);
+        counts.kept.store(memory.cache.kept() as u64, Relaxed);
+        counts.preempted.store(parked as u64, Relaxed);
+    }
+}
