@@ -118,6 +118,7 @@ mod on_cuda {
             let recordable = self.is_recordable()
                 && !self.layers.iter().any(Layer::is_share)
                 && self.spec.query_growth.is_none()
+                && state.pages.is_none()
                 // Steps count positions from the number of tokens.
                 && !state.is_shifted()
                 && ids.dtype() == DType::U32
