@@ -2,6 +2,7 @@
 // four elements are one load; NORM: whether the rows' RMS norm is taken in their place, with weights alpha. A thread has four elements at
 // a time, eight threads have 32. A block has a row of k elements if there is a norm, which only scales what a row's elements times
 // alpha become. PACKED: the rows are in tiles of eight, and 32 columns of a tile follow each other, row by row; so do their scales.
+// NIBBLES: words of four columns of the first 16 and of the last 16 alternate (ggml_stream.cu).
 
 // Four elements from i on, of those that there are.
 INLINE void read_four(const SRC* src, const Views<1>& v, u64 i, f32 (&x)[4]) {
@@ -44,7 +45,11 @@ INLINE void write_four(const f32 (&x)[4], u32* codes, f32* scales, u64 i, bool i
     }
 #if PACKED
     u64 row = i / k, column = i - row * k, run = (column / 32 * tiles + row / 8) * 8 + row % 8;
-    u64 at = run * 32 + column % 32;
+    u64 within = column % 32;
+#if NIBBLES
+    within = within % 16 * 2 + within / 16 * 4;
+#endif
+    u64 at = run * 32 + within;
 #else
     u64 at = i, run = i / 32;
 #endif

@@ -9,11 +9,14 @@
 //   BIAS, RESIDUAL, ACTIVATES   whether there are such; ACTIVATION: the function
 //   GATED     whether the weight has 2 n rows, and GATE(row n, row n + size.n) is the result
 //
-// The matrix instruction has the weight's rows as rows of A and x's rows as columns of B. A lane holds eight neighbouring columns of both, since
-// the order of columns within a product does not matter: FORMAT::eight gives them.
+// The matrix instruction has the weight's rows as rows of A and x's rows as columns of B. A lane holds eight columns of 32 of both; which ones does
+// not matter, as long as they are the same. NIBBLES: they are 4t to 4t + 3 and the same + 16, which formats of 4 bits have in the same four bytes;
+// else 8t to 8t + 7, as FORMAT::eight gives them.
 
 const int ROWS = 16 * TM, COLUMNS = 8 * TN, OUTPUTS = GATED ? ROWS / 2 : ROWS;
 const int GROUP = FORMAT::group, RUNS = CHUNK / 32;
+// Runs of a loop's body: few tiles leave registers for several.
+const int UNROLL = TM * TN <= 2 ? 4 : TM * TN <= 4 ? 2 : 1;
 const int CHUNK_BYTES = CHUNK / FORMAT::elements * FORMAT::bytes;
 // A row's chunk begins anywhere in its first 16 bytes.
 const int PIECES = (CHUNK_BYTES + 15 + 14) / 16;
@@ -27,6 +30,22 @@ struct Sizes { u64 rows, n, k, tiles; };
 INLINE u32 centered(u32 word) {
     if (FORMAT::zero == 0) return word;
     return ((word | 0x80808080) - FORMAT::zero * 0x01010101u) ^ 0x80808080;
+}
+
+// Columns of lane t of block or run `p / 4`.
+INLINE Eight fragment(const u8* row, int p) {
+    const int parts = FORMAT::elements / 8;
+    const u8* block = row + p / parts * FORMAT::bytes;
+#if NIBBLES
+    // Scale and minimum, if there is one, then sixteen bytes.
+    const u8* at = block + FORMAT::bytes - 16 + 4 * (p % 4);
+    u32 word = FORMAT::bytes % 4 == 0 ? bytes4(at) : bytes22(at);
+    Eight eight = {{0, 0}, half_at(block), FORMAT::minima ? half_at(block + 2) : 0};
+    nibbles(word, eight.codes[0], eight.codes[1]);
+    return eight;
+#else
+    return FORMAT::eight(block, p % parts);
+#endif
 }
 
 // The weight's rows of a block.
@@ -114,7 +133,7 @@ KERNEL(ggml_stream)(const u8* weight, const u32* codes, const f32* scales, DST* 
             for (int h = 0; h < 2; h++) at[i][h] = (16 * i + 8 * h + g) * PITCH + (starts[i][h] + chunk * CHUNK_BYTES & 15);
         }
         int count = runs - chunk * RUNS < RUNS ? (int)(runs - chunk * RUNS) : RUNS;
-#pragma unroll 1
+#pragma unroll UNROLL
         for (int run = 0; run < count; run++) {
             x = next;
             // The next columns arrive while these are multiplied.
@@ -138,14 +157,13 @@ KERNEL(ggml_stream)(const u8* weight, const u32* codes, const f32* scales, DST* 
                     }
                 }
             }
-            const int parts = FORMAT::elements / 8;
             int p = 4 * run + t;
 #pragma unroll
             for (int i = 0; i < TM; i++) {
                 Eight eight[2];
 #pragma unroll
                 for (int h = 0; h < 2; h++) {
-                    eight[h] = FORMAT::eight(rows + at[i][h] + p / parts * FORMAT::bytes, p % parts);
+                    eight[h] = fragment(rows + at[i][h], p);
                 }
                 u32 a[4] = {centered(eight[0].codes[0]), centered(eight[1].codes[0]), centered(eight[0].codes[1]),
                             centered(eight[1].codes[1])};

@@ -17,8 +17,8 @@ const MOST_THREADS: usize = 1024;
 pub(super) enum Order {
     /// Row by row.
     Rows,
-    /// In tiles of eight rows, of which there are `tiles`; rows past the last are left uninitialised.
-    Packed { tiles: usize },
+    /// In tiles of eight rows, of which there are `tiles`; rows past the last are left uninitialised. `nibbles`: see the kernel.
+    Packed { tiles: usize, nibbles: bool },
 }
 
 /// Rows as bytes with a scale for every 32 elements: `kernels/ggml_activations.cu`.
@@ -37,9 +37,9 @@ impl Activations {
     ) -> Result<Self> {
         let device = x.device();
         let count = x_l.shape().elem_count();
-        let (stored, tiles) = match order {
-            Order::Rows => (count, 0),
-            Order::Packed { tiles } => (8 * tiles * k, tiles),
+        let (stored, tiles, nibbles) = match order {
+            Order::Rows => (count, 0, false),
+            Order::Packed { tiles, nibbles } => (8 * tiles * k, tiles, nibbles),
         };
         let this = Self {
             codes: device.new_storage(stored, DType::U8, MATMUL)?,
@@ -51,7 +51,8 @@ impl Activations {
             .define("RANK", walk.rank)
             .define("LANES", in_fours(x, &walk))
             .define("NORM", norm.is_some())
-            .define("PACKED", tiles > 0);
+            .define("PACKED", tiles > 0)
+            .define("NIBBLES", nibbles);
         let args = Args::new()
             .storage(x)
             .storage(&this.codes)

@@ -114,7 +114,8 @@ pub(super) fn run(product: &Product<'_>, x: Input<'_>) -> Result<Option<CudaStor
         return Ok(None);
     };
     let tiles = rows.div_ceil(8).next_multiple_of(tile.tn);
-    let x = Activations::new(x, k, norm, Order::Packed { tiles })?;
+    let nibbles = matches!(format, GgmlDType::Q4_0 | GgmlDType::Q4_1);
+    let x = Activations::new(x, k, norm, Order::Packed { tiles, nibbles })?;
     let dst = device.new_storage(rows * n, dtype, MATMUL)?;
     let kernel = Kernel::new(source!("functions", "ggml", => "ggml_stream"))
         .define("FORMAT", c_format(format))
@@ -125,6 +126,7 @@ pub(super) fn run(product: &Product<'_>, x: Input<'_>) -> Result<Option<CudaStor
         .define("CHUNK", tile.chunk)
         .define("STAGES", STAGES)
         .define("PITCH", tile.pitch)
+        .define("NIBBLES", nibbles)
         .define("BIAS", extras.bias.is_some())
         .define("GATED", gate.is_some())
         .define("GATE", gate.map_or("0", gate_function))
