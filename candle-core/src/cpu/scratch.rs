@@ -20,7 +20,7 @@ impl<T: Copy> WidenBuffer<T> {
     pub fn filled(&mut self, value: T, len: usize) -> &mut [T] {
         let used = &mut self.0[..len.min(WIDEN)];
         for element in used.iter_mut() {
-            place.write(value);
+            element.write(value);
         }
         // SAFETY: all elements were just written.
         unsafe { &mut *(used as *mut [MaybeUninit<T>] as *mut [T]) }
@@ -32,7 +32,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_more_than_there_is_room_for() {
+    fn at_most_the_capacity_is_filled() {
         let mut scratch = WidenBuffer::new();
         for len in [0, 1, WIDEN, WIDEN + 1] {
             let used = scratch.filled(len, len);

@@ -293,8 +293,8 @@ impl<'a, A: Kernels> ConvTaskRunner<'a, A> {
         let rows = to - from;
         let sums = if blocks == 1 { M } else { panels.len() * rows };
         self.sums.resize(self.sums.len().max(sums * width), A::ZERO);
-        let room = panels.len() * block * width + CHUNK;
-        self.panels.resize(self.panels.len().max(room), A::ZERO);
+        let len = panels.len() * block * width + CHUNK;
+        self.panels.resize(self.panels.len().max(len), A::ZERO);
         for first_tap in (0..taps).step_by(block) {
             let k = block.min(taps - first_tap);
             self.pack(task, &panels, first_tap..first_tap + k, width);

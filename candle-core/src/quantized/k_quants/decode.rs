@@ -1,4 +1,4 @@
-//! Decodes blocks to floats. The order of the multiplications is part of the formats: it decides the last bit.
+//! Dequantisation of blocks. The order of the multiplications is part of the formats: it determines the last bit.
 
 use super::pack::{scales_and_mins, signed_scales};
 use super::utils::f16_to_f32;
