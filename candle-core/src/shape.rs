@@ -362,7 +362,7 @@ pub enum D {
 }
 
 impl D {
-    fn from_end(&self) -> usize {
+    fn distance_from_end(&self) -> usize {
         match self {
             Self::Minus1 => 1,
             Self::Minus2 => 2,
@@ -372,7 +372,7 @@ impl D {
 
     /// The index among `len` positions, of which the last is `Minus1`.
     fn index_among(&self, len: usize, shape: &Shape, op: &'static str) -> Result<usize> {
-        match self.from_end() {
+        match self.distance_from_end() {
             n @ 1.. if n <= len => Ok(len - n),
             n => Err(out_of_range(shape, n, -1, op)),
         }

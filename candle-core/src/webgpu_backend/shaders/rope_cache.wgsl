@@ -1,4 +1,4 @@
-// The first heads are the result, the others go into a cache, which may be of another dtype. position_of() says where.
+// The first heads are the result, the others are written to a cache, which may have another dtype. position_of() returns the index.
 
 const_assert UNIT % DST_LANES == 0u && UNIT % CACHE_LANES == 0u;
 

@@ -24,7 +24,7 @@ params!(ZipParams {
 const BINARY: [&str; 12] = [
     "add", "sub", "mul", "div", "minimum", "maximum", "eq", "ne", "lt", "le", "gt", "ge",
 ];
-/// Those that only floats have.
+/// The functions that only floats support.
 const BINARY_FLOAT: [&str; 8] = [
     "silu_mul",
     "gelu_mul",
@@ -45,7 +45,7 @@ struct Zip {
 }
 
 impl Zip {
-    /// Whether it has to report a quotient by zero: WGSL defines it, the CPU has an error.
+    /// Whether it has to report a division by zero: WGSL defines its result, but the CPU returns an error.
     fn divides(&self) -> bool {
         self.function == "div" && !self.from.is_float()
     }
@@ -77,7 +77,7 @@ impl Kernel for Zip {
     }
 }
 
-/// `f(lhs, rhs)` for two tensors of one shape and dtype.
+/// `f(lhs, rhs)` for two tensors of the same shape and dtype.
 fn zip(
     lhs: &WebGpuStorage,
     rhs: &WebGpuStorage,
