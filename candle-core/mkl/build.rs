@@ -28,9 +28,10 @@ fn main() {
                 .filter(|v| !v.is_empty())
                 .map(PathBuf::from)
         },
-        pkg_config: &|arguments| match same {
-            true => pkg_config(arguments),
-            false => {
+        pkg_config: &|arguments| {
+            if same {
+                pkg_config(arguments)
+            } else {
                 Asked::No("not asked: it knows this machine's libraries, not the target's".into())
             }
         },

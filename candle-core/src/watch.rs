@@ -207,9 +207,10 @@ pub(crate) fn change<S: Watched, const N: usize>(
     layouts.extend(operands.map(|(storage, layout)| (storage.dtype(), layout)));
     let call = call(op, &layouts);
     // A copy from before the change.
-    let before = match switches.verify || switches.fallback {
-        true => Some(dst.to_cpu_storage()?),
-        false => None,
+    let before = if switches.verify || switches.fallback {
+        Some(dst.to_cpu_storage()?)
+    } else {
+        None
     };
     let scope = Scope::enter(&call);
     let result = on_device(dst);

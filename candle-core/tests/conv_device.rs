@@ -341,17 +341,21 @@ impl Case {
             ..
         } = *self;
         let x = integers(&[b, groups * c_in, h, w], dtype)?;
-        let kernel = match self.transposed {
-            true => integers(&[groups * c_in, c_out, k_h, k_w], dtype)?,
-            false => integers(&[groups * c_out, c_in, k_h, k_w], dtype)?,
+        let kernel = if self.transposed {
+            integers(&[groups * c_in, c_out, k_h, k_w], dtype)?
+        } else {
+            integers(&[groups * c_out, c_in, k_h, k_w], dtype)?
         };
         let want = self.run(&x, &kernel)?;
         let what = format!("{dtype:?} {self:?}");
         let kernel_there = kernel.to_device(device)?;
         // cuBLASLt writes the product of a single term as it is, -0 too; a sum that begins with +0 never is -0.
-        let same = |got: &Tensor, what: &str| match device.is_cuda() {
-            true => assert_close(got, &want, Tolerance::EXACT, what),
-            false => assert_same(got, &want, what),
+        let same = |got: &Tensor, what: &str| {
+            if device.is_cuda() {
+                assert_close(got, &want, Tolerance::EXACT, what)
+            } else {
+                assert_same(got, &want, what)
+            }
         };
         let got = self.run(&x.to_device(device)?, &kernel_there)?;
         same(&got, &what)?;

@@ -453,9 +453,10 @@ fn comparisons(device: &Device) -> Result<()> {
         ("ge", |l, r| l.ge(r)),
     ];
     for dtype in dtypes(device)? {
-        let cpu = match dtype.is_float() {
-            true => float_pairs(dtype)?,
-            false => integers(dtype)?,
+        let cpu = if dtype.is_float() {
+            float_pairs(dtype)?
+        } else {
+            integers(dtype)?
         };
         let (lhs, rhs) = pairs(&cpu)?;
         let (lhs_here, rhs_here) = pairs(&cpu.to_device(device)?)?;
@@ -481,9 +482,10 @@ fn conditions(device: &Device) -> Result<()> {
     for condition in conditions {
         for dtype in DTYPES {
             let what = format!("where {:?} {dtype:?}", condition.dtype());
-            let values = match dtype.is_float() {
-                true => floats(dtype)?.narrow(0, 36, 7)?,
-                false => integers(dtype)?.narrow(0, 2, 7)?,
+            let values = if dtype.is_float() {
+                floats(dtype)?.narrow(0, 36, 7)?
+            } else {
+                integers(dtype)?.narrow(0, 2, 7)?
             };
             assert_as_on_cpu(device, &what, |device| {
                 let values = values.to_device(device)?;

@@ -230,9 +230,10 @@ fn products_are_split() -> Result<()> {
             for transposed in [false, true] {
                 let run = |d: &Device| -> Result<Tensor> {
                     let lhs = (numbers(&[b, m, k], dtype)? / 8.)?.to_device(d)?;
-                    let rhs = match transposed {
-                        true => numbers(&[b, n, k], dtype)?.to_device(d)?.t()?,
-                        false => numbers(&[b, k, n], dtype)?.to_device(d)?,
+                    let rhs = if transposed {
+                        numbers(&[b, n, k], dtype)?.to_device(d)?.t()?
+                    } else {
+                        numbers(&[b, k, n], dtype)?.to_device(d)?
                     };
                     lhs.matmul(&rhs)
                 };

@@ -269,9 +269,10 @@ fn the_feature_alone_opens_nothing_elsewhere() {
     const CHILD: &str = "CANDLE_CORE_TEST_METAL";
     if std::env::var_os(CHILD).is_some() {
         let found = Device::new_metal(0);
-        match cfg!(target_vendor = "apple") {
-            true => assert!(found.is_ok_and(|device| device.is_metal())),
-            false => assert!(matches!(found, Err(Error::NotCompiledWithMetalSupport))),
+        if cfg!(target_vendor = "apple") {
+            assert!(found.is_ok_and(|device| device.is_metal()))
+        } else {
+            assert!(matches!(found, Err(Error::NotCompiledWithMetalSupport)))
         }
         let Ok(device) = Device::metal_if_available(0) else {
             panic!("the CPU is always there");

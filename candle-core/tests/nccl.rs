@@ -501,9 +501,10 @@ fn times_of_sums_and_launches() -> Result<()> {
                     for (took, recorded) in took.iter_mut().zip([true, false]) {
                         device.synchronize()?;
                         let start = Instant::now();
-                        match recorded {
-                            true => recording.launch()?,
-                            false => work()?,
+                        if recorded {
+                            recording.launch()?
+                        } else {
+                            work()?
                         }
                         device.synchronize()?;
                         *took = (*took).min(start.elapsed());

@@ -102,9 +102,10 @@ fn decoded_as_on_the_cpu(device: &Device) -> Result<()> {
             let want = tensor(dtype, &bytes, shape, &CPU)?;
             // Two roundings on the CPU (the product, then what the minimum takes away) are one where the GPU fuses them; a
             // product is at most 63 * 31.
-            let room = match has_minimum(dtype) {
-                true => Tolerance::EXACT.or_absolute(63. * 31. * 2f64.powi(-23)),
-                false => Tolerance::EXACT,
+            let room = if has_minimum(dtype) {
+                Tolerance::EXACT.or_absolute(63. * 31. * 2f64.powi(-23))
+            } else {
+                Tolerance::EXACT
             };
             let got = weight.dequantize(device)?;
             assert!(got.device().same_device(device));
@@ -177,9 +178,10 @@ fn products_within(
     let all = [1, 2, 3, 8, 9, 33, 64, 65];
     for (i, &dtype) in formats.iter().enumerate() {
         // By day a software adapter, which compiles a kernel for each, has other numbers of rows for each format.
-        let (first, step) = match runs_fewer(device) {
-            true => (i % 3, 3),
-            false => (0, 1),
+        let (first, step) = if runs_fewer(device) {
+            (i % 3, 3)
+        } else {
+            (0, 1)
         };
         for (n, blocks, rows) in [(1, 1, &all[..1]), (7, 3, &all[..5]), (131, 5, &all[..])] {
             let k = blocks * dtype.block_size().max(32);
@@ -641,10 +643,11 @@ fn weights_beyond_a_binding_webgpu() -> Result<()> {
         let ours = tensor(dtype, &bytes, (n, k), &device)?;
         assert_eq!(&*ours.data()?, bytes, "{what}");
         let dense = weight.dequantize(&CPU)?;
-        let room = match has_minimum(dtype) {
+        let room = if has_minimum(dtype) {
             // As in `decoded_as_on_the_cpu`.
-            true => Tolerance::EXACT.or_absolute(63. * 31. * 2f64.powi(-23)),
-            false => Tolerance::EXACT,
+            Tolerance::EXACT.or_absolute(63. * 31. * 2f64.powi(-23))
+        } else {
+            Tolerance::EXACT
         };
         assert_close(&ours.dequantize(&device)?, &dense, room, &what)?;
         assert_close(

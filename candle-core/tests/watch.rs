@@ -34,9 +34,10 @@ fn child(name: &str, env: &[(String, String)]) -> std::result::Result<String, St
         String::from_utf8_lossy(&stderr),
     );
     let ran = stdout.contains("1 passed");
-    match status.success() && ran {
-        true => Ok(stderr.into_owned()),
-        false => Err(format!("{stdout}\n{stderr}")),
+    if status.success() && ran {
+        Ok(stderr.into_owned())
+    } else {
+        Err(format!("{stdout}\n{stderr}"))
     }
 }
 

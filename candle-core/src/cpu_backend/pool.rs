@@ -179,7 +179,12 @@ impl Line {
     }
 
     /// The results of the windows from the start of `vs` on, at most [`WINDOWS`].
-    fn pool<T: Pixel, F: Fold<T>>(&self, vs: &[T], buffers: &mut LineBuffers<T::Acc>, dst: &mut [T]) {
+    fn pool<T: Pixel, F: Fold<T>>(
+        &self,
+        vs: &[T],
+        buffers: &mut LineBuffers<T::Acc>,
+        dst: &mut [T],
+    ) {
         let (k_h, k_w) = self.kernel;
         let reach = (k_h - 1) * self.row + (k_w - 1) * self.step;
         let vs = &vs[..(dst.len() - 1) * self.next + reach + 1];

@@ -137,8 +137,9 @@ fn sum(parts: &[Tensor]) -> Result<Tensor> {
 
 /// A rank's tensor for other ranks to read: on the CPU, contiguous, and independent of later changes to the rank's own.
 pub(crate) fn to_host(xs: &Tensor) -> Result<Tensor> {
-    match xs.device().is_cpu() {
-        true => xs.copy()?.contiguous(),
-        false => xs.to_device(&Device::Cpu)?.contiguous(),
+    if xs.device().is_cpu() {
+        xs.copy()?.contiguous()
+    } else {
+        xs.to_device(&Device::Cpu)?.contiguous()
     }
 }

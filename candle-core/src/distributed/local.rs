@@ -188,9 +188,10 @@ impl Communicator for LocalGroup {
 
 impl Drop for LocalGroup {
     fn drop(&mut self) {
-        let reason = match std::thread::panicking() {
-            true => format!("rank {} panicked", self.rank),
-            false => format!("rank {} has left", self.rank),
+        let reason = if std::thread::panicking() {
+            format!("rank {} panicked", self.rank)
+        } else {
+            format!("rank {} has left", self.rank)
         };
         self.shared.end(&mut self.shared.lock(), reason);
     }

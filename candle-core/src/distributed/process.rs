@@ -143,13 +143,12 @@ impl ProcessGroup {
             if theirs != call.to_string() {
                 bail!("ranks disagree: rank 0 calls {call}, rank {rank} calls {theirs}")
             }
-            parts.push(match call.sends(rank) {
-                true => {
-                    let part = receive_tensor(stream, call, &call.dims);
-                    part.map_err(|err| self.lost(rank, err))?
-                }
+            parts.push(if call.sends(rank) {
+                let part = receive_tensor(stream, call, &call.dims);
+                part.map_err(|err| self.lost(rank, err))?
+            } else {
                 // A placeholder that the result does not depend on.
-                false => parts[0].clone(),
+                parts[0].clone()
             });
         }
         let result = call.result(&parts)?;
@@ -166,9 +165,10 @@ impl ProcessGroup {
         let Some(stream) = streams.first_mut() else {
             bail!("rank {} has no connection to rank 0", self.rank)
         };
-        let data = match call.sends(self.rank) {
-            true => bytes(mine)?,
-            false => Vec::new(),
+        let data = if call.sends(self.rank) {
+            bytes(mine)?
+        } else {
+            Vec::new()
         };
         // A rank 0 that has ended the group may have sent the reason and closed the connection: the reason takes precedence.
         let sent = send(stream, DATA, &call.to_string(), &data);

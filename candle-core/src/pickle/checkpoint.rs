@@ -66,16 +66,18 @@ struct Checkpoint {
 impl Checkpoint {
     fn open(path: &Path, key: Option<&str>, verbose: bool) -> Result<Self> {
         let old = File::open(path).map_err(Error::from).and_then(is_legacy);
-        match old.map_err(|err| err.with_path(path))? {
-            true => Self::of_legacy(Legacy::open(path)?, key, verbose),
-            false => Self::of_archive(Archive::open(path)?, key, verbose),
+        if old.map_err(|err| err.with_path(path))? {
+            Self::of_legacy(Legacy::open(path)?, key, verbose)
+        } else {
+            Self::of_archive(Archive::open(path)?, key, verbose)
         }
     }
 
     fn from_bytes(bytes: Vec<u8>, key: Option<&str>) -> Result<Self> {
-        match is_legacy(bytes.as_slice())? {
-            true => Self::of_legacy(Legacy::from_bytes(bytes)?, key, false),
-            false => Self::of_archive(Archive::from_bytes(bytes)?, key, false),
+        if is_legacy(bytes.as_slice())? {
+            Self::of_legacy(Legacy::from_bytes(bytes)?, key, false)
+        } else {
+            Self::of_archive(Archive::from_bytes(bytes)?, key, false)
         }
     }
 

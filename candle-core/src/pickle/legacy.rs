@@ -163,9 +163,10 @@ fn storage(
         crate::bail!("no tensor uses it, so its size is not known")
     };
     let count = read_array(source).map_err(Error::msg)?;
-    let count = match big_endian {
-        true => u64::from_be_bytes(count),
-        false => u64::from_le_bytes(count),
+    let count = if big_endian {
+        u64::from_be_bytes(count)
+    } else {
+        u64::from_le_bytes(count)
     };
     let first = source.stream_position()?;
     let bytes = count.checked_mul(size as u64);

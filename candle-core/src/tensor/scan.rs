@@ -65,9 +65,10 @@ impl Tensor {
         }
         let last = self.rank() - 1;
         let rows = self.detach().transpose(dim, last)?;
-        let sums = match has_kernel(&rows) {
-            true => rows.apply_op1_no_bwd(&CumSum { dim: last })?,
-            false => sums_of_rows(&rows)?,
+        let sums = if has_kernel(&rows) {
+            rows.apply_op1_no_bwd(&CumSum { dim: last })?
+        } else {
+            sums_of_rows(&rows)?
         };
         let sums = sums.transpose(dim, last)?;
         let op = BackpropOp::new1(self, |arg| {

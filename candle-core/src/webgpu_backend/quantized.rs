@@ -168,10 +168,11 @@ impl QWebGpuStorage {
         let words = format.unit_words();
         let largest = words.iter().max().copied().unwrap_or(1) * 4;
         let aligned = first / unit / WINDOW_UNITS * WINDOW_UNITS;
-        let start = match (end - aligned) * largest <= self.device().max_binding() as usize {
-            true => aligned,
+        let start = if (end - aligned) * largest <= self.device().max_binding() as usize {
+            aligned
+        } else {
             // Small bindings, which cannot hold the elements before.
-            false => first / unit,
+            first / unit
         };
         let mut windows = Vec::with_capacity(4);
         for (plane, words) in planes.zip(words) {

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-/// From the bottom to the top. A file may use files of its own layer and of the earlier ones.
+/// From the bottom to the top. A file may use files of the same layer and of the earlier ones.
 const ROOMS: [&[&str]; 9] = [
     &["limits", "status", "elem", "free_memory", "shared"],
     &["adapter", "pipeline_cache", "pool", "profile"],
@@ -35,9 +35,10 @@ fn named<'a>(code: &'a str, prefix: &str) -> Vec<&'a str> {
             None => (rest, false),
         };
         let words = list.split(|c: char| !(c.is_alphanumeric() || c == '_'));
-        match inner {
-            true => names.extend(words.filter(|word| !word.is_empty())),
-            false => names.extend(words.take(1)),
+        if inner {
+            names.extend(words.filter(|word| !word.is_empty()))
+        } else {
+            names.extend(words.take(1))
         }
     }
     names

@@ -121,14 +121,15 @@ impl WebGpuStorage {
 
     /// Starts copying the elements to the host, without waiting.
     pub fn begin_read(&self) -> Result<PendingRead> {
-        let raw = match is_warming(self.device.gpu().id()) {
-            true => None,
-            false => Some(
+        let raw = if is_warming(self.device.gpu().id()) {
+            None
+        } else {
+            Some(
                 self.device
                     .gpu()
                     .queue
                     .begin_read(&self.memory, self.bytes())?,
-            ),
+            )
         };
         Ok(PendingRead {
             raw,

@@ -162,9 +162,10 @@ fn devices_agree(device: &Device) -> Result<()> {
             continue;
         }
         let layouts = layouts(&case);
-        let (first, step) = match one {
-            true => (i % layouts.len(), layouts.len()),
-            false => (0, 1),
+        let (first, step) = if one {
+            (i % layouts.len(), layouts.len())
+        } else {
+            (0, 1)
         };
         for layout in layouts.into_iter().skip(first).step_by(step) {
             let want = Problem::new(&case, layout, DType::F64, &Device::Cpu)?.gradients()?;

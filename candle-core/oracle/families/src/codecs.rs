@@ -126,9 +126,10 @@ fn encodec_weight_norm(place: &Place) -> Result<Vec<Tensor>> {
 
 /// Decoders end with a tanh, which upstream leaves out.
 fn limited(sound: &Tensor) -> Result<Tensor> {
-    match cfg!(feature = "webgpu") {
-        true => Ok(sound.clone()),
-        false => sound.tanh(),
+    if cfg!(feature = "webgpu") {
+        Ok(sound.clone())
+    } else {
+        sound.tanh()
     }
 }
 

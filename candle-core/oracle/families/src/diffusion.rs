@@ -436,13 +436,12 @@ struct Narrow;
 impl SimpleBackend for Narrow {
     fn get(&self, s: Shape, name: &str, _: Init, dtype: DType, dev: &Device) -> Result<Tensor> {
         let made = weight(name, &s)?;
-        let made = match name.ends_with(".quant_conv.bias") {
-            true => {
-                let half = s.elem_count() / 2;
-                let below = (Tensor::ones(half, DType::F32, &Device::Cpu)? * -2000.)?;
-                Tensor::cat(&[made.narrow(0, 0, half)?, below], 0)?
-            }
-            false => made,
+        let made = if name.ends_with(".quant_conv.bias") {
+            let half = s.elem_count() / 2;
+            let below = (Tensor::ones(half, DType::F32, &Device::Cpu)? * -2000.)?;
+            Tensor::cat(&[made.narrow(0, 0, half)?, below], 0)?
+        } else {
+            made
         };
         made.to_dtype(dtype)?.to_device(dev)
     }

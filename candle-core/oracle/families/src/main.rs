@@ -98,10 +98,7 @@ fn main() -> Result<()> {
         None => write(&place(Device::Cpu), only),
         Some("--compare") => {
             let outputs = outputs(&place(Device::Cpu), |name| name.contains(only))?;
-            let tolerance = |name: &str| match has_exact_gelu(name) {
-                true => 3e-3,
-                false => 1e-4,
-            };
+            let tolerance = |name: &str| if has_exact_gelu(name) { 3e-3 } else { 1e-4 };
             compare::with_file(&outputs, &folder.join(OUTPUTS), tolerance, only.is_empty())
         }
         Some("--webgpu") => {
@@ -157,12 +154,13 @@ fn rounded_as_well(outputs: &HashMap<String, Tensor>, folder: &Path) -> Result<(
             further.push(name.as_str());
         }
     }
-    match further.is_empty() {
-        true => Ok(()),
-        false => bail!(
+    if further.is_empty() {
+        Ok(())
+    } else {
+        bail!(
             "further from dense products than twice upstream's: {}",
             further.join(", ")
-        ),
+        )
     }
 }
 

@@ -47,9 +47,12 @@ fn parler_decoder(kv_heads: [Option<usize>; 2]) -> Result<parler_tts::DecoderCon
 
 /// What hides later positions from the last `t` of `end`.
 fn causal(t: usize, end: usize, place: &Place) -> Result<Tensor> {
-    let hidden = |i: usize| match i % end > i / end + end - t {
-        true => f32::NEG_INFINITY,
-        false => 0.,
+    let hidden = |i: usize| {
+        if i % end > i / end + end - t {
+            f32::NEG_INFINITY
+        } else {
+            0.
+        }
     };
     let mask: Vec<f32> = (0..t * end).map(hidden).collect();
     Tensor::from_vec(mask, (t, end), &place.device)

@@ -575,9 +575,12 @@ pub(super) fn above_minimum<const LEN: usize>(
         (least, scale, min) = (solutions.errors[l], solutions.scales[l], solutions.mins[l]);
         next += l + 1;
     }
-    let codes = xs.map(|x| match plain {
-        true => code(inverse * (x - from), 0., n as f32),
-        false => these.code(inverse, x, from),
+    let codes = xs.map(|x| {
+        if plain {
+            code(inverse * (x - from), 0., n as f32)
+        } else {
+            these.code(inverse, x, from)
+        }
     });
     Fit {
         scale,

@@ -81,9 +81,10 @@ fn windowed(src: &WebGpuStorage, dst: &WebGpuStorage, rows: Rows) -> Result<()> 
         (low.d1 * rows.src_stride, low.d1 * rows.dst_stride)
     } else {
         // Halves that end at a word boundary, if the row is long enough: 256 elements are whole words of any dtype.
-        low.d2 = match rows.d2 > 512 {
-            true => (rows.d2 / 2).next_multiple_of(256) - rows.dst_offset % 256,
-            false => rows.d2 / 2,
+        low.d2 = if rows.d2 > 512 {
+            (rows.d2 / 2).next_multiple_of(256) - rows.dst_offset % 256
+        } else {
+            rows.d2 / 2
         };
         high.d2 -= low.d2;
         (low.d2, low.d2)

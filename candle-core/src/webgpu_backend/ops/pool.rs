@@ -214,9 +214,10 @@ fn mean_of_rows(
     let all = Layout::contiguous(len);
     let every = Layout::new(Shape::from(len), vec![0], 0);
     let means = elementwise::binary(&sums, &count, &all, &every, "div")?;
-    match sums_dtype == dtype {
-        true => Ok(means),
-        false => elementwise::to_dtype(&means, &all, dtype),
+    if sums_dtype == dtype {
+        Ok(means)
+    } else {
+        elementwise::to_dtype(&means, &all, dtype)
     }
 }
 

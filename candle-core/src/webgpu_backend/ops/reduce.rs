@@ -49,13 +49,12 @@ impl Kernel for Reduce {
     fn shader(&self, _: &Caps) -> Shader {
         let Self { op, from, .. } = *self;
         let shader = Shader::default().view("src", from, self.rank);
-        let shader = match self.found {
-            true => shader
+        let shader = if self.found {
+            shader
                 .input("found", Elem::U32)
-                .text("fn place_of(i: u32, j: u32) -> u32 { return found_at(i); }"),
-            false => {
-                shader.text("fn place_of(i: u32, j: u32) -> u32 { return p.first_place + j; }")
-            }
+                .text("fn place_of(i: u32, j: u32) -> u32 { return found_at(i); }")
+        } else {
+            shader.text("fn place_of(i: u32, j: u32) -> u32 { return p.first_place + j; }")
         };
         let shader = match (self.carry, self.carry_places) {
             (None, _) => shader.text("fn before(row: u32) -> Found { return look(row, 0u); }"),
@@ -68,11 +67,12 @@ impl Kernel for Reduce {
             ),
         };
         let shader = shader.output("dst", self.to);
-        let shader = match self.found_dst {
-            true => shader.output("found_dst", Elem::U32).text(
+        let shader = if self.found_dst {
+            shader.output("found_dst", Elem::U32).text(
                 "fn keep_place(o: u32, place: u32) { found_dst_put(o, array<found_dst_t, 1>(place)); }",
-            ),
-            false => shader.text("fn keep_place(o: u32, place: u32) {}"),
+            )
+        } else {
+            shader.text("fn keep_place(o: u32, place: u32) {}")
         };
         shader
             .constant("WG", WORKGROUP)
@@ -80,13 +80,15 @@ impl Kernel for Reduce {
             .constant("CARRY", self.carry.is_some())
             .constant("GREATEST", matches!(op, ReduceOp::Max | ReduceOp::ArgMax))
             .text(functions(from))
-            .text(match finds_place(op) && !self.found_dst {
-                true => "fn result(found: Found) -> dst_t { return found.place; }",
-                false => "fn result(found: Found) -> dst_t { return found.value; }",
+            .text(if finds_place(op) && !self.found_dst {
+                "fn result(found: Found) -> dst_t { return found.place; }"
+            } else {
+                "fn result(found: Found) -> dst_t { return found.value; }"
             })
-            .text(match self.group {
-                true => include_str!("../shaders/reduce_group.wgsl"),
-                false => include_str!("../shaders/reduce_alone.wgsl"),
+            .text(if self.group {
+                include_str!("../shaders/reduce_group.wgsl")
+            } else {
+                include_str!("../shaders/reduce_alone.wgsl")
             })
             .body::<ReduceParams>(include_str!("../shaders/reduce.wgsl"))
     }
@@ -376,9 +378,10 @@ fn whole_into(
             let chunks = inner.div_ceil(inner.div_ceil(chunks));
             let partial = (rows * chunks) as usize;
             let values = device.alloc(partial, accumulator(src.dtype()), op.name())?;
-            let places = match finds_place {
-                true => Some(device.alloc(partial, DType::U32, op.name())?),
-                false => None,
+            let places = if finds_place {
+                Some(device.alloc(partial, DType::U32, op.name())?)
+            } else {
+                None
             };
             // Minima and maxima start from the carry; a sum adds it once.
             let (carry, carry_last) = match op {
@@ -444,13 +447,12 @@ fn by_parts(
             ..carry
         });
         part_into(&values, best, (src, &part), kept, values_carry)?;
-        let places = match finds_place {
-            true => {
-                let places = device.alloc(rows, DType::U32, name)?;
-                part_into(&places, op, (src, &part), kept, so_far)?;
-                Some(places)
-            }
-            false => None,
+        let places = if finds_place {
+            let places = device.alloc(rows, DType::U32, name)?;
+            part_into(&places, op, (src, &part), kept, so_far)?;
+            Some(places)
+        } else {
+            None
         };
         carry = Some((values, places));
         before += len;

@@ -63,11 +63,12 @@ impl Kernel for ScanJoin {
 
     fn shader(&self, _: &Caps) -> Shader {
         let shader = Shader::default().input("sums", self.sums);
-        let shader = match self.before {
-            true => shader
+        let shader = if self.before {
+            shader
                 .input("totals", self.sums)
-                .text("fn before(i: u32) -> sums_t { return totals_at(i); }"),
-            false => shader.text("fn before(i: u32) -> sums_t { return sums_at(i); }"),
+                .text("fn before(i: u32) -> sums_t { return totals_at(i); }")
+        } else {
+            shader.text("fn before(i: u32) -> sums_t { return sums_at(i); }")
         };
         shader
             .output("dst", self.out)

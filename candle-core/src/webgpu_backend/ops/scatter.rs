@@ -223,9 +223,10 @@ impl Job<'_> {
         } else {
             both(&share.src)
         }?;
-        let second = match along && of_dst {
-            true => share.first + dst[0].dims()[axis],
-            false => share.first,
+        let second = if along && of_dst {
+            share.first + dst[0].dims()[axis]
+        } else {
+            share.first
         };
         let parts = dst.into_iter().zip(ids).zip(src).zip([share.first, second]);
         for (((dst, ids), src), first) in parts {
@@ -282,14 +283,16 @@ impl Job<'_> {
             &with_stride(src_l, &shape, dim, 0),
         ])?;
         let lanes = elem.lanes();
-        let invocations = match by_column {
-            true => views.len,
-            false => (views.offsets[0] % lanes + views.len).div_ceil(lanes),
+        let invocations = if by_column {
+            views.len
+        } else {
+            (views.offsets[0] % lanes + views.len).div_ceil(lanes)
         };
         // The stride of a dimension of size 1 may be anything, but it is the divisor that locates words.
-        let dst_step = match by_column {
-            true => index(layout.stride()[dim])?,
-            false => index(layout.stride()[dim])?.max(1),
+        let dst_step = if by_column {
+            index(layout.stride()[dim])?
+        } else {
+            index(layout.stride()[dim])?.max(1)
         };
         let kernel = Scatter {
             ids: by,

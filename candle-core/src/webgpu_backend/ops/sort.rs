@@ -131,9 +131,10 @@ impl Shader {
 
 /// WGSL for keys and their order.
 fn keys(wide: bool) -> &'static str {
-    match wide {
-        true => include_str!("../shaders/sort_keys64.wgsl"),
-        false => include_str!("../shaders/sort_keys32.wgsl"),
+    if wide {
+        include_str!("../shaders/sort_keys64.wgsl")
+    } else {
+        include_str!("../shaders/sort_keys32.wgsl")
     }
 }
 
@@ -167,9 +168,10 @@ impl Order {
 
     /// The dtype of a storage for keys.
     fn key_dtype(self) -> DType {
-        match self.wide() {
-            true => DType::I64,
-            false => DType::U32,
+        if self.wide() {
+            DType::I64
+        } else {
+            DType::U32
         }
     }
 }

@@ -74,9 +74,12 @@ impl DirectParams {
             index(cols.start)?,
         );
         // A transposed convolution reads its taps in the opposite direction.
-        let start = |start: u32, tap: u32, dilation: u32| match transposed {
-            false => start.wrapping_add(tap.wrapping_mul(dilation)),
-            true => start.wrapping_sub(tap.wrapping_mul(dilation)),
+        let start = |start: u32, tap: u32, dilation: u32| {
+            if transposed {
+                start.wrapping_sub(tap.wrapping_mul(dilation))
+            } else {
+                start.wrapping_add(tap.wrapping_mul(dilation))
+            }
         };
         let kernel = [
             (channel, self.kernel_channel),
@@ -155,18 +158,21 @@ pub(super) fn run(conv: &Conv<'_>, to: DType) -> Result<WebGpuStorage> {
         transposed,
         slide: !transposed && g.steps[1].stride == g.steps[1].dilation,
         staged: kept <= STAGED_BYTES,
-        kernel: match g.kernel.iter().all(|size| *size <= MOST_COMPILED) {
-            true => g.kernel,
-            false => [0; 2],
+        kernel: if g.kernel.iter().all(|size| *size <= MOST_COMPILED) {
+            g.kernel
+        } else {
+            [0; 2]
         },
     };
-    let [out_step, channel_step] = match g.transposed {
-        false => [conv.kernel_strides[0], conv.kernel_strides[1]],
-        true => [conv.kernel_strides[1], conv.kernel_strides[0]],
+    let [out_step, channel_step] = if g.transposed {
+        [conv.kernel_strides[1], conv.kernel_strides[0]]
+    } else {
+        [conv.kernel_strides[0], conv.kernel_strides[1]]
     };
-    let group_step = match g.transposed {
-        false => c_out * out_step,
-        true => c_in * channel_step,
+    let group_step = if g.transposed {
+        c_in * channel_step
+    } else {
+        c_out * out_step
     };
     let [src_batch, src_channel, src_row, src_col] = conv.src_strides;
     let params = DirectParams {
@@ -237,15 +243,17 @@ pub(super) fn run(conv: &Conv<'_>, to: DType) -> Result<WebGpuStorage> {
             Some(sums) => sums,
             None => device.alloc(0, sums_dtype, g.op)?,
         };
-        return match to == sums_dtype {
-            true => Ok(sums),
-            false => to_dtype(&sums, &all, to),
+        return if to == sums_dtype {
+            Ok(sums)
+        } else {
+            to_dtype(&sums, &all, to)
         };
     }
     launch(&convolution, &params, &dst)?;
-    match packs {
-        true => Ok(dst),
-        false => to_dtype(&dst, &Layout::contiguous(dst.len()), to),
+    if packs {
+        Ok(dst)
+    } else {
+        to_dtype(&dst, &Layout::contiguous(dst.len()), to)
     }
 }
 
@@ -261,9 +269,10 @@ impl Kernel for ConvDirect {
     type Params = DirectParams;
 
     fn shader(&self, _: &Caps) -> Shader {
-        let staged = match self.staged {
-            true => STAGED_BYTES / scalar_bytes(self.elem),
-            false => 1,
+        let staged = if self.staged {
+            STAGED_BYTES / scalar_bytes(self.elem)
+        } else {
+            1
         };
         Shader::default()
             .input("src", self.elem)
@@ -285,9 +294,10 @@ impl Kernel for ConvDirect {
 
 /// `multiply_add(a, b, sum)` in the arithmetic of a dtype.
 fn multiply_add(elem: Elem) -> &'static str {
-    match elem.computes_in_f32() {
-        true => "fn multiply_add(a: f32, b: f32, sum: f32) -> f32 { return fma(a, b, sum); }",
-        false => "fn multiply_add(a: src_t, b: src_t, sum: src_t) -> src_t { return f_add(sum, f_mul(a, b)); }",
+    if elem.computes_in_f32() {
+        "fn multiply_add(a: f32, b: f32, sum: f32) -> f32 { return fma(a, b, sum); }"
+    } else {
+        "fn multiply_add(a: src_t, b: src_t, sum: src_t) -> src_t { return f_add(sum, f_mul(a, b)); }"
     }
 }
 

@@ -110,9 +110,10 @@ impl<'a> Operands<'a> {
     fn whole(&self, g: Geometry) -> Result<Conv<'a>> {
         let start = |d: usize| -> Result<u32> {
             let padding = index(g.steps[d].padding)?;
-            Ok(match g.transposed {
-                false => padding.wrapping_neg(),
-                true => padding,
+            Ok(if g.transposed {
+                padding
+            } else {
+                padding.wrapping_neg()
             })
         };
         Ok(Conv {

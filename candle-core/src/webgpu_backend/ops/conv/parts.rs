@@ -178,9 +178,10 @@ impl Parts<'_> {
         let (low, high) = (self.make(&low, sums)?, self.make(&high, sums)?);
         let all = Layout::contiguous(low.len());
         let sum = elementwise::binary(&low, &high, &all, &all, "add")?;
-        match to == sums {
-            true => Ok(sum),
-            false => elementwise::to_dtype(&sum, &all, to),
+        if to == sums {
+            Ok(sum)
+        } else {
+            elementwise::to_dtype(&sum, &all, to)
         }
     }
 

@@ -227,9 +227,10 @@ pub(in crate::webgpu_backend) fn copy(
 pub(in crate::webgpu_backend::ops) fn in_order(
     (storage, layout): Operand<'_>,
 ) -> Result<(WebGpuStorage, usize)> {
-    match layout.is_contiguous() {
-        true => Ok((storage.share(), layout.start_offset())),
-        false => Ok((copy(storage, layout)?, 0)),
+    if layout.is_contiguous() {
+        Ok((storage.share(), layout.start_offset()))
+    } else {
+        Ok((copy(storage, layout)?, 0))
     }
 }
 

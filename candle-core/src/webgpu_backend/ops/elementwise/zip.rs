@@ -59,12 +59,13 @@ impl Kernel for Zip {
             .view("lhs", self.from, self.rank)
             .view("rhs", self.from, self.rank)
             .output("dst", self.to);
-        let (shader, report) = match self.divides() {
-            true => (
+        let (shader, report) = if self.divides() {
+            (
                 shader.status(),
                 format!("if (all(b == T())) {{ atomicStore(&status[0], {DIVISION_BY_ZERO}u); }} "),
-            ),
-            false => (shader, String::new()),
+            )
+        } else {
+            (shader, String::new())
         };
         let name = self.function;
         shader

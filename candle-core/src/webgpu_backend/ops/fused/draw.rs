@@ -46,9 +46,10 @@ impl Kernel for Draw {
     type Params = DrawParams;
 
     fn shader(&self, caps: &Caps) -> Shader {
-        let (shader, read) = match self.aligned {
-            true => (Shader::default().input_words("x", "vec4<f32>"), ALIGNED),
-            false => (Shader::default().input("x", Elem::F32), UNALIGNED),
+        let (shader, read) = if self.aligned {
+            (Shader::default().input_words("x", "vec4<f32>"), ALIGNED)
+        } else {
+            (Shader::default().input("x", Elem::F32), UNALIGNED)
         };
         let body = include_str!("../../shaders/draw.wgsl");
         shader

@@ -43,9 +43,10 @@ pub fn linear(
                 Blocks::Planes(format) => Weight::Blocks(blocks, format),
                 Blocks::Floats(weight) => {
                     floats_l = Layout::contiguous(dims);
-                    floats = match weight.dtype() == dtype {
-                        true => weight.share(),
-                        false => elementwise::to_dtype(weight, &floats_l, dtype)?,
+                    floats = if weight.dtype() == dtype {
+                        weight.share()
+                    } else {
+                        elementwise::to_dtype(weight, &floats_l, dtype)?
                     };
                     Weight::Dense((&floats, &floats_l))
                 }

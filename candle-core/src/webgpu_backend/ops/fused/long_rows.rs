@@ -74,7 +74,7 @@ impl LongRows {
         Ok(self.with(storage))
     }
 
-    /// Combines each row with a number of its own.
+    /// Combines each row with its element of `rhs`.
     fn by_row(&self, name: &'static str, rhs: &WebGpuStorage) -> Result<Self> {
         self.zip(name, rhs, [1, 0])
     }

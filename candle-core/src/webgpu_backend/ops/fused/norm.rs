@@ -53,17 +53,19 @@ impl Kernel for NormRows {
         let shader = Shader::default()
             .view("x", elem, rank)
             .output("dst", self.out);
-        let shader = match self.weight {
-            true => shader.input("alpha", elem).text(
+        let shader = if self.weight {
+            shader.input("alpha", elem).text(
                 "fn weight(i: u32) -> f32 { return alpha_at(p.alpha_offset + i * p.alpha_step); }",
-            ),
-            false => shader.text("fn weight(i: u32) -> f32 { return 1.0; }"),
+            )
+        } else {
+            shader.text("fn weight(i: u32) -> f32 { return 1.0; }")
         };
-        let shader = match self.bias {
-            true => shader.input("beta", elem).text(
-                "fn bias(i: u32) -> f32 { return beta_at(p.beta_offset + i * p.beta_step); }",
-            ),
-            false => shader.text("fn bias(i: u32) -> f32 { return 0.0; }"),
+        let shader = if self.bias {
+            shader
+                .input("beta", elem)
+                .text("fn bias(i: u32) -> f32 { return beta_at(p.beta_offset + i * p.beta_step); }")
+        } else {
+            shader.text("fn bias(i: u32) -> f32 { return 0.0; }")
         };
         let shader = match beside {
             Some(_) => shader

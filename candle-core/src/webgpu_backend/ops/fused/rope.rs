@@ -213,20 +213,22 @@ impl Kernel for Rope {
                 .text(include_str!("../../shaders/rope_cache.wgsl")),
             None => shader.text(include_str!("../../shaders/rope_whole.wgsl")),
         };
-        shader = match self.per_row {
-            true => shader
+        shader = if self.per_row {
+            shader
                 .input("positions", Elem::U32)
                 .status()
-                .text(include_str!("../../shaders/rope_positions.wgsl")),
-            false => shader.text("fn position_of(batch: u32) -> u32 { return p.position; }"),
+                .text(include_str!("../../shaders/rope_positions.wgsl"))
+        } else {
+            shader.text("fn position_of(batch: u32) -> u32 { return p.position; }")
         };
-        shader = match self.norms {
-            true => shader
+        shader = if self.norms {
+            shader
                 .sums(caps, NORMS_WORKGROUP, 1)
-                .text(include_str!("../../shaders/rope_norms.wgsl")),
-            false => shader
+                .text(include_str!("../../shaders/rope_norms.wgsl"))
+        } else {
+            shader
                 .constant("WG", WORKGROUP)
-                .text(include_str!("../../shaders/rope_plain.wgsl")),
+                .text(include_str!("../../shaders/rope_plain.wgsl"))
         };
         shader
             .constant("INTERLEAVED", kind == RopeKind::Interleaved)
@@ -327,9 +329,10 @@ fn rope_into(
             }
         }
     }
-    let grid = match kernel.norms {
-        true => device.grid(len / dims[3].max(1), 1),
-        false => device.grid(len.div_ceil(kernel.unit() as usize), WORKGROUP),
+    let grid = if kernel.norms {
+        device.grid(len / dims[3].max(1), 1)
+    } else {
+        device.grid(len.div_ceil(kernel.unit() as usize), WORKGROUP)
     };
     device.run(&kernel, &bindings, &params, grid)
 }

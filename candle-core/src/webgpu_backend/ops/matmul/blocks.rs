@@ -95,16 +95,16 @@ impl BlocksShape {
         let rows_at_once = (room / (bytes * unit.min(count))).clamp(1, MAX_BLOCKS_ROWS as u32);
         let rows = m.div_ceil(m.div_ceil(rows_at_once));
         let fit = room / (bytes * rows);
-        let strip = match count <= fit {
-            true => count,
-            false => {
-                let strips = count.div_ceil(fit / unit * unit);
-                count.div_ceil(strips).next_multiple_of(unit)
-            }
+        let strip = if count <= fit {
+            count
+        } else {
+            let strips = count.div_ceil(fit / unit * unit);
+            count.div_ceil(strips).next_multiple_of(unit)
         };
-        let depth = match columns <= FEW_COLUMNS && rows <= 2 {
-            true => strip.div_ceil(subgroup).min(2),
-            false => 1,
+        let depth = if columns <= FEW_COLUMNS && rows <= 2 {
+            strip.div_ceil(subgroup).min(2)
+        } else {
+            1
         };
         let stages = (strip * pieces.piece / 8)
             .div_ceil(workgroup)
@@ -136,9 +136,10 @@ impl Kernel for MatmulBlocks {
     fn shader(&self, _: &Caps) -> Shader {
         let Self { form, shape } = self;
         let Form { lhs, extras, .. } = *form;
-        let scale = match extras.norm {
-            true => "norm_scale(row)",
-            false => "1.0",
+        let scale = if extras.norm {
+            "norm_scale(row)"
+        } else {
+            "1.0"
         };
         Shader::default()
             .piece_operands(lhs, shape.pieces)

@@ -81,9 +81,10 @@ impl Windows {
     /// The kernel's size if it is compiled in, else 0.
     pub(super) fn compiled(&self) -> [u32; 2] {
         let small = |size: &u32| *size as usize <= MOST_COMPILED;
-        match self.kernel.iter().all(small) {
-            true => self.kernel,
-            false => [0; 2],
+        if self.kernel.iter().all(small) {
+            self.kernel
+        } else {
+            [0; 2]
         }
     }
 

@@ -147,9 +147,10 @@ impl Shader {
         let mut value = String::from("sum");
         if let Some(elem) = last.bias {
             self = self.input("bias", elem);
-            value.push_str(match last.gated {
-                true => "",
-                false => " + bias_at(p.bias_offset + col)",
+            value.push_str(if last.gated {
+                ""
+            } else {
+                " + bias_at(p.bias_offset + col)"
             });
         }
         for function in last.activation.map_or(&[][..], Activation::functions) {

@@ -70,14 +70,13 @@ pub(in super::super::super) fn matmul(
 /// Maximum `k` of one product: an invocation of the plain kernel computes a word of the result alone, and the parts into which the other
 /// kernels split `k` have to fit a binding.
 fn longest_k(elem: Elem, len: usize, device: &WebGpuDevice) -> usize {
-    match elem.in_wide_kernels() {
-        false => MOST_STEPS / elem.lanes() as usize,
-        true => {
-            // A usize has 32 bits in a browser.
-            let parts = device.max_binding() / (4 * len as u64).max(1);
-            let parts = usize::try_from(parts.max(1)).unwrap_or(usize::MAX);
-            plan::MOST_TILE_K.saturating_mul(parts)
-        }
+    if elem.in_wide_kernels() {
+        // A usize has 32 bits in a browser.
+        let parts = device.max_binding() / (4 * len as u64).max(1);
+        let parts = usize::try_from(parts.max(1)).unwrap_or(usize::MAX);
+        plan::MOST_TILE_K.saturating_mul(parts)
+    } else {
+        MOST_STEPS / elem.lanes() as usize
     }
 }
 
@@ -164,9 +163,12 @@ fn make(
         return Ok(None);
     }
     let dst = device.alloc(b * m * n, out_dtype, OP)?;
-    let as_asked = |dst: WebGpuStorage| match packs {
-        true => Ok(Some(dst)),
-        false => super::elementwise::to_dtype(&dst, &Layout::contiguous((b, m, n)), to).map(Some),
+    let as_asked = |dst: WebGpuStorage| {
+        if packs {
+            Ok(Some(dst))
+        } else {
+            super::elementwise::to_dtype(&dst, &Layout::contiguous((b, m, n)), to).map(Some)
+        }
     };
     let reduced = gemm_reduced_precision_f32();
     if !vector && windows.is_none() && via_f16::takes(problem, elem, reduced, caps) {

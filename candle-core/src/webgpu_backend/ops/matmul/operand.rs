@@ -3,7 +3,7 @@
 //! | kernel | functions |
 //! |---|---|
 //! | vector | `lhs_word(i)` and `rhs_word(i)` load `GROUP` elements from `i` on; `lhs_values`, `rhs_values` make numbers of them; `fma_values(a, b, sum)` adds the products to a `Sum`, and `sum_of` ends it |
-//! | with a norm | `alpha_word(i)` as `lhs_word(i)`; `normed_values(lhs, alpha)` in place of `lhs_values(lhs)`; `fma_squares(lhs, sum)` adds squares to a `Sum` |
+//! | with a norm | `alpha_word(i)` as `lhs_word(i)`; `normed_values(lhs, alpha)` instead of `lhs_values(lhs)`; `fma_squares(lhs, sum)` adds squares to a `Sum` |
 //! | tile | `name_block(base, outer, k, outer_len)`: four elements of each of four rows or columns |
 //!
 //! Loads are separate from the rest, so that a kernel can have several in flight.

@@ -52,9 +52,10 @@ impl Extras<'_> {
 
     /// Maximum number of rows in the vector regime with these.
     pub(super) fn most_vector_rows(&self) -> usize {
-        match self.need_vector() {
-            true => MAX_FUSED_ROWS,
-            false => MAX_VECTOR_ROWS,
+        if self.need_vector() {
+            MAX_FUSED_ROWS
+        } else {
+            MAX_VECTOR_ROWS
         }
     }
 }
@@ -139,13 +140,14 @@ mod tests {
 
     fn caps(subgroup: Option<u32>, cooperative: bool) -> Caps {
         // Cooperative matrices imply a large GPU.
-        let limits = match cooperative {
-            true => wgpu::Limits {
+        let limits = if cooperative {
+            wgpu::Limits {
                 max_compute_workgroup_storage_size: 48 << 10,
                 max_compute_invocations_per_workgroup: 1024,
                 ..Default::default()
-            },
-            false => wgpu::Limits::default(),
+            }
+        } else {
+            wgpu::Limits::default()
         };
         Caps {
             limits,

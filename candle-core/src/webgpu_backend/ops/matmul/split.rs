@@ -20,9 +20,12 @@ pub(super) fn product(
     let device = lhs.0.device();
     let batch = lhs.1.dims().len() - 2;
     // The extent of one row of lhs or one column of rhs.
-    let span = |(storage, layout): Operand<'_>, dim: usize| match storage.fits_binding() {
-        true => 0,
-        false => ((k - 1) * layout.stride()[dim] + 1) * storage.dtype().size_in_bytes(),
+    let span = |(storage, layout): Operand<'_>, dim: usize| {
+        if storage.fits_binding() {
+            0
+        } else {
+            ((k - 1) * layout.stride()[dim] + 1) * storage.dtype().size_in_bytes()
+        }
     };
     let longest = span(lhs, batch + 1).max(span(rhs, batch));
     let elem = device.elem(lhs.0.dtype(), "matmul")?;
@@ -98,8 +101,9 @@ fn over_k(
     debug_assert!(k > 1);
     let all = Layout::contiguous(b * m * n);
     let sum = elementwise::binary(&part(0)?, &part(1)?, &all, &all, "add")?;
-    match to == sums {
-        true => Ok(sum),
-        false => elementwise::to_dtype(&sum, &all, to),
+    if to == sums {
+        Ok(sum)
+    } else {
+        elementwise::to_dtype(&sum, &all, to)
     }
 }

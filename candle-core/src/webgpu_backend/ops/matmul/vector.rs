@@ -50,9 +50,10 @@ pub(super) fn plan(
 /// registers for that many loads at once.
 pub(super) fn plan_blocks(problem: &Problem, gated: bool, caps: &Caps) -> VectorShape {
     let columns = if gated { 2 * problem.n } else { problem.n };
-    let cols = match problem.m <= 2 && columns >= MANY_COLUMNS {
-        true => 4,
-        false => 2,
+    let cols = if problem.m <= 2 && columns >= MANY_COLUMNS {
+        4
+    } else {
+        2
     };
     let most = if gated { UNROLL / cols } else { UNROLL };
     let largest = match (gated, caps.subgroup) {
@@ -120,9 +121,10 @@ impl Kernel for MatmulVector {
             wide,
         } = self.shape;
         let sums = cols * extras.sums();
-        let scale = match extras.norm {
-            true => "inverseSqrt(total(ROWS * SUMS + row) / f32(p.k) + p.eps)",
-            false => "1.0",
+        let scale = if extras.norm {
+            "inverseSqrt(total(ROWS * SUMS + row) / f32(p.k) + p.eps)"
+        } else {
+            "1.0"
         };
         let shader = Shader::default()
             .vector_operands(lhs, rhs, wide)

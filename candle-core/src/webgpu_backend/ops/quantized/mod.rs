@@ -168,9 +168,10 @@ struct Target<'a> {
 
 impl<'a> Target<'a> {
     fn new(dst: &'a WebGpuStorage, first: usize, len: usize, op: &'static str) -> Result<Self> {
-        let window = match first == 0 && len == dst.len() && dst.fits_binding() {
-            true => Some(dst.share()),
-            false => dst.aligned_window(first, len),
+        let window = if first == 0 && len == dst.len() && dst.fits_binding() {
+            Some(dst.share())
+        } else {
+            dst.aligned_window(first, len)
         };
         let copied = window.is_none();
         let part = match window {
@@ -232,9 +233,10 @@ impl Shader {
         let shader = self.output_words("dst", word).text(&format!(
             "fn store_eight(i: u32, a: vec4<f32>, b: vec4<f32>) {{ {store} }}"
         ));
-        match converts {
-            true => shader.directive("enable f16;\n"),
-            false => shader,
+        if converts {
+            shader.directive("enable f16;\n")
+        } else {
+            shader
         }
     }
 }
@@ -257,9 +259,10 @@ pub(in crate::webgpu_backend) fn dequantize(
         out,
         converts,
     };
-    let piece = match src.fits_binding() && dst.fits_binding() {
-        true => elements.max(1),
-        false => src.window_elements(format, to.size_in_bytes()),
+    let piece = if src.fits_binding() && dst.fits_binding() {
+        elements.max(1)
+    } else {
+        src.window_elements(format, to.size_in_bytes())
     };
     for start in (0..elements).step_by(piece) {
         let len = piece.min(elements - start);

@@ -62,9 +62,10 @@ impl Call<'_> {
         for start in (0..queries).step_by(block) {
             let count = block.min(queries - start);
             // A causal block only sees the keys up to its last query.
-            let seen = match causal {
-                true => keys - queries + start + count,
-                false => keys,
+            let seen = if causal {
+                keys - queries + start + count
+            } else {
+                keys
             };
             let q_l = grouped(&q.1.narrow(2, start, count)?, count);
             let (k_l, v_l) = (k_l.narrow(4, 0, seen)?, v_l.narrow(3, 0, seen)?);

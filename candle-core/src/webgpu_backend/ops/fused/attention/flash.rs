@@ -108,9 +108,10 @@ impl Call<'_> {
         let splits = splits.max(keys.div_ceil(self.most_flash_keys(tile)));
         let parts = Parts::new(keys, splits.min(self.most_parts()), tile.keys());
         // A head that ends within a word of a packed dtype is written in f32 first.
-        let out = match sizes.v_dim.is_multiple_of(elem.lanes() as usize) {
-            true => elem,
-            false => Elem::F32,
+        let out = if sizes.v_dim.is_multiple_of(elem.lanes() as usize) {
+            elem
+        } else {
+            Elem::F32
         };
         self.run(parts, out, workgroups, |heads| SdpaFlash { tile, heads })
     }

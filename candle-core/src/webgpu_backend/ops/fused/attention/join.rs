@@ -53,9 +53,10 @@ const WORKGROUP: u32 = 64;
 
 /// WGSL for the divisor of sums: the sum of weights, and 1 for a row without any.
 pub(super) fn divisor(blind: bool) -> &'static str {
-    match blind {
-        true => "fn divisor(sum: f32) -> f32 { return select(sum, 1.0, sum == 0.0); }",
-        false => "fn divisor(sum: f32) -> f32 { return sum; }",
+    if blind {
+        "fn divisor(sum: f32) -> f32 { return select(sum, 1.0, sum == 0.0); }"
+    } else {
+        "fn divisor(sum: f32) -> f32 { return sum; }"
     }
 }
 
@@ -138,9 +139,10 @@ impl Destination {
         let Self { dst, join, .. } = self;
         if let Some(parts) = self.parts {
             let device = dst.device();
-            let grid = match join.by_row {
-                true => device.grid(self.rows, 1),
-                false => device.grid(dst.len() / join.out.lanes() as usize, WORKGROUP),
+            let grid = if join.by_row {
+                device.grid(self.rows, 1)
+            } else {
+                device.grid(dst.len() / join.out.lanes() as usize, WORKGROUP)
             };
             let params = JoinParams {
                 rows: index(self.rows)?,
@@ -171,17 +173,18 @@ impl Kernel for SdpaJoin {
             .output("dst", self.out)
             .constant("V_DIM", self.v_dim)
             .text(divisor(self.blind));
-        match self.by_row {
-            true => shader
+        if self.by_row {
+            shader
                 .constant("MOST_SPLITS", MOST as u32)
                 .sums(caps, ROW_WORKGROUP, 1)
                 .unrolled::<JoinParams>(
                     include_str!("../../../shaders/sdpa_join_row.wgsl"),
                     &[("AHEAD", AHEAD)],
-                ),
-            false => shader
+                )
+        } else {
+            shader
                 .constant("WG", WORKGROUP)
-                .body::<JoinParams>(include_str!("../../../shaders/sdpa_join.wgsl")),
+                .body::<JoinParams>(include_str!("../../../shaders/sdpa_join.wgsl"))
         }
     }
 }

@@ -443,9 +443,10 @@ mod tests {
     /// The stride through a list of cases: by default `step` on a software adapter, which compiles a kernel for each, and 1 with
     /// `CANDLE_EVERY_CASE=1` and on other adapters.
     pub(super) fn by_day(device: &WebGpuDevice, step: usize) -> usize {
-        match device.is_software() && std::env::var_os("CANDLE_EVERY_CASE").is_none() {
-            true => step,
-            false => 1,
+        if device.is_software() && std::env::var_os("CANDLE_EVERY_CASE").is_none() {
+            step
+        } else {
+            1
         }
     }
 

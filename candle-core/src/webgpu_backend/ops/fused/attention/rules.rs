@@ -48,17 +48,20 @@ impl Rules {
         if self.lens {
             shader = shader.input("lens", Elem::U32);
         }
-        let position = match self.starts {
-            true => format!("i32(min(starts_at(p.starts_offset + batch), {FAR}u) + at)"),
-            false => "i32(p.keys + at) - i32(p.queries)".into(),
+        let position = if self.starts {
+            format!("i32(min(starts_at(p.starts_offset + batch), {FAR}u) + at)")
+        } else {
+            "i32(p.keys + at) - i32(p.queries)".into()
         };
-        let begin = match self.left {
-            true => "u32(max(position_of(batch, at) - i32(p.left), 0))",
-            false => "0u",
+        let begin = if self.left {
+            "u32(max(position_of(batch, at) - i32(p.left), 0))"
+        } else {
+            "0u"
         };
-        let keys = match self.lens {
-            true => "min(p.keys, lens_at(p.lens_offset + batch))",
-            false => "p.keys",
+        let keys = if self.lens {
+            "min(p.keys, lens_at(p.lens_offset + batch))"
+        } else {
+            "p.keys"
         };
         let end = match (self.causal, self.right) {
             (true, _) if self.lens => format!("min({keys}, p.keys - p.queries + at + 1u)"),
@@ -68,9 +71,12 @@ impl Rules {
             }
             (false, false) => keys.into(),
         };
-        let by_head = |used: bool, offset: &str| match used {
-            true => format!("by_head_at(p.{offset} + head)"),
-            false => "0.0".into(),
+        let by_head = |used: bool, offset: &str| {
+            if used {
+                format!("by_head_at(p.{offset} + head)")
+            } else {
+                "0.0".into()
+            }
         };
         let (slope, sink) = (
             by_head(self.slopes, "slopes_offset"),
