@@ -1,7 +1,7 @@
-// Heads are normed, rotated, and stored, the keys and values among them into a cache. T: the dtype; CACHE: that of the cache, if there
-// is one (APPEND); KIND: which elements are rotated together, below; NORMS: whether queries and keys are RMS-normed, each head by
-// itself; POSITIONS: whether each sequence's place in the cache comes from a tensor; LANES: elements that are loaded at once; GROUP:
-// threads that share a head, a power of two up to 32; INDEX: what heads are counted with.
+// Heads are normed, rotated, and stored, keys and values into a cache. T: the dtype; CACHE: that of the cache, if there is one (APPEND);
+// KIND: which elements are rotated together, below; NORMS: whether queries and keys are RMS-normed, each head separately; POSITIONS:
+// whether each sequence's index in the cache comes from a tensor; LANES: elements that are loaded at once; GROUP: threads that share a
+// head, a power of two up to 32; INDEX: the integer that counts heads.
 
 typedef compute<T> A;
 
@@ -12,12 +12,12 @@ struct Steps { u64 batch, head, seq, dim; };
 struct Rope {
     // Heads over all sequences.
     u64 count, heads;
-    // The first heads, and the end of those that are rotated.
+    // The number of query heads, which are first, and the end of the rotated heads.
     u64 queries, rotated;
     u64 seq, dim, rotary;
     Steps x, cos, sin;
     u64 norms_head, norms_dim;
-    // The cache's length, where its sequences go on, and the steps of the tensor that says so.
+    // The cache's length, the index at which its sequences continue, and the stride of the tensor with the indexes.
     u64 capacity, position, positions_step;
     f64 eps;
     u64 fault;
@@ -43,7 +43,7 @@ INLINE Values read(const T* x, u64 first, const T* norms, A root, const Rope& p)
 #pragma unroll
     for (int lane = 0; lane < LANES; lane++) {
         v.at[lane] = value(word.at[lane]);
-        // Divided by the root, not multiplied by its inverse, as norm.cu does it.
+        // Divided by the root, not multiplied by its inverse, as in norm.cu.
         if (NORMS && norms) v.at[lane] = v.at[lane] / root * value(weight.at[lane]);
     }
     return v;
@@ -90,7 +90,7 @@ KERNEL(rope)(const T* x, T* dst, const T* cos, const T* sin, const T* norms, CAC
     INDEX index = (INDEX)(thread_index() / GROUP);
     int local = threadIdx.x % GROUP;
     bool inside = index < p.count;
-    // Threads past the end stay for the shuffles.
+    // Threads past the end continue for the shuffles.
     INDEX row = inside ? index : 0;
     INDEX heads = (INDEX)p.heads, length = (INDEX)p.seq;
     INDEX batch = row / (heads * length), rest = row % (heads * length);
