@@ -1,4 +1,4 @@
-//! //! Method lists of the two backend traits, for backends whose methods all have the same form.
+//! Method lists of the two backend traits, for backends whose methods all have the same form.
 //!
 //! A list names the methods that an absent backend or Metal's has to provide: `$each!` receives it and writes the methods. Methods with
 //! another form there are not in the list: `new` and `alloc_uninit` of a device, `device` of a storage. The caller imports the types.

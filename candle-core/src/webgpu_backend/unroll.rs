@@ -123,7 +123,7 @@ fn as_variables(text: &str, array: &str, counts: &[(&str, u32)]) -> String {
                 rest = &place[end + 1..];
                 sum(&place[..end], counts)
             });
-            let number = number.unwrap_or_else(|| panic!("a place in {array} is no constant"));
+            let number = number.unwrap_or_else(|| panic!("an index of {array} is not constant"));
             done.push_str(&format!("{array}_{number}"));
             continue;
         }

@@ -390,7 +390,7 @@ mod tests {
     use crate::Layout;
 
     #[test]
-    fn spans_count_what_lies_between() {
+    fn spans_include_gaps() {
         let l = Layout::contiguous((4, 6)).transpose(0, 1).unwrap();
         assert_eq!(extent(l.dims(), l.stride()), 24);
         assert_eq!(longest(l.dims(), l.stride()), Some(1));

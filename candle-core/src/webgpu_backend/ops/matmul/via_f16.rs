@@ -249,8 +249,8 @@ impl Kernel for RowsAsF16 {
     }
 }
 
-/// `src (m, k)` in f16, each row times a power of two, and for each row `scale` over that power. With `converts`, which needs shader-f16,
-/// the GPU rounds in its own way.
+/// Returns `src (m, k)` in f16, with each row times a power of two, and for each row `scale` over that power. With `converts`, which needs
+/// shader-f16, the GPU converts to f16 with its own rounding.
 pub(super) fn rows_as_f16(
     src: Rows<'_>,
     (m, k): (usize, usize),

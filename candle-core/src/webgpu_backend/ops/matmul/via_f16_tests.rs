@@ -41,7 +41,7 @@ fn with_gaps(
 #[test]
 fn products_via_f16() -> Result<()> {
     let Device::WebGpu(device) = Device::new_webgpu(0)? else {
-        unreachable!("a WebGPU device was asked for")
+        unreachable!("`new_webgpu` opens a WebGPU device")
     };
     // Long enough to split the inner dimension.
     let (m, k, n) = (9, 512, 600);

@@ -212,8 +212,8 @@ pub(in crate::webgpu_backend) fn download(
 }
 
 impl Shader {
-    /// The output `dst`: `store_eight(i, a, b)` writes elements `8 i .. 8 i + 8` in few stores. With `converts` the GPU rounds to f16 in
-    /// its own way, in one instruction, whereas exact rounding takes about ten.
+    /// Declares the output `dst`: `store_eight(i, a, b)` writes elements `8 i .. 8 i + 8` in few stores. With `converts` the GPU converts to f16
+    /// with its own rounding in one instruction; exact rounding takes about ten.
     pub(in crate::webgpu_backend) fn stores_eight(self, elem: Elem, converts: bool) -> Self {
         let (word, store) = match (elem, converts) {
             (Elem::F16, true) => (
@@ -241,8 +241,8 @@ impl Shader {
     }
 }
 
-/// Elements `first .. first + elements` times a power of two, in dtype `to`: f32, f16 or bf16. Both numbers are multiples of 32. With
-/// `converts`, which needs shader-f16, the GPU rounds to f16 in its own way.
+/// Returns elements `first .. first + elements` times a power of two, in dtype `to`: f32, f16 or bf16. `first` and `elements` are multiples
+/// of 32. With `converts`, which needs shader-f16, the GPU converts to f16 with its own rounding.
 pub(in crate::webgpu_backend) fn dequantize(
     src: &QWebGpuStorage,
     format: Format,
