@@ -76,7 +76,7 @@ fn cuda_devices_that_cannot_form_a_group_are_refused() -> Result<()> {
     let twice = [card(0)?, card(0)?];
     let err = NcclGroup::ranks(&twice).unwrap_err().to_string();
     assert!(err.contains("one rank per device"), "{err}");
-    // A group of both devices is possible all the same: it goes through the host.
+    // A group of both devices still works: it goes through the host.
     let devices = twice.map(Device::Cuda);
     let sums = in_threads(on_devices(&devices)?, &devices, |group, device| {
         group

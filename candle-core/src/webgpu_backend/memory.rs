@@ -46,7 +46,8 @@ impl Memory {
         })
     }
 
-    /// The buffer with byte `place` of the memory, that byte's offset in it, and the number of bytes from there to the buffer's end.
+    /// Returns the buffer that contains byte `place` of the memory, that byte's offset in it, and the number of bytes from there to the
+    /// buffer's end.
     fn at(&self, place: u64) -> (&Arc<Buffer>, u64, u64) {
         let (buffer, offset) = match self {
             Self::One(buffer) => (buffer, place),

@@ -60,7 +60,7 @@ fn main(
   let m0 = tile % tiles_m * TILE_M;
   let n0 = tile / tiles_m % tiles_n * TILE_N;
 
-  // What an invocation loads: eight elements of every STEP-th row. Past the last row it is that row again, as nobody sees the sums.
+  // Loads of an invocation: eight elements of every STEP-th row. Past the last row it loads that row again; the sums are not stored.
   let r = local / (DEPTH / 8u);
   let c = local % (DEPTH / 8u);
   let lhs_first = lhs_offset(batch) + c * 8u;
