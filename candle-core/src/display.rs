@@ -15,7 +15,7 @@ use std::sync::Mutex;
 
 use crate::{CpuStorage, DType, DeviceLocation, Result, Tensor};
 
-/// How tensors are printed.
+/// Options for printing tensors.
 #[derive(Debug, Clone)]
 pub struct PrinterOptions {
     /// Digits after the point.

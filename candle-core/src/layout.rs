@@ -12,16 +12,16 @@ pub struct Layout {
     start_offset: usize,
 }
 
-/// How the elements of two layouts over the same storage relate.
+/// The relation between the elements of two layouts over the same storage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LayoutRelation {
     /// Both contain the same elements in the same order.
     Identical,
-    /// They have no element in common.
+    /// No element is in both.
     Disjoint,
-    /// They have an element in common.
+    /// Some elements are in both.
     Overlapping,
-    /// It was not determined.
+    /// The relation was not determined.
     Unknown,
 }
 
@@ -270,7 +270,7 @@ impl Layout {
         false
     }
 
-    /// How the elements of this layout and of `other`, over the same storage, relate.
+    /// Returns the relation between the elements of this layout and of `other`, over the same storage.
     pub fn relation(&self, other: &Self) -> LayoutRelation {
         let (Some(last), Some(other_last)) = (self.last_offset(), other.last_offset()) else {
             return LayoutRelation::Disjoint;

@@ -5,14 +5,14 @@ use candle_core::{DType, Result, Tensor};
 use super::compare::Tolerance;
 use super::inputs::Inputs;
 
-/// How close a result is to the CPU's.
+/// The required agreement of a result with the CPU's.
 #[derive(Debug, Clone, Copy)]
 enum Near {
     /// Bitwise equal, NaN included.
     Same,
     /// Computed by IEEE 754 in f32 (or f64), then rounded to the dtype; +0 and -0 count as equal.
     Exact,
-    /// With this relative error in f32, and an absolute one near 0; see `elementwise` for the reasons.
+    /// Equal within this relative error in f32, and within an absolute one near 0; see `elementwise` for the reasons.
     Within(f64, f64),
     /// Sums of products that are exact in f32, with up to this many intermediate roundings to the dtype.
     Rounded(f64),

@@ -71,7 +71,7 @@ pub extern "C" fn cuMemFreeAsync(start: usize, stream: usize) -> Status {
     }))
 }
 
-/// Which sides of a copy are on a device.
+/// The sides of a copy that are on a device.
 #[derive(Clone, Copy)]
 enum Sides {
     To,

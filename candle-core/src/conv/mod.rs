@@ -70,7 +70,7 @@ conv_params! {
     }
 }
 
-/// How a kernel moves along one dimension, all in elements.
+/// Padding, stride and dilation along one dimension, all in elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Steps {
     /// Zeros on both sides; for a transposed convolution, elements left out on both sides.

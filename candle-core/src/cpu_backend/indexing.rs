@@ -147,7 +147,7 @@ pub(super) fn gather(
     })
 }
 
-/// How a source element is written: it replaces the old element or is added to it.
+/// The effect of a source element on the old element: replacement or addition.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Write {
     Set,

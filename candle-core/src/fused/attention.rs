@@ -22,7 +22,7 @@ pub(crate) struct Sizes {
 }
 
 impl Sizes {
-    /// Of q `(batch, heads, queries, dim)`, k `(batch, kv_heads, keys, dim)` and v `(batch, kv_heads, keys, v_dim)`.
+    /// Computes the sizes from q `(batch, heads, queries, dim)`, k `(batch, kv_heads, keys, dim)` and v `(batch, kv_heads, keys, v_dim)`.
     pub(crate) fn new(q_l: &Layout, k_l: &Layout, v_l: &Layout) -> Result<Self> {
         let (batch, heads, queries, head_dim) = q_l.shape().dims4()?;
         let (k_batch, kv_heads, keys, k_dim) = k_l.shape().dims4()?;

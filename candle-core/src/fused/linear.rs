@@ -10,9 +10,9 @@ const OP: &str = "linear";
 /// The weight of a linear layer, `(n, k)`.
 #[derive(Debug)]
 pub enum LinearWeight<'a, S> {
-    /// Of the input's dtype, any strides.
+    /// A dense weight of the input's dtype, with any strides.
     Dense(Operand<'a, S>),
-    /// On the input's device, any format.
+    /// A quantised weight on the input's device, in any format.
     Quantized(&'a QTensor),
 }
 

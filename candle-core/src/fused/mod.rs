@@ -19,7 +19,7 @@ use crate::{Layout, Result, Storage};
 /// A storage and the layout of the elements that an op reads.
 pub type Operand<'a, S> = (&'a S, &'a Layout);
 
-/// How a second tensor of the input's shape enters a norm.
+/// The role of a second tensor, of the input's shape, in a norm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum BesideNorm {
     /// Added to the input; the sums precede the norms in the result.
@@ -49,7 +49,7 @@ pub struct Norm<'a, S> {
     pub beside: Option<(BesideNorm, Operand<'a, S>)>,
 }
 
-/// Which elements of a head are rotated together, and the order of the dimensions.
+/// The pairs of elements that a rotary embedding rotates together, and the order of the dimensions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum RopeKind {
     /// `x[i]` with `x[i + rotary / 2]`, in `(batch, heads, seq, dim)`.
@@ -63,7 +63,7 @@ pub enum RopeKind {
 /// A rotation of heads, with norms before it.
 #[derive(Debug)]
 pub struct Rotation<'a, S> {
-    /// Which elements are rotated together.
+    /// The pairs of elements that are rotated together.
     pub kind: RopeKind,
     /// Number of elements of a head that are rotated, from the first on; even. If it is 0, cos and sin may be any tensors that can be
     /// bound.
@@ -94,7 +94,7 @@ pub struct RopeCache<'a, S> {
     pub position: RopePosition<'a, S>,
 }
 
-/// How attention weighs keys. A query's position is `start + query`, with `start` from `starts` or `keys - queries`.
+/// Parameters of attention other than its operands. A query's position is `start + query`, with `start` from `starts` or `keys - queries`.
 #[derive(Debug)]
 pub struct SdpaParams<'a, S> {
     /// Factor of the scores, commonly `1 / sqrt(head_dim)`.

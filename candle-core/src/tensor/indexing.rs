@@ -7,7 +7,7 @@ use crate::op::{BackpropOp, Op};
 use crate::shape::Dim;
 use crate::{Error, Layout, Result, Storage, Tensor};
 
-/// How a scattered value is combined with the old element.
+/// The effect of a scattered value on the old element.
 #[derive(Clone, Copy)]
 enum Scatter {
     Replace,

@@ -12,8 +12,7 @@ use std::time::{Duration, Instant};
 
 use super::work_stealing::Shares;
 
-/// How long a thread spins before it sleeps: longer than the gap between two ops of a layer, too short to matter for
-/// latency or battery.
+/// Time that a thread spins before it sleeps: longer than the gap between two ops of a layer, too short to matter for latency or battery.
 #[cfg(not(target_family = "wasm"))]
 const SPIN: Duration = Duration::from_micros(50);
 

@@ -105,7 +105,7 @@ pub(super) enum Binding<'a> {
     Buffer(&'a Buffer),
     /// A buffer from a byte offset on, a multiple of [`WINDOW_ALIGN`].
     Window(&'a Buffer, u64),
-    /// This many bytes, more than a binding supports: an error.
+    /// A size in bytes that exceeds a binding: an error.
     TooLarge(u64),
     /// The status buffer, for kernels that check indexes.
     Status,

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-/// From the bottom to the top. A file may use files of the same layer and of the earlier ones.
+/// Layers, bottom first. A file may use files of the same layer and of the earlier ones.
 const ROOMS: [&[&str]; 9] = [
     &["limits", "status", "elem", "free_memory", "shared"],
     &["adapter", "pipeline_cache", "pool", "profile"],

@@ -21,7 +21,7 @@ fn texts(place: &Place, name: &str) -> Result<(Tensor, Tensor)> {
     Ok((ids, Tensor::from_vec(mask, (2, 9), &place.device)?))
 }
 
-/// There the block after the layers has fixed sizes, of a model of 7 billion parameters.
+/// Only the layers: upstream's final block has fixed sizes, of a model of 7 billion parameters.
 fn nvembed(place: &Place) -> Result<Vec<Tensor>> {
     let name = "nvembed layers";
     let config = mistral::Config {

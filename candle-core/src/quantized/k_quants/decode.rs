@@ -98,7 +98,7 @@ fn sub_blocks<const LEN: usize, V: Fn(f32) -> f32>(
     }
 }
 
-/// From codes above a minimum to values.
+/// Returns the function from codes above a minimum to values.
 #[inline(always)]
 fn above_minimum(d: f32, dmin: f32, scale: u8, min: u8) -> impl Fn(f32) -> f32 {
     let (scale, min) = (d * f32::from(scale), dmin * f32::from(min));

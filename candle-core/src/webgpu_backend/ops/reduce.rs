@@ -120,7 +120,7 @@ enum Way {
     Alone,
     /// One workgroup.
     Group,
-    /// This many workgroups, each for a part, and a second dispatch.
+    /// A number of workgroups, each for a part, and a second dispatch.
     Chunks(u32),
 }
 

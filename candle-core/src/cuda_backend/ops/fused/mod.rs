@@ -25,7 +25,7 @@ use crate::{DType, Result, Storage};
 /// A storage and the layout of the elements that an op reads.
 type Operand<'a> = crate::fused::Operand<'a, CudaStorage>;
 
-/// How attention weighs keys.
+/// Parameters of attention on CUDA storages.
 pub type SdpaParams<'a> = crate::fused::SdpaParams<'a, CudaStorage>;
 
 /// `gate` of gate and up projection, elementwise over two tensors of the same shape; the result is contiguous.

@@ -34,7 +34,7 @@ pub fn gated(x: Operand<'_>, up: Operand<'_>, gate: Gate) -> Result<WebGpuStorag
 impl Fused for WebGpuStorage {
     const DEVICE: &'static str = "WebGPU";
 
-    /// Also the storage inside a Metal device's.
+    /// Returns the storage, for a Metal device the one inside.
     fn of(storage: &Storage) -> Option<&Self> {
         storage.as_wgpu()
     }

@@ -24,7 +24,7 @@ pub(in super::super) struct Image<'a> {
     pub(in super::super) start: [u32; 2],
 }
 
-/// How a tile locates the elements of windows.
+/// Steps and sizes that locate the elements of windows.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Windows {
     channel: u32,

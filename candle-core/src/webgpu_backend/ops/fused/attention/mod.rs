@@ -69,7 +69,7 @@ params!(AttentionParams {
     bias_key: u32,
 });
 
-/// How attention weighs keys.
+/// Parameters of attention on WebGPU storages.
 pub type SdpaParams<'a> = crate::fused::SdpaParams<'a, WebGpuStorage>;
 
 /// The first tile that fits and is not mostly empty, else the last that fits.
