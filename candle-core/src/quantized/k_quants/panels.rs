@@ -156,8 +156,8 @@ impl<T: PanelWeights> RowProducts<T> for Panels<T> {
         Some(self.panel_rows)
     }
 
-    /// The products of rows of weights with the activation rows `ys`: writes that of row `r` with row `ys.start + c` to `dst[c * panel_rows
-    /// + r]`. Elements without a row of weights are unspecified.
+    /// Multiplies rows of weights by the activation rows `ys`: writes the product of row `r` and row `ys.start + c` to
+    /// `dst[c * panel_rows + r]`. Elements without a row of weights are unspecified.
     ///
     /// # Panics
     /// If `xs` is not a whole number of rows between one and `panel_rows`, or the sizes of `ys` or `dst` do not match.
