@@ -21,7 +21,7 @@ impl CustomOp1 for Softsign {
         Ok((CpuStorage::F32(y), layout.shape().clone()))
     }
 
-    // The trait has this method with the feature alone.
+    // The trait has this method only with the feature.
     #[cfg(feature = "webgpu")]
     fn webgpu_fwd(&self, x: &WebGpuStorage, layout: &Layout) -> Result<(WebGpuStorage, Shape)> {
         let DType::F32 = x.dtype() else {
@@ -39,7 +39,7 @@ impl CustomOp1 for Softsign {
         Ok((y, layout.shape().clone()))
     }
 
-    // 1 / (1 + |x|)², times the gradient of the result: by ops that have gradients and devices already.
+    // 1 / (1 + |x|)², times the gradient of the result: composed of ops that already have gradients on every device.
     fn bwd(&self, x: &Tensor, _y: &Tensor, grad_y: &Tensor) -> Result<Option<Tensor>> {
         Ok(Some((grad_y / (x.abs()? + 1.)?.sqr()?)?))
     }

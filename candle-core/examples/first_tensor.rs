@@ -1,10 +1,10 @@
-//! First tensors: which devices there are, and a few ops on one of them.
+//! First tensors: the available devices, and a few ops on one of them.
 //!
 //! ```sh
 //! cargo run -p candle-core --features webgpu --example first_tensor -- [cpu|webgpu]
 //! ```
 //!
-//! Without an argument it takes the best device that is there.
+//! Without an argument it uses the best available device.
 
 use candle_core::{bail, DType, Device, DeviceProbe, Result, Tensor};
 
@@ -30,12 +30,12 @@ fn main() -> Result<()> {
     let product = a.matmul(&b)?;
     println!("a b = {product}");
 
-    // A row of 4 is added to both rows: what is missing in a shape is repeated, if one asks for it by `broadcast_`.
+    // A row of 4 is added to both rows: the `broadcast_` methods repeat missing dimensions.
     let row = Tensor::new(&[100f32, 200., 300., 400.], &device)?;
     let sum = product.broadcast_add(&row)?;
     println!("a b + row = {sum}");
 
-    // Operators with a number work element by element. They return a `Result` too, hence the brackets with `?`.
+    // Operators with a number apply to each element. They return a `Result` too, hence the parentheses with `?`.
     let scaled = ((&sum - 100.)? / 10.)?;
     println!("its means by column = {}", scaled.mean(0)?);
 
@@ -43,14 +43,14 @@ fn main() -> Result<()> {
     let corner = scaled.t()?.narrow(0, 2, 2)?;
     println!("the last two rows of its transpose = {corner}");
 
-    // Reading a value is where the program waits for the device.
+    // Reading a value waits for the device.
     let total = scaled.sum_all()?.to_scalar::<f32>()?;
     println!("its sum = {total}");
     if (total - 172.6).abs() > 1e-3 {
         bail!("the sum is {total}, it should be 172.6")
     }
 
-    // What does not fit is an error that says so, and no panic.
+    // A mismatch is an error with an explanation, not a panic.
     if let Err(error) = a.matmul(&row.to_dtype(DType::F64)?) {
         println!("\na row = Error: {error}");
     }

@@ -1,12 +1,12 @@
-//! How fast products with quantised weights are on the WebGPU device that `CANDLE_WEBGPU_ADAPTER` names, or the first one.
+//! Measures products with quantised weights on the WebGPU device in `CANDLE_WEBGPU_ADAPTER`, or the first one.
 //!
 //! ```sh
 //! cargo run --release -p candle-core --features webgpu --example quantized_products -- [GB/s of the memory]
 //! ```
 //!
-//! One row times a weight, as in generation: the weight is read once, so bytes of blocks per second are what counts.
-//! Weights are used in turn, more of them than any cache holds. Then 512 rows, as in a prompt, where arithmetic counts.
-//! Medians of 7; the error is that of the product against one with the decoded weight in f32, relative to its norm.
+//! One row times a weight, as in generation: the weight is read once, so the bytes of blocks per second matter. The weights alternate, and
+//! exceed any cache. Then 512 rows, as in a prompt, where arithmetic matters. Medians of 7; the error is that of the product relative to
+//! one with the dequantised weight in f32, by its norm.
 
 use std::time::{Duration, Instant};
 
@@ -30,10 +30,10 @@ const FORMATS: [GgmlDType; 4] = [
     GgmlDType::Q6K,
 ];
 
-/// Bytes that no cache holds.
+/// Number of bytes that exceeds any cache.
 const BEYOND_CACHES: usize = 512 << 20;
 
-/// A weight of any bits; what matters is that no scale is infinite.
+/// A weight of random bits; the only requirement is that no scale is infinite.
 fn weight((n, k): (usize, usize), dtype: GgmlDType, device: &Device) -> Result<QTensor> {
     let len = n * k / dtype.block_size() * dtype.type_size();
     let mut state = 1u32;
@@ -45,10 +45,10 @@ fn weight((n, k): (usize, usize), dtype: GgmlDType, device: &Device) -> Result<Q
     QTensor::new(QStorage::from_data(bytes.into(), device, dtype)?, (n, k))
 }
 
-/// How long products run before any is timed: the first compile kernels, and a GPU that was idle raises its clock only then.
+/// Duration of the runs before timing: the first ones compile kernels, and an idle GPU raises its clock only then.
 const WARM_UP: Duration = Duration::from_millis(300);
 
-/// Seconds that one of `count` products takes.
+/// Seconds per product, for `count` products.
 fn seconds(x: &Tensor, weights: &[QTensor], count: usize, device: &Device) -> Result<f64> {
     let run = || -> Result<Duration> {
         device.synchronize()?;
@@ -87,7 +87,7 @@ fn main() -> Result<()> {
     if let Device::WebGpu(device) = &device {
         println!("{} ({})", device.name(), device.backend_name());
     }
-    // `QUICK` on software adapters, where only the errors say anything.
+    // `QUICK` is for software adapters, where only the errors are meaningful.
     let quick = std::env::var_os("QUICK").is_some();
     println!(
         "rows x columns   format     us   GB/s   share   error | 512 rows: us  TFLOP/s   error"

@@ -1,10 +1,10 @@
-//! What is in a GGUF file: its metadata, its tensors with shape and format, and a product with one of them.
+//! Contents of a GGUF file: its metadata, its tensors with shape and format, and a product with one of them.
 //!
 //! ```sh
 //! cargo run -p candle-core --features webgpu --example read_gguf -- [cpu|webgpu] [FILE]
 //! ```
 //!
-//! Without FILE it reads a small one of the tests, with a tensor in each format.
+//! Without FILE it reads a small file of the tests, with a tensor in each format.
 
 use candle_core::quantized::{gguf_file::Content, QMatMul, QTensor};
 use candle_core::{bail, DType, Device, Error, Module, Result, Tensor};
@@ -27,7 +27,7 @@ fn main() -> Result<()> {
         let usage = "usage: read_gguf [cpu|webgpu] [FILE]";
         Error::msg(format!("cannot open `{path}`: {err}; {usage}"))
     })?;
-    // Only the header is read here; a tensor is read when one asks for it.
+    // Only the header is read here; a tensor is read on request.
     let content = Content::read(&mut file).map_err(|err| err.with_path(&path))?;
 
     println!("{path}, {:?}\nMetadata:", content.magic);
@@ -57,7 +57,7 @@ fn main() -> Result<()> {
     multiply(name, weight, &device)
 }
 
-/// x Wᵀ by the blocks themselves, and by the numbers that they stand for.
+/// x Wᵀ from the blocks directly, and from the dequantised numbers.
 fn multiply(name: &str, weight: QTensor, device: &Device) -> Result<()> {
     let (bytes, decoded) = (weight.storage_size_in_bytes(), weight.dequantize(device)?);
     let (n, k) = decoded.dims2()?;

@@ -1,4 +1,4 @@
-//! Finds MKL and tells Cargo, with the feature `link`. See `src/find.rs`.
+//! Finds MKL and passes it to Cargo, with the feature `link`. See `src/find.rs`.
 
 use std::env;
 use std::path::PathBuf;
@@ -28,9 +28,10 @@ fn main() {
                 .filter(|v| !v.is_empty())
                 .map(PathBuf::from)
         },
-        pkg_config: &|arguments| match same {
-            true => pkg_config(arguments),
-            false => {
+        pkg_config: &|arguments| {
+            if same {
+                pkg_config(arguments)
+            } else {
                 Asked::No("not asked: it knows this machine's libraries, not the target's".into())
             }
         },
@@ -51,7 +52,7 @@ fn main() {
     }
 }
 
-/// What Intel's `setvars` sets, the prefixes of MKL and of the compiler, which OpenMP's runtime comes with; and pkg-config's.
+/// The variables of Intel's `setvars`, the prefixes of MKL and of the compiler, which includes OpenMP's runtime; and pkg-config's.
 const VARIABLES: &[&str] = &[
     "MKLROOT",
     "CMPLR_ROOT",
@@ -60,7 +61,7 @@ const VARIABLES: &[&str] = &[
     "PKG_CONFIG_LIBDIR",
 ];
 
-/// What the program `pkg-config` prints.
+/// The output of the program `pkg-config`.
 fn pkg_config(arguments: &[&str]) -> Asked {
     let program = env::var_os("PKG_CONFIG").unwrap_or_else(|| "pkg-config".into());
     match Command::new(&program).args(arguments).output() {

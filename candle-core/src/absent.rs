@@ -1,7 +1,7 @@
 //! Backends that this build does not have.
 //!
-//! Each is a pair of types without values, so the dispatch can name them while nothing behind them can run: the constructors
-//! return the "not compiled with" error, and every method is a match over no cases.
+//! Each is a pair of types without values. The dispatch can name them, but no code behind them can run: the constructors return the "not
+//! compiled with" error, and every method is a match over no cases.
 
 use crate::backend::{BackendDevice, BackendStorage};
 use crate::conv::{ParamsConv1D, ParamsConv2D, ParamsConvTranspose1D, ParamsConvTranspose2D};
@@ -43,7 +43,7 @@ macro_rules! absent_backend {
         pub struct $storage(Never);
 
         impl $device {
-            /// Called by methods outside of this module, which do not see that there is no value.
+            /// Called by methods outside of this module, which cannot see that the type has no value.
             #[allow(dead_code)]
             pub(crate) fn never(&self) -> ! {
                 match self.0 {}
@@ -51,7 +51,7 @@ macro_rules! absent_backend {
         }
 
         impl $storage {
-            /// As for the device.
+            /// Called by methods outside of this module, which cannot see that the type has no value.
             #[allow(dead_code)]
             pub(crate) fn never(&self) -> ! {
                 match self.0 {}

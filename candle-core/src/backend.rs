@@ -15,7 +15,7 @@ pub trait BackendStorage: Sized {
     /// The device that holds storages of this kind.
     type Device: BackendDevice;
 
-    /// A new storage with the same elements. `layout` says which of them matter, and is valid for the copy too.
+    /// A new storage with the same elements. `layout` selects the elements that matter; it is valid for the copy too.
     fn try_clone(&self, layout: &Layout) -> Result<Self>;
 
     /// The elements' dtype.
@@ -216,9 +216,9 @@ pub trait BackendStorage: Sized {
     fn const_set(&mut self, value: Scalar, layout: &Layout) -> Result<()>;
 }
 
-/// A device: where storages are made.
+/// A device: allocates storages.
 pub trait BackendDevice: Sized + std::fmt::Debug + Clone {
-    /// The storages that live on this device.
+    /// The kind of storage on this device.
     type Storage: BackendStorage;
 
     /// Opens the device with this ordinal.
@@ -263,7 +263,7 @@ pub trait BackendDevice: Sized + std::fmt::Debug + Clone {
     /// Seeds the device's random generator.
     fn set_seed(&self, seed: u64) -> Result<()>;
 
-    /// The seed that was set last.
+    /// The most recently set seed.
     fn get_current_seed(&self) -> Result<u64>;
 
     /// Waits until all work given to the device is done.

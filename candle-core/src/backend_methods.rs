@@ -1,7 +1,7 @@
-//! The methods of the two traits, for backends whose methods all have one form.
+//! Method lists of the two backend traits, for backends whose methods all have the same form.
 //!
-//! Lists are for those that a build lacks, and for Metal's: `$each!` gets the list and writes the methods. What has another form there is
-//! not in the list: `new` and `alloc_uninit` of a device, `device` of a storage. The caller imports the types.
+//! A list names the methods that an absent backend or Metal's has to provide: `$each!` receives it and writes the methods. Methods with
+//! another form there are not in the list: `new` and `alloc_uninit` of a device, `device` of a storage. The caller imports the types.
 
 macro_rules! device_methods {
     ($each:ident, $storage:ident) => {
@@ -58,7 +58,7 @@ macro_rules! storage_methods {
     };
 }
 
-/// What a storage of `webgpu_backend` or `cuda_backend` computes, by the module `ops` beside it.
+/// The ops of a storage of `webgpu_backend` or `cuda_backend`, implemented by that backend's module `ops`.
 #[cfg(any(feature = "cuda", feature = "webgpu"))]
 macro_rules! methods_by_ops {
     () => {

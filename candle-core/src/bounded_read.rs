@@ -1,10 +1,10 @@
-//! Reading untrusted files: a length that a file claims never decides how much memory is allocated.
+//! Reading untrusted files: the length that a file claims never decides how much memory is allocated.
 //!
-//! A buffer grows as bytes arrive. It is allocated ahead of them only as far as the file is known to reach.
+//! A buffer grows as bytes arrive. It is allocated in advance only up to the known length of the file.
 
 use std::io::Read;
 
-/// What went wrong, to become part of an error of the format that is read.
+/// The error is a text, which becomes part of an error of the file format.
 pub(crate) type Result<T> = std::result::Result<T, String>;
 
 /// Reads exactly `len` bytes. `known` of them are certain to exist, because the file is that long.
@@ -49,7 +49,7 @@ pub(crate) fn reverse_elements(bytes: &mut [u8], size: usize) {
     }
 }
 
-/// The most characters of a file's text that an error quotes.
+/// Maximum number of characters of a file's text that an error quotes.
 const SHOWN: usize = 80;
 
 /// The text for an error: truncated, with unprintable characters escaped.

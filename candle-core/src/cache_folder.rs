@@ -1,9 +1,9 @@
-//! Where a backend keeps what it has compiled, from one start of a program to the next.
+//! The folder in which a backend keeps compiled kernels between runs of a program.
 
 use std::path::{Path, PathBuf};
 
-/// The folder that the environment variable names, or `candle/<name>` in the user's folder for caches. `None` where the variable is
-/// `0`, or nothing tells where that folder is; `1` is as if the variable were not there.
+/// The folder that the environment variable names, or `candle/<name>` in the user's cache folder. `None` if the variable is `0`, or if the
+/// user's cache folder is unknown; `1` has the same effect as an unset variable.
 pub(crate) fn cache_folder(variable: &str, name: &str) -> Option<PathBuf> {
     let value = |variable: &str| std::env::var_os(variable).filter(|value| !value.is_empty());
     match value(variable) {

@@ -17,7 +17,7 @@ fn no_cuda_form(op: &str) -> Error {
     .bt()
 }
 
-/// What an op does on Metal if it does not say: its WebGPU form, on the storages inside.
+/// The default on Metal: the op's WebGPU form, on the storages inside.
 #[cfg(feature = "metal")]
 macro_rules! metal_form {
     ($op:ident, $($arg:expr),+) => {
@@ -32,11 +32,11 @@ macro_rules! metal_form {
     };
 }
 
-/// Items for WebGPU: what is inside exists where `candle-core` has its feature `webgpu`, and nowhere else.
+/// Items for WebGPU: they exist if `candle-core` is built with its feature `webgpu`, and only then.
 ///
-/// A crate whose ops have a WebGPU form would else need a feature that turns on together with `candle-core`'s: a program that turns
-/// on only the latter would find the ops without the form. With this macro it is turned on in one place. Around it, in function bodies,
-/// [`Device::is_wgpu`](crate::Device::is_wgpu) asks without any `cfg`. Takes items, also those of an `impl`, and statements.
+/// Without this macro, a crate whose ops have a WebGPU form would need its own feature, enabled together with `candle-core`'s: a program
+/// that enables only the latter would find the ops without the form. The macro follows `candle-core`'s feature alone. Function bodies
+/// around it can call [`Device::is_wgpu`](crate::Device::is_wgpu) without any `cfg`. Takes items, also those of an `impl`, and statements.
 ///
 /// ```
 /// use candle_core::{CpuStorage, CustomOp1, Device, Layout, Result, Shape, Tensor};
@@ -84,7 +84,7 @@ macro_rules! with_webgpu {
     ($($item:tt)*) => { $crate::__if_webgpu! { $($item)* } };
 }
 
-/// [`with_webgpu!`] with the feature; its documentation is the other macro's, once for both.
+/// [`with_webgpu!`] with the feature; the other definition has the documentation of both.
 #[cfg(feature = "webgpu")]
 #[doc(hidden)]
 #[macro_export]
@@ -100,7 +100,7 @@ macro_rules! __if_webgpu {
     ($($item:tt)*) => {};
 }
 
-/// The error for an op without a WebGPU form. It names the op and says what to do.
+/// The error for an op without a WebGPU form. It names the op and the remedy.
 #[cfg(feature = "webgpu")]
 pub fn no_webgpu_form(op: &str) -> Error {
     Error::WebGpu(format!(
@@ -305,7 +305,7 @@ pub trait CustomOp3 {
     }
 }
 
-/// An operation that changes a tensor's elements where they are.
+/// An operation that changes a tensor's elements in place.
 ///
 /// ```
 /// use candle_core::{CpuStorage, Device, InplaceOp1, Layout, Result, Tensor};
@@ -358,7 +358,7 @@ pub trait InplaceOp1 {
     }
 }
 
-/// An operation that changes the first tensor's elements where they are, and reads a second.
+/// An operation that changes the first tensor's elements in place and reads a second tensor.
 pub trait InplaceOp2 {
     /// The op's name, for errors.
     fn name(&self) -> &'static str;
@@ -404,7 +404,7 @@ pub trait InplaceOp2 {
     }
 }
 
-/// An operation that changes the first tensor's elements where they are, and reads two others.
+/// An operation that changes the first tensor's elements in place and reads two other tensors.
 pub trait InplaceOp3 {
     /// The op's name, for errors.
     fn name(&self) -> &'static str;
@@ -462,7 +462,7 @@ pub trait InplaceOp3 {
     }
 }
 
-/// The three kinds of in-place ops by the number of tensors that they read beside the one they change.
+/// The three kinds of in-place ops, by the number of tensors that they read in addition to the one they change.
 pub trait InplaceOpN<const N: usize> {
     /// The op's name, for errors.
     fn op_name(&self) -> &'static str;
@@ -519,12 +519,12 @@ impl Tensor {
         c.run(&mut dst, self.layout(), args)
     }
 
-    /// Changes this tensor's elements where they are. Tensors that share them see the change; gradients do not.
+    /// Changes this tensor's elements in place. Tensors that share them see the change; gradients do not.
     pub fn inplace_op1<C: InplaceOp1>(&self, c: &C) -> Result<()> {
         self.inplace_op([], c)
     }
 
-    /// Changes this tensor's elements where they are, reading `rhs`.
+    /// Changes this tensor's elements in place, reading `rhs`.
     ///
     /// # Errors
     /// When `rhs` shares its storage with this tensor, or the op fails.
@@ -532,7 +532,7 @@ impl Tensor {
         self.inplace_op([rhs], c)
     }
 
-    /// Changes this tensor's elements where they are, reading `t2` and `t3`.
+    /// Changes this tensor's elements in place, reading `t2` and `t3`.
     ///
     /// # Errors
     /// When `t2` or `t3` shares its storage with this tensor, or the op fails.
@@ -555,13 +555,13 @@ impl Tensor {
         self.custom_op3(t2, t3, c, BackpropOp::none())
     }
 
-    /// Applies an op that is shared already; see [`Tensor::apply_op1`].
+    /// Applies an op that is already shared; see [`Tensor::apply_op1`].
     pub fn apply_op1_arc(&self, c: Arc<Box<dyn CustomOp1 + Send + Sync>>) -> Result<Self> {
         let op = BackpropOp::new1(self, |arg| Op::CustomOp1(arg, c.clone()));
         self.custom_op1(&**c, op)
     }
 
-    /// Applies an op of two arguments that is shared already; see [`Tensor::apply_op2`].
+    /// Applies an op of two arguments that is already shared; see [`Tensor::apply_op2`].
     pub fn apply_op2_arc(
         &self,
         rhs: &Self,
@@ -571,7 +571,7 @@ impl Tensor {
         self.custom_op2(rhs, &**c, op)
     }
 
-    /// Applies an op of three arguments that is shared already; see [`Tensor::apply_op3`].
+    /// Applies an op of three arguments that is already shared; see [`Tensor::apply_op3`].
     pub fn apply_op3_arc(
         &self,
         t2: &Self,

@@ -1,10 +1,10 @@
-//! Where tensors live: the `Device` enum, how devices are found, and what they make.
+//! The `Device` enum, device selection, and the creation of storages.
 
 use crate::backend::BackendDevice;
 use crate::dispatch::Backend;
 use crate::{CpuStorage, CudaDevice, DType, MetalDevice, Result, Shape, Storage, WithDType};
 
-/// Kind and ordinal of a device: what two handles can be compared by, and what errors print.
+/// Kind and ordinal of a device, for comparisons and for error messages.
 #[derive(Debug, Copy, Clone, PartialEq, Eq, Hash)]
 pub enum DeviceLocation {
     /// The host.
@@ -27,7 +27,7 @@ pub enum DeviceLocation {
     },
 }
 
-/// A device that tensors are made on.
+/// A device that holds tensors and runs their ops.
 #[derive(Debug, Clone)]
 pub enum Device {
     /// The host.
@@ -41,28 +41,28 @@ pub enum Device {
     WebGpu(crate::WebGpuDevice),
 }
 
-/// One backend and whether a device of it can be used here; see [`Device::probe`].
+/// A backend and its first device, or the reason for having none; see [`Device::probe`].
 #[derive(Debug)]
 pub struct DeviceProbe {
     /// `cuda`, `metal`, `webgpu` or `cpu`.
     pub name: &'static str,
-    /// The device, or why there is none.
+    /// The device, or the error from opening it.
     pub found: Result<Device>,
 }
 
 impl Device {
-    /// Opens the CUDA device with this ordinal, as the driver counts them (`CUDA_VISIBLE_DEVICES` hides some). Handles of one ordinal
-    /// are of one device: they share its stream, its memory and its compiled kernels.
+    /// Opens the CUDA device with this ordinal, in the driver's numbering (`CUDA_VISIBLE_DEVICES` hides devices). Handles with the same
+    /// ordinal refer to one device: they share its stream, its memory and its compiled kernels.
     ///
     /// # Errors
-    /// [`crate::Error::NotCompiledWithCudaSupport`] without the feature `cuda`; else [`crate::Error::Cuda`], which says what was looked
-    /// for: the driver or NVRTC is not installed, there is no card with this ordinal, or it is older than compute capability 7.5.
+    /// [`crate::Error::NotCompiledWithCudaSupport`] without the feature `cuda`; else [`crate::Error::Cuda`] with the reason: the driver or
+    /// NVRTC is not installed, no card has this ordinal, or the card is older than compute capability 7.5.
     pub fn new_cuda(ordinal: usize) -> Result<Self> {
         Ok(Self::Cuda(CudaDevice::new(ordinal)?))
     }
 
-    /// As [`Device::new_cuda`], but another device each time, with a separate stream. Tensors of two devices are not mixed, even on one
-    /// card: [`Tensor::to_device`](crate::Tensor::to_device) copies.
+    /// Like [`Device::new_cuda`], but each call opens another device with a separate stream. Ops do not mix tensors of two devices, even on
+    /// one card: [`Tensor::to_device`](crate::Tensor::to_device) copies.
     pub fn new_cuda_with_stream(ordinal: usize) -> Result<Self> {
         Ok(Self::Cuda(CudaDevice::new_with_stream(ordinal)?))
     }
@@ -71,8 +71,8 @@ impl Device {
     /// see `metal_backend`.
     ///
     /// # Errors
-    /// [`crate::Error::NotCompiledWithMetalSupport`] on other systems and without the feature; else [`crate::Error::Metal`], which says
-    /// what was looked for and what was found.
+    /// [`crate::Error::NotCompiledWithMetalSupport`] on other systems and without the feature; else [`crate::Error::Metal`] with the
+    /// requested adapter and the adapters found.
     pub fn new_metal(ordinal: usize) -> Result<Self> {
         Ok(Self::Metal(MetalDevice::new(ordinal)?))
     }
@@ -80,8 +80,8 @@ impl Device {
     /// Opens the WebGPU adapter with this ordinal, in the order of `webgpu_backend::adapters()`: real GPUs first.
     ///
     /// # Errors
-    /// [`crate::Error::NotCompiledWithWebGpuSupport`] without the feature `webgpu`; else [`crate::Error::WebGpu`], which says what was
-    /// looked for and what was found. In a browser a thread must not wait: use `Device::new_webgpu_async`.
+    /// [`crate::Error::NotCompiledWithWebGpuSupport`] without the feature `webgpu`; else [`crate::Error::WebGpu`] with the requested
+    /// adapter and the adapters found. In a browser a thread must not block: use `Device::new_webgpu_async`.
     pub fn new_webgpu(ordinal: usize) -> Result<Self> {
         #[cfg(feature = "webgpu")]
         return Ok(Self::WebGpu(crate::WebGpuDevice::new(ordinal)?));
@@ -92,13 +92,13 @@ impl Device {
         }
     }
 
-    /// As [`Device::new_webgpu`], without blocking: the form for browsers.
+    /// Like [`Device::new_webgpu`], without blocking: the form for browsers.
     #[cfg(feature = "webgpu")]
     pub async fn new_webgpu_async(ordinal: usize) -> Result<Self> {
         Ok(Self::WebGpu(crate::WebGpuDevice::new_async(ordinal).await?))
     }
 
-    /// Every backend in order of preference, CUDA, Metal, WebGPU, CPU, with its first device or the reason why there is none.
+    /// Every backend in order of preference, CUDA, Metal, WebGPU, CPU, with its first device or the reason for having none.
     ///
     /// A software WebGPU adapter (device type `Cpu`) counts as present; [`Device::best_available`] skips it.
     pub fn probe() -> Vec<DeviceProbe> {
@@ -122,13 +122,13 @@ impl Device {
         ]
     }
 
-    /// The fastest device present: CUDA, then Metal, then WebGPU, then the CPU. A software WebGPU adapter is slower
-    /// than the CPU backend and is skipped. [`Device::probe`] says why a backend was not chosen.
+    /// The fastest device present: CUDA, then Metal, then WebGPU, then the CPU. A software WebGPU adapter is slower than the CPU backend
+    /// and is skipped. [`Device::probe`] returns the reasons why backends are unavailable.
     pub fn best_available() -> Result<Self> {
         Self::best_of(&Self::probe())
     }
 
-    /// [`Device::best_available`] among devices that were probed already.
+    /// [`Device::best_available`] among devices that are already probed.
     pub fn best_of(probes: &[DeviceProbe]) -> Result<Self> {
         let usable = |device: &&Self| !device.is_software_gpu();
         Ok(probes
@@ -147,9 +147,9 @@ impl Device {
         false
     }
 
-    /// Bytes of a GPU's memory that can still be had: what the driver says, or what a budget leaves
-    /// ([`WebGpuDevice::set_memory_budget`](crate::WebGpuDevice::set_memory_budget)). `None` where nothing says it: for the CPU, in a
-    /// browser, and without a budget on WebGPU over Metal and DX12. Not in upstream's interface.
+    /// Free bytes of a GPU's memory: those that the driver reports, or those that remain of a budget
+    /// ([`WebGpuDevice::set_memory_budget`](crate::WebGpuDevice::set_memory_budget)). `None` if unknown: on the CPU, in a browser, and
+    /// without a budget on WebGPU over Metal and DX12. Not in upstream's interface.
     ///
     /// # Errors
     /// If the driver fails.
@@ -211,7 +211,7 @@ impl Device {
         }
     }
 
-    /// The device that kernels in WGSL run on: this one if it is a WebGPU device, the one inside of a Metal device. `None` elsewhere.
+    /// The device that runs kernels in WGSL: this one if it is a WebGPU device, the inner one of a Metal device. `None` for other devices.
     #[cfg(feature = "webgpu")]
     pub fn as_wgpu(&self) -> Option<&crate::WebGpuDevice> {
         match self {
@@ -222,7 +222,7 @@ impl Device {
         }
     }
 
-    /// Whether ops run as kernels in WGSL: on WebGPU devices, and on Metal devices, which are built on them.
+    /// Whether ops run as kernels in WGSL: on WebGPU devices, and on Metal devices, which use a WebGPU device.
     pub fn is_wgpu(&self) -> bool {
         #[cfg(feature = "webgpu")]
         return self.as_wgpu().is_some();
@@ -289,7 +289,7 @@ impl Device {
         on_device!(self => |device| device.set_seed(seed))
     }
 
-    /// The seed that was set last.
+    /// The most recently set seed.
     pub fn get_current_seed(&self) -> Result<u64> {
         on_device!(self => |device| device.get_current_seed())
     }
@@ -299,7 +299,7 @@ impl Device {
         on_device!(self => |device| device.synchronize())
     }
 
-    /// As [`Device::synchronize`], without blocking the thread: the form for browsers.
+    /// Like [`Device::synchronize`], without blocking the thread: the form for browsers.
     ///
     /// # Errors
     /// Errors on the device since the last check.
@@ -375,7 +375,7 @@ impl Device {
     }
 }
 
-/// Nested arrays and vectors of numbers, as [`Tensor::new`](crate::Tensor::new) takes them.
+/// Nested arrays and vectors of numbers: the input of [`Tensor::new`](crate::Tensor::new).
 pub trait NdArray {
     /// The array's shape; an error if nested vectors differ in length.
     fn shape(&self) -> Result<Shape>;

@@ -62,7 +62,7 @@ macro_rules! map_backend {
     }};
 }
 
-/// As `map_backend!`, for an op that changes the first storage (`&mut`) and returns nothing.
+/// Like `map_backend!`, for an op that changes the first storage (`&mut`) and returns nothing.
 macro_rules! change_backend {
     ($op:expr, ($self:expr, $layout:expr) $(, ($other:expr, $other_l:expr))* => |$a:ident $(, $b:ident)*| $body:expr) => {{
         let op = $op;
@@ -72,7 +72,7 @@ macro_rules! change_backend {
             ($crate::Storage::Cpu($a), $($crate::Storage::Cpu($b),)*) => $body,
             ($crate::Storage::Cuda($a), $($crate::Storage::Cuda($b),)*) => {
                 $($crate::dispatch::same_device(op, &*$a, $b)?;)*
-                // Layouts that an op has for debugging alone are not made without it.
+                // Layouts that an op passes only for debugging are not built without it.
                 if $crate::watch::watches($a) {
                     let operands = [$(($b, $other_l)),*];
                     $crate::watch::change(op, ($a, $layout), operands, |$a| $body, |$a, [$($b),*]| $body)
@@ -82,7 +82,7 @@ macro_rules! change_backend {
             }
             ($crate::Storage::Metal($a), $($crate::Storage::Metal($b),)*) => {
                 $($crate::dispatch::same_device(op, &*$a, $b)?;)*
-                // Layouts that an op has for debugging alone are not made without it.
+                // Layouts that an op passes only for debugging are not built without it.
                 if $crate::watch::watches($a) {
                     let operands = [$(($b, $other_l)),*];
                     $crate::watch::change(op, ($a, $layout), operands, |$a| $body, |$a, [$($b),*]| $body)
@@ -93,7 +93,7 @@ macro_rules! change_backend {
             #[cfg(feature = "webgpu")]
             ($crate::Storage::WebGpu($a), $($crate::Storage::WebGpu($b),)*) => {
                 $($crate::dispatch::same_device(op, &*$a, $b)?;)*
-                // Layouts that an op has for debugging alone are not made without it.
+                // Layouts that an op passes only for debugging are not built without it.
                 if $crate::watch::watches($a) {
                     let operands = [$(($b, $other_l)),*];
                     $crate::watch::change(op, ($a, $layout), operands, |$a| $body, |$a, [$($b),*]| $body)
@@ -138,8 +138,7 @@ pub(crate) fn same_device<S: BackendStorage>(op: &'static str, lhs: &S, rhs: &S)
     Err(mismatch(op, &locations))
 }
 
-/// What the dispatch requires of a backend's storage beyond its ops: its variant of [`Storage`], and how it runs custom
-/// ops.
+/// The dispatch's requirements on a backend's storage beyond its ops: its variant of [`Storage`], and running custom ops.
 pub(crate) trait Backend: BackendStorage {
     fn wrap(self) -> Storage;
     fn custom1(&self, l1: &Layout, op: &dyn CustomOp1) -> Result<(Self, Shape)>;

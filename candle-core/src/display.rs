@@ -15,7 +15,7 @@ use std::sync::Mutex;
 
 use crate::{CpuStorage, DType, DeviceLocation, Result, Tensor};
 
-/// How tensors are printed.
+/// Options for printing tensors.
 #[derive(Debug, Clone)]
 pub struct PrinterOptions {
     /// Digits after the point.
@@ -116,7 +116,7 @@ pub fn set_sci_mode(sci_mode: Option<bool>) {
     change(|o| o.sci_mode = sci_mode)
 }
 
-/// The device in short, with a comma; nothing for the CPU.
+/// The device in short form, with a comma; empty for the CPU.
 fn device_suffix(t: &Tensor) -> String {
     match t.device().location() {
         DeviceLocation::Cpu => String::new(),
@@ -127,7 +127,7 @@ fn device_suffix(t: &Tensor) -> String {
     }
 }
 
-/// The elements as they are, each in its shortest form.
+/// The elements unscaled, each in its shortest form.
 fn plain(storage: &CpuStorage) -> Vec<String> {
     fn each<T: Display>(data: &[T]) -> Vec<String> {
         data.iter().map(T::to_string).collect()
@@ -150,7 +150,7 @@ fn plain(storage: &CpuStorage) -> Vec<String> {
     }
 }
 
-/// Whether the dtype has elements that can be printed: the packed ones are opaque bytes here.
+/// Whether elements of the dtype can be printed: packed dtypes are opaque bytes here.
 fn is_printable(dtype: DType) -> bool {
     !matches!(
         dtype,
@@ -207,7 +207,7 @@ impl Shown {
         let mut part = t.detach();
         let mut cut = vec![false; t.rank()];
         if t.elem_count() > options.threshold {
-            // Only the edges leave the device.
+            // Only the edges are copied from the device.
             let edge = options.edge_items;
             for (dim, cut) in cut.iter_mut().enumerate() {
                 let size = part.dims()[dim];
@@ -239,7 +239,7 @@ impl Shown {
         self.write_level(f, 0, &self.elements, width)
     }
 
-    /// Writes the elements of one index in each dimension before `depth`.
+    /// Writes the elements below one index in each dimension before `depth`.
     fn write_level(
         &self,
         f: &mut impl Write,
@@ -380,7 +380,7 @@ mod tests {
             t.to_string(),
             format!("[{matrix},\n {matrix}]\nTensor[[2, 100, 100], f32]")
         );
-        // Six items of this width fill a line; the gap between them takes none of it.
+        // Six items of this width fill a line; the gaps between them count for nothing.
         let t = Tensor::full(123456.5f32, 1001, &Cpu)?;
         let half = ["123456.5000"; 3].join(", ");
         assert_eq!(

@@ -1,4 +1,4 @@
-//! Element types: the [`DType`] of a tensor and the Rust types that stand for it.
+//! Element types: the [`DType`] of a tensor and the corresponding Rust types.
 
 use std::str::FromStr;
 
@@ -44,7 +44,7 @@ pub enum DType {
     F8E8M0,
 }
 
-/// A dtype's name was not recognised; see [`DType::as_str`] for the names.
+/// The error for an unknown dtype name; see [`DType::as_str`] for the names.
 #[derive(Debug, PartialEq, Eq)]
 pub struct DTypeParseError(String);
 
@@ -64,7 +64,7 @@ impl std::error::Error for DTypeParseError {}
 impl FromStr for DType {
     type Err = DTypeParseError;
 
-    /// Reads the names that [`DType::as_str`] gives.
+    /// Parses a name that [`DType::as_str`] returns.
     fn from_str(s: &str) -> std::result::Result<Self, Self::Err> {
         let found = Self::ALL.iter().find(|dtype| dtype.as_str() == s);
         found.copied().ok_or_else(|| DTypeParseError(s.to_string()))
@@ -177,7 +177,7 @@ pub trait WithDType:
     + std::any::Any
     + VecOps
 {
-    /// The dtype that this type stands for.
+    /// The dtype of this type.
     const DTYPE: DType;
 
     /// Converts as Rust's `as` does: rounding for floats, truncating and saturating for integers.
@@ -212,7 +212,7 @@ pub trait IntDType: WithDType + num_traits::Bounded {
     /// Whether the value is not 0.
     fn is_true(&self) -> bool;
 
-    /// The value as an index; a negative one becomes too large to be one.
+    /// The value as an index; a negative value becomes too large for any dimension.
     fn as_usize(&self) -> usize;
 }
 
@@ -315,7 +315,7 @@ float_dtypes! {
 /// `CpuStorage` of the same dtype. For any other dtype, the surrounding function returns
 /// [`Error::UnsupportedDTypeForOp`](crate::Error::UnsupportedDTypeForOp), which names the op.
 ///
-/// The function is written out for each dtype: a closure's argument type may differ from one to the next.
+/// The function is repeated for each dtype: a closure's argument type may differ from dtype to dtype.
 ///
 /// ```
 /// use candle_core::{map_dtype, CpuStorage, Result};

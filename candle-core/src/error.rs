@@ -1,4 +1,4 @@
-//! The crate's error type. A variant says what was asked for and what was found.
+//! The crate's error type. A variant holds the request and the actual value.
 
 use std::convert::Infallible;
 use std::fmt::{Debug, Display};
@@ -15,23 +15,23 @@ pub struct MatMulUnexpectedStriding {
     pub rhs_l: Layout,
     /// Batch size, rows, columns, and the dimension that is summed over.
     pub bmnk: (usize, usize, usize, usize),
-    /// What the backend could not do.
+    /// The reason why the backend cannot compute it.
     pub msg: &'static str,
 }
 
-/// Everything that can go wrong in this crate.
+/// Any error of this crate.
 ///
 /// `Debug` prints the same text as `Display`, so that `unwrap` and a `main` that returns a `Result` stay readable.
 #[derive(thiserror::Error)]
 pub enum Error {
-    /// A value has another dtype than the one asked for.
+    /// A value has another dtype than requested.
     #[error("{msg}: expected dtype {expected:?}, got {got:?}")]
     UnexpectedDType {
-        /// What was being done.
+        /// The operation that failed.
         msg: &'static str,
-        /// The dtype asked for.
+        /// The requested dtype.
         expected: DType,
-        /// The dtype found.
+        /// The actual dtype.
         got: DType,
     },
 
@@ -50,25 +50,25 @@ pub enum Error {
     #[error("dtype {0:?} is not supported by {1}")]
     UnsupportedDTypeForOp(DType, &'static str),
 
-    /// The operation exists, but not on this device for this dtype. Nothing falls back to the CPU unasked.
+    /// The operation exists, but not for this dtype on this device. Nothing falls back to the CPU implicitly.
     #[error("{op} of {dtype:?} is not supported on {device}: {hint}")]
     UnsupportedOnDevice {
         /// Name of the operation.
         op: &'static str,
-        /// Dtype it was asked for.
+        /// The dtype.
         dtype: DType,
         /// The device, in words.
         device: String,
-        /// What to do instead.
+        /// The remedy.
         hint: String,
     },
 
-    /// A dimension index lies outside of the shape.
+    /// A dimension index is out of range.
     #[error("{op}: dimension {dim} is out of range for shape {shape:?}")]
     DimOutOfRange {
         /// The shape.
         shape: Shape,
-        /// The dimension asked for, negative when counted from the end.
+        /// The requested dimension, negative if counted from the end.
         dim: i32,
         /// Name of the operation.
         op: &'static str,
@@ -79,40 +79,40 @@ pub enum Error {
     DuplicateDimIndex {
         /// The shape.
         shape: Shape,
-        /// The dimensions asked for.
+        /// The requested dimensions.
         dims: Vec<usize>,
         /// Name of the operation.
         op: &'static str,
     },
 
-    /// The tensor has another rank than the one asked for.
+    /// The tensor has another rank than requested.
     #[error("expected {expected} dimensions, got {got}: {shape:?}")]
     UnexpectedNumberOfDims {
-        /// The rank asked for.
+        /// The requested rank.
         expected: usize,
-        /// The rank found.
+        /// The actual rank.
         got: usize,
-        /// The shape found.
+        /// The actual shape.
         shape: Shape,
     },
 
-    /// The tensor has another shape than the one asked for.
+    /// The tensor has another shape than requested.
     #[error("{msg}: expected shape {expected:?}, got {got:?}")]
     UnexpectedShape {
-        /// What was being done.
+        /// The operation that failed.
         msg: String,
-        /// The shape asked for.
+        /// The requested shape.
         expected: Shape,
-        /// The shape found.
+        /// The actual shape.
         got: Shape,
     },
 
-    /// A buffer does not hold as many elements as the shape needs.
+    /// A buffer has fewer elements than the shape needs.
     #[error("shape {shape:?} needs {} elements, the buffer has {buffer_size}", shape.elem_count())]
     ShapeMismatch {
         /// Elements in the buffer.
         buffer_size: usize,
-        /// The shape asked for.
+        /// The requested shape.
         shape: Shape,
     },
 
@@ -147,7 +147,7 @@ pub enum Error {
         shape: Shape,
         /// The dimension.
         dim: usize,
-        /// Number of parts asked for.
+        /// The requested number of parts.
         n_parts: usize,
     },
 
@@ -156,7 +156,7 @@ pub enum Error {
     OnlySingleDimension {
         /// Name of the operation.
         op: &'static str,
-        /// The dimensions asked for.
+        /// The requested dimensions.
         dims: Vec<usize>,
     },
 
@@ -178,18 +178,18 @@ pub enum Error {
         op: &'static str,
     },
 
-    /// `narrow` was asked for elements outside of the dimension.
+    /// The range of a `narrow` exceeds the dimension.
     #[error("narrow: {msg}: dimension {dim} of shape {shape:?}, start {start}, length {len}")]
     NarrowInvalidArgs {
         /// The shape.
         shape: Shape,
         /// The dimension.
         dim: usize,
-        /// First index asked for.
+        /// The first index of the range.
         start: usize,
-        /// Number of indices asked for.
+        /// The length of the range.
         len: usize,
-        /// What is wrong.
+        /// The reason.
         msg: &'static str,
     },
 
@@ -204,7 +204,7 @@ pub enum Error {
         padding: usize,
         /// Stride.
         stride: usize,
-        /// What is wrong.
+        /// The reason.
         msg: &'static str,
     },
 
@@ -224,14 +224,14 @@ pub enum Error {
     BroadcastIncompatibleShapes {
         /// The tensor's shape.
         src_shape: Shape,
-        /// The shape asked for.
+        /// The requested shape.
         dst_shape: Shape,
     },
 
     /// A variable refused a new value.
     #[error("cannot set variable: {msg}")]
     CannotSetVar {
-        /// Why.
+        /// The reason.
         msg: &'static str,
     },
 
@@ -246,14 +246,14 @@ pub enum Error {
         op: &'static str,
     },
 
-    /// The operation needs one tensor at the least.
+    /// The operation needs at least one tensor.
     #[error("{op} needs at least one tensor")]
     OpRequiresAtLeastOneTensor {
         /// Name of the operation.
         op: &'static str,
     },
 
-    /// The operation needs two tensors at the least.
+    /// The operation needs at least two tensors.
     #[error("{op} needs at least two tensors")]
     OpRequiresAtLeastTwoTensors {
         /// Name of the operation.
@@ -334,25 +334,25 @@ pub enum Error {
     #[error("{0}")]
     Wrapped(Box<dyn Display + Send + Sync>),
 
-    /// An error of another crate with what was being done.
+    /// An error of another crate, with the operation that failed.
     #[error("{context}: {wrapped}")]
     WrappedContext {
         /// The error.
         wrapped: Box<dyn std::error::Error + Send + Sync>,
-        /// What was being done.
+        /// The operation that failed.
         context: String,
     },
 
-    /// An error with what was being done.
+    /// An error with the operation that failed.
     #[error("{context}: {inner}")]
     Context {
         /// The error.
         inner: Box<Self>,
-        /// What was being done.
+        /// The operation that failed.
         context: Box<dyn Display + Send + Sync>,
     },
 
-    /// An error with the file that it is about.
+    /// An error with the file that it concerns.
     #[error("{}: {inner}", path.display())]
     WithPath {
         /// The error.
@@ -361,12 +361,12 @@ pub enum Error {
         path: PathBuf,
     },
 
-    /// An error with the calls that led to it.
+    /// An error with a backtrace.
     #[error("{inner}\n{backtrace}")]
     WithBacktrace {
         /// The error.
         inner: Box<Self>,
-        /// The calls.
+        /// The backtrace.
         backtrace: Box<std::backtrace::Backtrace>,
     },
 
@@ -389,7 +389,7 @@ impl Debug for Error {
 }
 
 impl Error {
-    /// Keeps `err` as it is, to be shown later.
+    /// Stores `err` unchanged; it is formatted when the error is displayed.
     pub fn wrap(err: impl Display + Send + Sync + 'static) -> Self {
         Self::Wrapped(Box::new(err)).bt()
     }
@@ -404,7 +404,7 @@ impl Error {
         Self::Msg(format!("{err:?}")).bt()
     }
 
-    /// Adds a backtrace when the environment asks for one (`RUST_BACKTRACE=1`) and the error has none yet.
+    /// Adds a backtrace if the environment enables it (`RUST_BACKTRACE=1`) and the error has none yet.
     pub fn bt(self) -> Self {
         if self.has_backtrace() {
             return self;
@@ -427,7 +427,7 @@ impl Error {
         }
     }
 
-    /// Names the file that the error is about.
+    /// Adds the file that the error concerns.
     pub fn with_path<P: AsRef<Path>>(self, p: P) -> Self {
         Self::WithPath {
             inner: Box::new(self),
@@ -436,7 +436,7 @@ impl Error {
         .bt()
     }
 
-    /// Says what was being done.
+    /// Adds the operation that failed.
     pub fn context(self, c: impl Display + Send + Sync + 'static) -> Self {
         Self::Context {
             inner: Box::new(self),
@@ -476,14 +476,14 @@ pub fn zip<T, U>(r1: Result<T>, r2: Result<U>) -> Result<(T, U)> {
 }
 
 mod private {
-    /// Keeps [`super::Context`] to the types of this file.
+    /// Prevents implementations of [`super::Context`] outside of this file.
     pub trait Sealed {}
 
     impl<T, E> Sealed for std::result::Result<T, E> where E: std::error::Error {}
     impl<T> Sealed for Option<T> {}
 }
 
-/// Adds what was being done to the error of a `Result`, or turns `None` into an error.
+/// Adds context to the error of a `Result`, or converts `None` into an error.
 ///
 /// ```
 /// use candle_core::Context;
@@ -496,7 +496,7 @@ pub trait Context<T, E>: private::Sealed {
     where
         C: Display + Send + Sync + 'static;
 
-    /// Adds the outcome of `f`, which only runs when there is an error.
+    /// Adds the result of `f`, which runs only if there is an error.
     fn with_context<C, F>(self, f: F) -> std::result::Result<T, Error>
     where
         C: Display + Send + Sync + 'static,

@@ -1,12 +1,12 @@
-//! What kernels of GPUs report of their data: an index out of range, an integer divided by zero. A report is a code, an index and a size;
-//! where a kernel puts it and when the host looks there is each backend's own affair.
+//! Reports of GPU kernels about their data: an index out of range, an integer divided by zero. A report is a code, an index and a size.
+//! Each backend decides where a kernel writes it and when the host reads it.
 
 use crate::Error;
 
 /// Rows times matrices that are chosen by index.
 pub(crate) const EXPERT_ROWS: &str = "expert-rows";
 
-/// Ops whose kernels check indexes; a kernel reports the op's place in this list plus one.
+/// Ops whose kernels check indices; a kernel reports the op's index in this list plus one.
 const INDEX_OPS: [&str; 8] = [
     "gather",
     "scatter",
@@ -18,17 +18,17 @@ const INDEX_OPS: [&str; 8] = [
     EXPERT_ROWS,
 ];
 
-/// What a kernel reports where a number is divided by integer zero; not a place in [`INDEX_OPS`].
+/// The code for an integer division by zero; not an index in [`INDEX_OPS`].
 pub(crate) const DIVISION_BY_ZERO: u32 = 100;
 
-/// What the kernels of `op`, which has to be in [`INDEX_OPS`], report.
+/// The code that kernels of `op` report. `op` has to be in [`INDEX_OPS`].
 pub(crate) fn code(op: &str) -> u32 {
     let place = INDEX_OPS.iter().position(|name| *name == op);
     debug_assert!(place.is_some(), "{op} is not in INDEX_OPS");
     place.map_or(0, |place| place as u32 + 1)
 }
 
-/// The error that a report means, whose code is not 0. `device` is what the message calls the device.
+/// The error for a report, whose code is not 0. The message calls the device `device`.
 pub(crate) fn error(code: u32, index: usize, size: usize, device: &str) -> Error {
     if code == DIVISION_BY_ZERO {
         return Error::Msg(format!("div: integer division by zero on {device}")).bt();

@@ -21,16 +21,16 @@ pub(crate) fn resolve_range(range: &impl RangeBounds<usize>, size: usize) -> (us
     (start, end)
 }
 
-/// What to take of one dimension.
+/// A selection along one dimension.
 #[derive(Debug)]
 pub enum TensorIndexer {
-    /// One index; the dimension goes away.
+    /// One index; removes the dimension.
     Select(usize),
     /// A range of indices.
     Narrow(Bound<usize>, Bound<usize>),
     /// The indices in a vector of them.
     IndexSelect(Tensor),
-    /// The indices could not be made a tensor.
+    /// The indices could not be converted to a tensor.
     Err(Error),
 }
 
@@ -61,7 +61,7 @@ impl From<&Tensor> for TensorIndexer {
     }
 }
 
-/// Ranges of `usize`. The standard trait itself would leave the compiler unsure about other index types.
+/// Ranges of `usize`. With the standard trait itself, type inference would be ambiguous for other index types.
 pub trait RB: RangeBounds<usize> {}
 
 impl RB for Range<usize> {}
@@ -127,10 +127,10 @@ impl Tensor {
 /// # }
 /// ```
 pub trait IndexOp<T> {
-    /// The part that `index` names. Numbers and ranges give views, lists of indices copies.
+    /// The part at `index`. Numbers and ranges return views, lists of indices copies.
     ///
     /// # Errors
-    /// When an index is out of range, or there are more of them than dimensions.
+    /// If an index is out of range, or there are more indexers than dimensions.
     fn i(&self, index: T) -> std::result::Result<Tensor, Error>;
 }
 

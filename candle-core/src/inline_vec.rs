@@ -1,14 +1,14 @@
-//! A vector that keeps short lists in place, without an allocation.
+//! A vector that stores short lists inline, without an allocation.
 //!
-//! A tensor has its sizes and its strides, and every op makes a new tensor: on the heap these two lists would be two of
-//! the five allocations of an op on a few elements, and most of its time.
+//! A tensor has its sizes and its strides, and every op creates a tensor: on the heap these two lists would be two of the five allocations
+//! of an op on a few elements, and most of its time.
 
 use std::ops::{Deref, DerefMut};
 
-/// Items that are kept in place: the dimensions of nearly all tensors.
+/// Number of items stored inline: enough for the dimensions of nearly all tensors.
 const INLINE: usize = 4;
 
-/// A list that is kept in place while it has at most [`INLINE`] items, and on the heap when it has more.
+/// A list that is stored inline while it has at most [`INLINE`] items, and on the heap otherwise.
 #[derive(Clone)]
 pub(crate) enum InlineVec<T> {
     InPlace { len: u8, items: [T; INLINE] },
@@ -16,7 +16,7 @@ pub(crate) enum InlineVec<T> {
 }
 
 impl<T: Copy> InlineVec<T> {
-    /// The most items that need no allocation.
+    /// Maximum number of items without an allocation.
     pub const INLINE: usize = INLINE;
 
     /// An empty list; `placeholder` fills the unused items.
@@ -27,7 +27,7 @@ impl<T: Copy> InlineVec<T> {
         }
     }
 
-    /// `len` times the same item.
+    /// `len` copies of the same item.
     pub fn repeated(item: T, len: usize) -> Self {
         if len <= INLINE {
             Self::InPlace {

@@ -1,11 +1,11 @@
-//! What a profile of a GPU tells of its kernels.
+//! Entries of a GPU profile.
 
-/// What one kernel took, summed over its launches, which are WebGPU's dispatches.
+/// The time of one kernel, summed over its launches (WebGPU's dispatches).
 #[derive(Debug, Clone)]
 pub struct KernelTime {
-    /// The kernel and what it was specialised for.
+    /// The kernel and the values it is specialised for.
     pub kernel: String,
-    /// How often it ran.
+    /// Number of launches.
     pub count: u64,
     /// Time on the GPU in microseconds, all launches together.
     pub total_us: f64,

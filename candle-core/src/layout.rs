@@ -12,16 +12,16 @@ pub struct Layout {
     start_offset: usize,
 }
 
-/// How the elements of two layouts over the same storage relate.
+/// The relation between the elements of two layouts over the same storage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LayoutRelation {
-    /// Both name the same elements in the same order.
+    /// Both contain the same elements in the same order.
     Identical,
-    /// They have no element in common.
+    /// No element is in both.
     Disjoint,
-    /// They have an element in common.
+    /// Some elements are in both.
     Overlapping,
-    /// It was not determined.
+    /// The relation was not determined.
     Unknown,
 }
 
@@ -90,11 +90,11 @@ impl Layout {
         })
     }
 
-    /// The step from row to row of a layout seen as rows of its last dimension, if there is a single one.
+    /// The stride between rows of the last dimension, if a single stride describes all rows.
     #[cfg(any(test, feature = "cuda", feature = "webgpu"))]
     pub(crate) fn row_step(&self) -> Option<usize> {
         let (dims, strides) = (self.dims(), self.stride());
-        // The step, and how far all rows so far reach.
+        // The stride, and the extent of all rows so far.
         let mut found: Option<(usize, usize)> = None;
         for (dim, stride) in dims.iter().zip(strides).rev().skip(1) {
             found = match found {
@@ -127,7 +127,7 @@ impl Layout {
         !self.is_scalar() && self.names_one_element()
     }
 
-    /// Whether all elements are the same stored one: a scalar, a single element, or one repeated.
+    /// Whether all elements are the same stored element: a scalar, a single element, or a repeated one.
     pub fn is_scalar_like(&self) -> bool {
         self.names_one_element()
     }
@@ -156,7 +156,7 @@ impl Layout {
             .bt());
         }
         let shape = self.shape.clone().with_size(dim, len);
-        // Without elements the offset could lie past the end of the storage.
+        // Without elements the offset could be past the end of the storage.
         let skipped = match shape.elem_count() {
             0 => 0,
             _ => self.stride[dim] * start,
@@ -186,7 +186,7 @@ impl Layout {
         ))
     }
 
-    /// Orders the dimensions as `idxs` says: dimension `i` of the result is dimension `idxs[i]` of this one.
+    /// Permutes the dimensions: dimension `i` of the result is dimension `idxs[i]` of this layout.
     ///
     /// # Errors
     /// When `idxs` is not a permutation of all dimensions.
@@ -208,10 +208,10 @@ impl Layout {
         ))
     }
 
-    /// Repeats dimensions of size 1, and new ones on the left, to reach `shape`. Their stride is 0.
+    /// Broadcasts: repeats dimensions of size 1, and new ones on the left, to reach `shape`. Their stride is 0.
     ///
     /// # Errors
-    /// When a dimension of another size would have to change, or the shape has too many elements.
+    /// If a dimension of another size would have to change, or the shape has too many elements.
     pub fn broadcast_as<S: Into<Shape>>(&self, shape: S) -> Result<Self> {
         let shape = shape.into();
         let incompatible = || {
@@ -251,8 +251,8 @@ impl Layout {
         StridedBlocks::from_layout(self)
     }
 
-    /// Whether two indices may name the same stored element, as after a broadcast. `false` is certain; `true` may also
-    /// be returned for unusual layouts without such elements.
+    /// Whether two indices may refer to the same stored element, as after a broadcast. `false` is certain; unusual layouts without such
+    /// elements may also return `true`.
     pub fn has_internal_overlap(&self) -> bool {
         if self.shape.elem_count() == 0 {
             return false;
@@ -270,7 +270,7 @@ impl Layout {
         false
     }
 
-    /// How the elements of this layout and of `other`, over the same storage, relate.
+    /// Returns the relation between the elements of this layout and of `other`, over the same storage.
     pub fn relation(&self, other: &Self) -> LayoutRelation {
         let (Some(last), Some(other_last)) = (self.last_offset(), other.last_offset()) else {
             return LayoutRelation::Disjoint;

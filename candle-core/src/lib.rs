@@ -48,7 +48,7 @@
 //! | `tokenizers` (default) | `quantized::tokenizer`, the tokenizer in a GGUF file; no effect on wasm32 |
 //! | `wasm-tokenizer` | the same on wasm32 |
 //! | `metal` | [`Device::new_metal`] on Apple systems, through the WebGPU backend, which it enables; an error on other systems |
-//! | `cutile`, `metal-debug-labels` | as `cuda` and `metal`: accepted so that manifests resolve |
+//! | `cutile`, `metal-debug-labels` | aliases of `cuda` and `metal`, accepted so that manifests resolve |
 //!
 //! # Devices
 //!
@@ -156,11 +156,11 @@ mod watch;
 pub mod webgpu_backend;
 mod zip_archive;
 
-// Upstream's paths to what exists only for its sake.
-/// Stand-in for the CUDA backend, which this build does not have.
+// Upstream's paths to items that exist only for compatibility.
+/// Replacement for the CUDA backend, which this build does not have.
 #[cfg(not(feature = "cuda"))]
 pub use compat::cuda;
-/// Upstream's name for the stand-in of the CUDA backend in a build without it.
+/// Upstream's name for the replacement of the CUDA backend in a build without it.
 pub use compat::cuda as dummy_cuda_backend;
 pub use compat::dummy_dtype::{self, F4, F6E2M3, F6E3M2, F8E8M0};
 pub use compat::metal::MetalError;

@@ -1,18 +1,18 @@
-//! Iterates over several strided operands of one shape together.
+//! Iterators over several strided operands of the same shape.
 
 use std::iter::FusedIterator;
 
 use crate::Layout;
 
-/// The most dimensions of upstream's iterator. [`NdIter`] itself takes any number; the constant is for code written for
-/// upstream that keeps indices in an array of this size.
+/// Maximum number of dimensions of upstream's iterator. [`NdIter`] itself has no limit; the constant is for code written for upstream that
+/// keeps indices in an array of this size.
 pub const MAX_DIMS: usize = 8;
 
 /// The start offsets of runs of elements in `N` operands of one shape, in row-major order.
 ///
-/// Adjacent dimensions that are contiguous to each other in every operand are merged. The innermost one left is the
-/// run: `inner_size` elements, `inner_strides` apart. The iterator goes through the others and yields the storage
-/// offset of the run's first element in each operand. Operands that are all contiguous are a single run.
+/// Adjacent dimensions that are contiguous to each other in every operand are merged. The innermost remaining dimension is the run:
+/// `inner_size` elements, `inner_strides` apart. The iterator walks the other dimensions and yields the storage offset of the run's first
+/// element in each operand. Operands that are all contiguous are a single run.
 ///
 /// ```
 /// use candle_core::{Device, DType, NdIter, Tensor};
@@ -40,7 +40,7 @@ impl<const N: usize> NdIter<N> {
     /// Iterates over `layouts`.
     ///
     /// # Panics
-    /// When the layouts differ in their dimensions.
+    /// If the layouts differ in their dimensions.
     pub fn new(layouts: [&Layout; N]) -> NdIter<N> {
         let dims = layouts.first().map_or(&[][..], |layout| layout.dims());
         for layout in layouts {
@@ -99,7 +99,7 @@ impl<const N: usize> Iterator for NdIter<N> {
                 }
                 break;
             }
-            // Back to the dimension's start; the next outer one moves on.
+            // Back to the start of the dimension; the next outer dimension advances.
             *index = 0;
             for (next, stride) in self.next.iter_mut().zip(strides) {
                 *next -= (*size - 1) * *stride;

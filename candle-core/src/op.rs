@@ -115,7 +115,7 @@ pub enum UnaryOp {
     Sign,
 }
 
-/// How a tensor was made: the operation and the tensors it took.
+/// The operation that computed a tensor, and its arguments.
 #[allow(missing_docs, reason = "the fields are those of the ops on Tensor")]
 #[derive(Clone)]
 pub enum Op {
@@ -218,7 +218,7 @@ pub enum Op {
     SliceScatter0(Tensor, Tensor, usize),
     /// The same elements in another shape.
     Reshape(Tensor),
-    /// Moved to another device.
+    /// Copied to another device.
     ToDevice(Tensor),
     /// Two dimensions swapped.
     Transpose(Tensor, usize, usize),
@@ -242,7 +242,7 @@ pub enum Op {
 }
 
 impl Op {
-    /// Calls `f` with each tensor that the op took, in order.
+    /// Calls `f` with each argument of the op, in order.
     pub(crate) fn for_each_arg<'a>(&'a self, mut f: impl FnMut(&'a Tensor)) {
         match self {
             Self::Unary(arg, _)
@@ -301,18 +301,18 @@ impl Op {
     }
 }
 
-/// The [`Op`] behind a tensor, or `None` where no argument leads to a variable, so that nothing is kept alive for a backward pass
-/// that cannot reach it.
+/// The [`Op`] that computed a tensor, or `None` if no argument depends on a variable: a backward pass cannot reach such arguments, so they
+/// are not kept alive.
 #[derive(Clone)]
 pub struct BackpropOp(Option<Op>);
 
 impl BackpropOp {
-    /// For a leaf: a tensor not computed from others.
+    /// The op of a leaf: a tensor not computed from others.
     pub fn none() -> Self {
         Self(None)
     }
 
-    /// Takes the op out.
+    /// Removes and returns the op.
     pub(crate) fn take(&mut self) -> Option<Op> {
         self.0.take()
     }

@@ -1,4 +1,4 @@
-//! Which elements resampling takes: shared by the kernels and by their gradients, which have to agree to the last bit.
+//! Source indices and weights of resampling, shared by kernels and gradients, which have to agree to the last bit.
 
 /// Nearest neighbours: the index among `size` elements for each of `target`, `floor(i * size / target)`.
 pub(crate) fn nearest(size: usize, target: usize) -> Vec<usize> {
@@ -15,7 +15,7 @@ pub(crate) struct Mix {
 }
 
 /// Linear interpolation: the mix of `size` elements for each of `target`, as in PyTorch's `interpolate(mode="bilinear")`.
-/// `scale` takes the place of `target / size` unless corners are aligned.
+/// `scale` replaces `target / size` unless corners are aligned.
 pub(crate) fn linear(
     size: usize,
     target: usize,

@@ -1,8 +1,8 @@
 //! Tensors in files of the [safetensors](https://github.com/huggingface/safetensors) format.
 //!
-//! [`load`] and [`save`] move a whole file. [`MmapedSafetensors`] maps one or several files and reads the tensors that are
-//! asked for; [`BufferedSafetensors`] and [`SliceSafetensors`] do the same for bytes in memory, as a browser has them.
-//! A file that is cut off, or whose header does not describe it, is an error that names the file.
+//! [`load`] and [`save`] read and write a whole file. [`MmapedSafetensors`] maps one or several files and reads single tensors;
+//! [`BufferedSafetensors`] and [`SliceSafetensors`] do the same for bytes in memory, as in a browser. A truncated file, or one whose header
+//! does not match it, returns an error that names the file.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -30,7 +30,7 @@ impl View for Tensor {
     /// The elements on the host.
     ///
     /// # Panics
-    /// When the device cannot be read, because the trait cannot return an error; [`save`] checks first.
+    /// If reading back from the device fails, because the trait cannot return an error; [`save`] checks first.
     fn data(&self) -> Cow<'_, [u8]> {
         match self.to_cpu_elements() {
             Ok(storage) => Cow::Owned(bytes_of(&storage).into_owned()),
@@ -68,7 +68,7 @@ fn packed_len(t: &Tensor) -> usize {
 }
 
 impl Tensor {
-    /// Writes a file with only this tensor, under `name`.
+    /// Writes a file that contains only this tensor, under `name`.
     ///
     /// # Errors
     /// When the file cannot be written; the error names it.
@@ -77,7 +77,7 @@ impl Tensor {
     }
 }
 
-/// A tensor's bytes on the host, with what the format says about them.
+/// A tensor's bytes on the host, with its dtype and shape in the format's terms.
 struct HostTensor<'a> {
     tensor: &'a Tensor,
     bytes: Vec<u8>,
@@ -122,17 +122,17 @@ pub fn save<K: AsRef<str> + Ord + std::fmt::Display, P: AsRef<Path>>(
         .map_err(|err| Error::from(err).with_path(path))
 }
 
-/// Says which tensor an error is about.
+/// Adds the tensor that an error concerns.
 fn of_tensor(err: Error, name: &str) -> Error {
     err.context(format!("tensor {}", shown(name)))
 }
 
-/// A tensor in the format's own terms, which can be put on a device.
+/// A tensor in the format's representation, which can be loaded onto a device.
 pub trait Load {
     /// The tensor on `device`. Booleans become u8 and 16-bit unsigned integers u32.
     ///
     /// # Errors
-    /// When the dtype has no counterpart here, or the device refuses.
+    /// If the dtype has no counterpart here, or the device cannot hold the tensor.
     fn load(&self, device: &Device) -> Result<Tensor>;
 }
 
@@ -162,11 +162,11 @@ impl Load for TensorView<'_> {
     }
 }
 
-/// `ranges` of dimension `dim` of a tensor, one after another, on `device`; nothing else of a mapped file is read. Not in upstream's
+/// Loads `ranges` of dimension `dim` of a tensor, concatenated, onto `device`; nothing else of a mapped file is read. Not in upstream's
 /// interface.
 ///
 /// # Errors
-/// When the tensor lacks the dimension or a range, or as [`Load::load`].
+/// If the tensor lacks the dimension or a range, or as [`Load::load`].
 pub fn load_ranges(
     view: &TensorView<'_>,
     dim: usize,
@@ -225,11 +225,11 @@ pub fn load_buffer(data: &[u8], device: &Device) -> Result<HashMap<String, Tenso
 struct Parsed<B> {
     bytes: B,
     header: Metadata,
-    /// Where the elements begin.
+    /// Offset of the elements in the content.
     data_start: usize,
 }
 
-/// The longest header that the format allows.
+/// Maximum length of a header in the format, in bytes.
 const MAX_HEADER_LEN: u64 = 100_000_000;
 
 /// An error about a part of the file.
@@ -237,14 +237,13 @@ fn in_part(err: SafeTensorError, part: String) -> Error {
     Error::from(err).bt().context(part)
 }
 
-/// Reads and checks a header: where the elements begin, and the tensors. Every offset lies in the file, no two tensors share
-/// bytes, none is left over, and each has as many as its shape and its dtype need.
+/// Reads and checks a header; returns the offset of the elements, and the tensors. Every offset is within the file, tensors do not overlap,
+/// no bytes are unused, and the length of each tensor matches its shape and dtype.
 ///
-/// The `safetensors` crate checks most of this as well, but it adds sizes up without looking for an overflow, and it leaves the
-/// tensor's name out of some of its errors.
+/// The `safetensors` crate checks most of this as well, but it adds sizes without an overflow check, and some of its errors do not name the
+/// tensor.
 ///
-/// `bytes` may be only the first of the file's `file_len` bytes, if they contain the header, so that a file can be read
-/// in parts.
+/// `bytes` may be only the first of the file's `file_len` bytes, if they contain the header, so that a file can be read in parts.
 ///
 /// # Errors
 /// When the header is damaged, or does not fit a file of this length.
@@ -389,7 +388,7 @@ impl MappedFile {
     /// The file must not be changed while it is mapped.
     unsafe fn new(path: &Path) -> Result<Self> {
         let map = std::fs::File::open(path).and_then(|file| {
-            // SAFETY: the caller promises that the file stays as it is.
+            // SAFETY: the caller guarantees that the file does not change.
             unsafe { memmap2::MmapOptions::new().map(&file) }
         });
         Ok(Self {
@@ -419,7 +418,7 @@ impl AsRef<[u8]> for MappedFile {
 /// ```
 pub struct MmapedSafetensors {
     files: Vec<Parsed<MappedFile>>,
-    /// Which file holds a tensor.
+    /// Index of the file that holds a tensor, by the tensor's name.
     file_of: HashMap<String, usize>,
 }
 
@@ -435,7 +434,7 @@ impl MmapedSafetensors {
         unsafe { Self::multi(&[p]) }
     }
 
-    /// Maps several files. Of two tensors of one name, that of the later file counts.
+    /// Maps several files. If two tensors have the same name, that of the later file counts.
     ///
     /// # Safety
     /// The files must not be changed while they are mapped.
@@ -468,8 +467,8 @@ impl MmapedSafetensors {
     /// The tensor on a device.
     ///
     /// # Errors
-    /// When no file has a tensor of this name, its dtype has no counterpart here, or the device refuses; the error names
-    /// the file and the tensor.
+    /// If no file has a tensor of this name, its dtype has no counterpart here, or the device cannot hold it; the error names the file and
+    /// the tensor.
     pub fn load(&self, name: &str, dev: &Device) -> Result<Tensor> {
         let file = self.file(name)?;
         file.load(name, dev)
@@ -508,7 +507,7 @@ macro_rules! reader {
         /// The tensor on a device.
         ///
         /// # Errors
-        /// When there is no tensor of this name, its dtype has no counterpart here, or the device refuses.
+        /// If there is no tensor of this name, its dtype has no counterpart here, or the device cannot hold it.
         pub fn load(&self, name: &str, dev: &Device) -> Result<Tensor> {
             self.content.load(name, dev)
         }
@@ -570,7 +569,7 @@ impl MmapedFile {
     /// # Errors
     /// When the file is damaged; the error names it.
     pub fn deserialize(&self) -> Result<SafeTensors<'_>> {
-        // First, because the crate's own checks may overflow.
+        // Checked first, because the crate's own checks may overflow.
         read_header(self.file.as_ref(), self.file.as_ref().len() as u64)
             .and_then(|_| Ok(SafeTensors::deserialize(self.file.as_ref())?))
             .map_err(|err| err.with_path(&self.file.path))

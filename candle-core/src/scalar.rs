@@ -64,7 +64,7 @@ impl<T: WithDType> From<T> for Scalar {
     }
 }
 
-/// An argument that was given as a tensor or as a number.
+/// An argument given as a tensor or as a number.
 pub enum TensorScalar {
     /// A tensor of any shape.
     Tensor(Tensor),
@@ -72,7 +72,7 @@ pub enum TensorScalar {
     Scalar(Tensor),
 }
 
-/// What ops such as `eq` or `maximum` accept on their right side.
+/// Types that ops such as `eq` or `maximum` accept on their right side.
 pub trait TensorOrScalar {
     /// The tensor, or the number as a tensor.
     fn to_tensor_scalar(self) -> Result<TensorScalar>;

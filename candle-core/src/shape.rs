@@ -52,7 +52,7 @@ impl From<Vec<usize>> for Shape {
     }
 }
 
-/// `usize` once for each name, to write tuple types.
+/// `usize` once for each identifier, to write tuple types.
 macro_rules! size_of_dim {
     ($_name:ident) => {
         usize
@@ -76,13 +76,13 @@ shape_from_tuple!(d1, d2, d3, d4);
 shape_from_tuple!(d1, d2, d3, d4, d5);
 shape_from_tuple!(d1, d2, d3, d4, d5, d6);
 
-/// Writes `dimsN` as a function over sizes, as a method of `Shape` and of `Tensor`, and as a conversion.
+/// Generates `dimsN` as a function of sizes, as a method of `Shape` and of `Tensor`, and as a conversion.
 macro_rules! extract_dims {
     ($name:ident, $rank:literal, $doc:literal, $pattern:pat => $value:expr, $out:ty) => {
         #[doc = $doc]
         ///
         /// # Errors
-        /// When the number of dimensions is another one.
+        /// If the number of dimensions differs.
         pub fn $name(dims: &[usize]) -> Result<$out> {
             match *dims {
                 $pattern => Ok($value),
@@ -99,7 +99,7 @@ macro_rules! extract_dims {
             #[doc = $doc]
             ///
             /// # Errors
-            /// When the shape has another rank.
+            /// If the shape has another rank.
             pub fn $name(&self) -> Result<$out> {
                 $name(&self.0)
             }
@@ -109,7 +109,7 @@ macro_rules! extract_dims {
             #[doc = $doc]
             ///
             /// # Errors
-            /// When the tensor has another rank.
+            /// If the tensor has another rank.
             pub fn $name(&self) -> Result<$out> {
                 $name(self.dims())
             }
@@ -155,7 +155,7 @@ impl Shape {
         Self(sizes.collect())
     }
 
-    /// The shape with another size in one dimension, which exists.
+    /// The shape with the size of an existing dimension replaced.
     pub(crate) fn with_size(mut self, dim: usize, size: usize) -> Self {
         self.0[dim] = size;
         self
@@ -184,8 +184,8 @@ impl Shape {
         Ok(self.0[dim.to_index(self, "dim")?])
     }
 
-    /// Number of elements: the product of the sizes, 1 for a scalar. A product past `usize::MAX` gives `usize::MAX`,
-    /// which cannot be allocated.
+    /// Number of elements: the product of the sizes, 1 for a scalar. A product above `usize::MAX` returns `usize::MAX`, which cannot be
+    /// allocated.
     pub fn elem_count(&self) -> usize {
         if self.0.contains(&0) {
             return 0;
@@ -193,8 +193,8 @@ impl Shape {
         self.0.iter().fold(1, |count, &d| count.saturating_mul(d))
     }
 
-    /// Refuses shapes whose number of elements no memory could hold, in any dtype. A view needs no memory, but its sums and copies count its
-    /// elements.
+    /// Rejects shapes with more elements than any memory could hold, in any dtype. A view needs no memory, but its sums and copies count
+    /// its elements.
     ///
     /// # Errors
     /// When the shape has too many elements; the error names `op`.
@@ -206,10 +206,10 @@ impl Shape {
         Ok(())
     }
 
-    /// Number of bytes of this many elements of `size_in_bytes`.
+    /// Number of bytes of the shape's elements, of `size_in_bytes` each.
     ///
     /// # Errors
-    /// When no address space could hold them, which happens with sizes read from a damaged file.
+    /// If no address space could hold them, which happens with sizes read from a damaged file.
     pub(crate) fn checked_byte_count(&self, size_in_bytes: usize) -> Result<usize> {
         match self.elem_count().checked_mul(size_in_bytes) {
             Some(bytes) if isize::try_from(bytes).is_ok() => Ok(bytes),
@@ -228,13 +228,13 @@ impl Shape {
         stride
     }
 
-    /// Whether `stride` is the row-major one. The stride of a dimension of size 0 or 1 does not matter. The strides of the others count
-    /// in a shape without elements too, as in Candle: there, those of the dimensions outside one of size 0 are 0.
+    /// Whether `stride` is row-major. The stride of a dimension of size 0 or 1 does not matter. As in Candle, the strides of the others
+    /// matter even in a shape without elements: there, those of the dimensions outside one of size 0 are 0.
     pub fn is_contiguous(&self, stride: &[usize]) -> bool {
         self.0.len() == stride.len() && is_dense(self.0.iter().zip(stride).rev())
     }
 
-    /// Whether `stride` is the column-major one, with the same freedom as [`Shape::is_contiguous`].
+    /// Whether `stride` is column-major, with the same exceptions as [`Shape::is_contiguous`].
     pub fn is_fortran_contiguous(&self, stride: &[usize]) -> bool {
         self.0.len() == stride.len() && is_dense(self.0.iter().zip(stride))
     }
@@ -317,15 +317,15 @@ fn broadcast_dims(lhs: &[usize], rhs: &[usize]) -> Option<InlineVec<usize>> {
         .collect()
 }
 
-/// A way to name one dimension: a `usize`, or [`D`] to count from the end.
+/// A type that identifies one dimension: a `usize`, or [`D`] to count from the end.
 pub trait Dim {
-    /// The dimension's index; it lies within the shape.
+    /// The dimension's index, which is within the shape.
     ///
     /// # Errors
     /// When the dimension is out of range; the error names `op`.
     fn to_index(&self, shape: &Shape, op: &'static str) -> Result<usize>;
 
-    /// The index of a dimension that is about to be inserted, which may lie one past the end.
+    /// The index at which a dimension is to be inserted; may be one past the end.
     ///
     /// # Errors
     /// When the position is out of range; the error names `op`.
@@ -362,7 +362,7 @@ pub enum D {
 }
 
 impl D {
-    fn places_from_end(&self) -> usize {
+    fn distance_from_end(&self) -> usize {
         match self {
             Self::Minus1 => 1,
             Self::Minus2 => 2,
@@ -370,10 +370,10 @@ impl D {
         }
     }
 
-    /// The index among `places`, of which the last is `Minus1`.
-    fn index_among(&self, places: usize, shape: &Shape, op: &'static str) -> Result<usize> {
-        match self.places_from_end() {
-            n @ 1.. if n <= places => Ok(places - n),
+    /// The index among `len` positions, of which the last is `Minus1`.
+    fn index_among(&self, len: usize, shape: &Shape, op: &'static str) -> Result<usize> {
+        match self.distance_from_end() {
+            n @ 1.. if n <= len => Ok(len - n),
             n => Err(out_of_range(shape, n, -1, op)),
         }
     }
@@ -398,7 +398,7 @@ fn out_of_range(shape: &Shape, dim: usize, sign: i32, op: &'static str) -> Error
     .bt()
 }
 
-/// A way to name several dimensions: one [`Dim`], a tuple, an array, a slice or a vector.
+/// A type that identifies several dimensions: one [`Dim`], a tuple, an array, a slice or a vector.
 pub trait Dims: Sized {
     /// The indices, not yet checked against each other.
     ///
@@ -475,7 +475,7 @@ dims_from_tuple!(D1 d1, D2 d2, D3 d3, D4 d4);
 dims_from_tuple!(D1 d1, D2 d2, D3 d3, D4 d4, D5 d5);
 dims_from_tuple!(D1 d1, D2 d2, D3 d3, D4 d4, D5 d5, D6 d6);
 
-/// A shape in which one size may be left open as `()`, to be found from the number of elements.
+/// A shape in which one size may be left open as `()` and is computed from the number of elements.
 ///
 /// ```
 /// use candle_core::{Device, Tensor};
@@ -489,7 +489,7 @@ pub trait ShapeWithOneHole {
     /// The full shape for `el_count` elements.
     ///
     /// # Errors
-    /// When the sizes that are given do not divide `el_count`.
+    /// If the given sizes do not divide `el_count`.
     fn into_shape(self, el_count: usize) -> Result<Shape>;
 }
 

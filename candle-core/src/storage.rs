@@ -9,7 +9,7 @@ use crate::{
     InplaceOp1, InplaceOp2, InplaceOp3, Layout, MetalStorage, Result, Shape,
 };
 
-/// The elements of one or several tensors; which part a tensor uses, its layout says.
+/// The elements of one or several tensors; a tensor's layout selects its part.
 #[derive(Debug)]
 pub enum Storage {
     /// In the host's memory.
@@ -40,7 +40,7 @@ impl Storage {
         }
     }
 
-    /// The storage that kernels in WGSL run on: that of a WebGPU device, or of a Metal device, which is built on one. `None` elsewhere.
+    /// The storage that kernels in WGSL run on: that of a WebGPU device, or the inner one of a Metal device. `None` for other devices.
     #[cfg(feature = "webgpu")]
     pub fn as_wgpu(&self) -> Option<&crate::WebGpuStorage> {
         match self {
@@ -51,7 +51,7 @@ impl Storage {
         }
     }
 
-    /// The result of a kernel in WGSL, as a storage of the same backend as `self`.
+    /// Wraps the result of a kernel in WGSL as a storage of the same backend as `self`.
     #[cfg(feature = "webgpu")]
     pub(crate) fn wrap_wgpu(&self, result: crate::WebGpuStorage) -> Self {
         match self {
@@ -70,7 +70,7 @@ impl Storage {
         on_backend!(self => |a| a.device().location())
     }
 
-    /// An error unless both storages have one dtype.
+    /// An error unless both storages have the same dtype.
     pub(crate) fn same_dtype(&self, rhs: &Self, op: &'static str) -> Result<()> {
         let (lhs, rhs) = (self.dtype(), rhs.dtype());
         if lhs != rhs {
@@ -244,7 +244,7 @@ impl Storage {
         map_backend!("matmul", (self, lhs_l), (rhs, rhs_l) => |a, b| a.matmul(b, bmnk, lhs_l, rhs_l))
     }
 
-    /// Copies what `src_l` covers to `dst[dst_offset..]`.
+    /// Copies the elements of `src_l` to `dst[dst_offset..]`.
     pub(crate) fn copy_strided_src(
         &self,
         dst: &mut Self,
@@ -267,7 +267,7 @@ impl Storage {
         dst_offset: usize,
     ) -> Result<()> {
         self.same_dtype(dst, "copy2d")?;
-        // The layouts are for debugging alone; without it they are not made.
+        // The layouts are only for debugging; without it they are not built.
         change_backend!(
             "copy2d",
             (dst, &Layout::new((d1, d2).into(), vec![dst_stride1, 1], dst_offset)),
@@ -382,7 +382,7 @@ impl PendingRead {
     pub(crate) async fn finish(self) -> Result<CpuStorage> {
         match self {
             Self::Ready(storage) => Ok(storage),
-            // The driver has no wait that is not a thread's.
+            // The driver can only wait on a thread.
             #[cfg(feature = "cuda")]
             Self::Cuda(read) => read.wait(),
             #[cfg(feature = "metal")]

@@ -1,16 +1,16 @@
-//! Running a model over a stream: tensors that come in pieces along one dimension, such as time.
+//! Running a model on a stream: tensors that arrive in chunks along one dimension, such as time.
 //!
-//! A step takes the next piece and returns what can be computed so far, possibly nothing. [`StreamTensor`] is such a
-//! piece; a [`StreamingModule`] keeps its state between steps.
+//! A step takes the next chunk and returns the elements that can be computed so far, possibly none. A chunk is a [`StreamTensor`]; a
+//! [`StreamingModule`] keeps its state between steps.
 
 use crate::{Module, Result, Shape, Tensor, D};
 
-/// A dimension that can be named again and again: an index, or [`D`] counted from the end.
+/// A dimension that can be used repeatedly: an index, or [`D`] counted from the end.
 pub trait Dim: crate::shape::Dim + Copy {}
 
 impl<T: crate::shape::Dim + Copy> Dim for T {}
 
-/// A piece of a stream: a tensor, or nothing.
+/// A chunk of a stream: a tensor, or nothing.
 ///
 /// ```
 /// use candle_core::{Device, StreamTensor, Tensor, D};
@@ -54,12 +54,12 @@ impl From<()> for StreamTensor {
 }
 
 impl StreamTensor {
-    /// Nothing.
+    /// The empty chunk.
     pub fn empty() -> Self {
         Self(None)
     }
 
-    /// A piece that is a tensor.
+    /// A chunk that is a tensor.
     pub fn from_tensor(tensor: Tensor) -> Self {
         Self(Some(tensor))
     }
@@ -69,7 +69,7 @@ impl StreamTensor {
         self.0.as_ref().map(Tensor::shape)
     }
 
-    /// Both pieces, one after the other along `dim`.
+    /// Concatenates both chunks along `dim`.
     ///
     /// # Errors
     /// When both are tensors whose other dimensions, dtypes or devices differ.
@@ -81,7 +81,7 @@ impl StreamTensor {
         }
     }
 
-    /// The size along `dim`; 0 for nothing.
+    /// The size along `dim`; 0 for an empty chunk.
     ///
     /// # Errors
     /// When the dimension is out of range.
@@ -89,12 +89,12 @@ impl StreamTensor {
         self.0.as_ref().map_or(Ok(0), |tensor| tensor.dim(dim))
     }
 
-    /// Forgets the tensor.
+    /// Drops the tensor.
     pub fn reset(&mut self) {
         self.0 = None;
     }
 
-    /// At most `len` indices of `dim` from `offset` on: fewer where the piece ends before, nothing where it ends at `offset`.
+    /// At most `len` indices of `dim` from `offset` on: fewer if the chunk ends before, an empty chunk if it ends at `offset`.
     ///
     /// # Errors
     /// When the dimension is out of range.
@@ -113,7 +113,7 @@ impl StreamTensor {
         }
     }
 
-    /// The first `lhs_len` indices of `dim` and the rest. A side that gets no index is nothing.
+    /// The first `lhs_len` indices of `dim` and the rest. A side without indices is an empty chunk.
     ///
     /// # Errors
     /// When the dimension is out of range.
@@ -131,29 +131,29 @@ impl StreamTensor {
         self.0.as_ref()
     }
 
-    /// Applies a layer that keeps nothing between steps; nothing stays nothing.
+    /// Applies a stateless layer; an empty chunk stays empty.
     ///
     /// # Errors
-    /// Those of the layer.
+    /// Errors of the layer.
     pub fn apply<M: Module>(&self, m: &M) -> Result<Self> {
         let tensor = self.0.as_ref().map(|tensor| tensor.apply(m));
         Ok(Self(tensor.transpose()?))
     }
 }
 
-/// A layer over a stream. It may keep what it needs of the pieces so far.
+/// A layer over a stream. It may keep state from earlier chunks.
 pub trait StreamingModule {
-    /// Takes the next piece and gives the next piece of the result, as far as it is known.
+    /// Takes the next chunk and returns the part of the result that it completes.
     ///
     /// # Errors
-    /// When the piece does not fit the layer or the pieces before.
+    /// If the chunk does not fit the layer or the earlier chunks.
     fn step(&mut self, xs: &StreamTensor) -> Result<StreamTensor>;
 
-    /// Forgets the stream so far: the next step begins another one.
+    /// Resets the state: the next step begins another stream.
     fn reset_state(&mut self);
 }
 
-/// What [`StreamingBinOp`] computes of two streams.
+/// The operation of a [`StreamingBinOp`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum BinOp {
     /// `lhs + rhs`
@@ -166,8 +166,7 @@ pub enum BinOp {
     Div,
 }
 
-/// An elementwise op over two streams whose pieces may differ in length: the excess of one side is kept for the next
-/// step.
+/// An elementwise op over two streams whose chunks may differ in length: the excess of one side is kept for the next step.
 ///
 /// ```
 /// use candle_core::streaming::{BinOp, StreamTensor, StreamingBinOp};
@@ -188,12 +187,12 @@ pub struct StreamingBinOp {
     prev_rhs: StreamTensor,
     /// The op.
     pub op: BinOp,
-    /// The dimension along which the streams go on.
+    /// The dimension of the streams.
     pub dim: D,
 }
 
 impl StreamingBinOp {
-    /// An op over streams along `dim` that have not begun.
+    /// An op over new streams along `dim`.
     pub fn new(op: BinOp, dim: D) -> Self {
         Self {
             prev_lhs: StreamTensor::empty(),
@@ -203,13 +202,13 @@ impl StreamingBinOp {
         }
     }
 
-    /// Forgets both streams so far.
+    /// Resets the state of both streams.
     pub fn reset_state(&mut self) {
         self.prev_lhs.reset();
         self.prev_rhs.reset();
     }
 
-    /// The op on two whole tensors of one shape.
+    /// The op on two complete tensors of the same shape.
     ///
     /// # Errors
     /// When shapes, dtypes or devices differ.
@@ -222,11 +221,11 @@ impl StreamingBinOp {
         }
     }
 
-    /// Takes the next piece of each side and gives the result for all indices that both sides have reached; nothing if there are
+    /// Takes the next chunk of each side and returns the result for all indices that both sides have reached; an empty chunk if there are
     /// none.
     ///
     /// # Errors
-    /// When a piece does not fit the ones before, or the other side's. What was kept from earlier steps is then still there.
+    /// If a chunk does not fit the earlier ones, or those of the other side. The elements kept from earlier steps are then unchanged.
     pub fn step(&mut self, lhs: &StreamTensor, rhs: &StreamTensor) -> Result<StreamTensor> {
         let lhs = self.prev_lhs.cat2(lhs, self.dim)?;
         let rhs = self.prev_rhs.cat2(rhs, self.dim)?;
@@ -242,7 +241,7 @@ impl StreamingBinOp {
     }
 }
 
-/// A [`Module`] over a stream: it sees each piece by itself and keeps nothing.
+/// A [`Module`] over a stream: it processes each chunk separately and keeps no state.
 ///
 /// ```
 /// use candle_core::streaming::{Map, StreamTensor, StreamingModule};
@@ -257,7 +256,7 @@ impl StreamingBinOp {
 pub struct Map<T: Module>(T);
 
 impl<T: Module> Map<T> {
-    /// A layer over a stream out of one over tensors.
+    /// Wraps a layer over tensors as a layer over a stream.
     pub fn new(module: T) -> Self {
         Self(module)
     }

@@ -1,4 +1,4 @@
-//! Iterates over the elements of a layout: one by one, or in contiguous runs.
+//! Iterators over a layout: by element, or by contiguous run.
 
 use crate::Layout;
 
@@ -49,7 +49,7 @@ impl Iterator for StridedIndex<'_> {
                 self.next_offset += stride;
                 break;
             }
-            // Back to the dimension's start; the next outer one moves on.
+            // Back to the start of the dimension; the next outer dimension advances.
             self.next_offset -= (size - 1) * stride;
             *index = 0;
         }
@@ -81,7 +81,7 @@ pub enum StridedBlocks<'a> {
         block_len: usize,
         /// Number of runs.
         count: usize,
-        /// Distance between the starts of two runs; 0 when one run is repeated.
+        /// Distance between the starts of two runs; 0 if one run is repeated.
         src_stride: usize,
     },
     /// Runs of equal length.
@@ -126,7 +126,7 @@ impl<'a> StridedBlocks<'a> {
     }
 }
 
-/// The dimensions merged into one, if a single stride covers them all: size and stride.
+/// Merges the dimensions into one, if a single stride covers them all: size and stride.
 fn single_stride(dims: &[usize], stride: &[usize]) -> Option<(usize, usize)> {
     let mut merged: Option<(usize, usize)> = None;
     for (&size, &stride) in dims.iter().zip(stride).rev().filter(|(&size, _)| size != 1) {

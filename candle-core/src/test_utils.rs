@@ -4,11 +4,11 @@ use crate::{DType, Result, Tensor};
 
 /// Runs one test body, `fn name(device: &Device) -> Result<()>`, on every device of this build.
 ///
-/// `test_device!(name)` makes a module `name` with the test `cpu`, with `webgpu` if `candle-core` has that feature, and with `cuda`
-/// and `metal` by the features of the crate that is tested (`metal` on systems that are not Apple's with `CANDLE_METAL_EMULATED=1`). The form
-/// with four names, as upstream has it, names the tests itself; the one on WebGPU is `name::webgpu`. Each test opens another device,
-/// so that none waits for another's work or gets its faults. A device that the features ask for but the machine lacks fails its
-/// test: a skipped test would look like a passed one.
+/// `test_device!(name)` generates a module `name` with the test `cpu`, with `webgpu` if `candle-core` has that feature, and with `cuda` and
+/// `metal` by the features of the tested crate (`metal` outside of Apple's systems with `CANDLE_METAL_EMULATED=1`). The form with four
+/// names, as in upstream, names the tests itself; the one on WebGPU is `name::webgpu`. Each test opens another device, so that none waits
+/// for another's work or receives its faults. If the features request a device that the machine lacks, its test fails: a skipped test would
+/// look like a passed one.
 ///
 /// ```
 /// use candle_core::{test_device, Device, Result, Tensor};

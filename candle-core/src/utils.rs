@@ -1,11 +1,11 @@
-//! What this build and this machine offer, and threads for work on the CPU.
+//! Capabilities of this build and this machine, and threads for work on the CPU.
 
 mod barrier_pool;
 mod work_stealing;
 
 pub use barrier_pool::{barrier_pool, set_barrier_pool, BarrierPool};
 
-/// Number of threads for work on the CPU: `RAYON_NUM_THREADS` where it is set, else what the machine has.
+/// Number of threads for work on the CPU: `RAYON_NUM_THREADS` if set, else the machine's number of cores.
 pub fn get_num_threads() -> usize {
     let asked = std::env::var("RAYON_NUM_THREADS")
         .ok()
@@ -16,8 +16,8 @@ pub fn get_num_threads() -> usize {
     }
 }
 
-/// Sets up the threads that rayon shares among the whole process: [`get_num_threads`] of them, each with
-/// [`set_thread_affinity`]. Does nothing if they run already, which they do after the first parallel op.
+/// Creates rayon's process-wide thread pool: [`get_num_threads`] threads, each with [`set_thread_affinity`]. Does nothing if the pool
+/// exists, as it does after the first parallel op.
 pub fn init_global_threadpool() {
     static DONE: std::sync::Once = std::sync::Once::new();
     DONE.call_once(|| {
@@ -25,7 +25,7 @@ pub fn init_global_threadpool() {
             .num_threads(get_num_threads())
             .thread_name(|i| format!("candle-rayon-{i}"))
             .start_handler(|_| set_thread_affinity());
-        // The only error is that there is such a pool already, or no threads at all; rayon then works with what there is.
+        // The only errors are that the pool exists, or that threads cannot be created; rayon then works with what it has.
         let _ = threads.build_global();
     });
 }
@@ -42,8 +42,8 @@ pub fn with_threadpool<F: FnOnce() -> R + Send, R: Send>(f: F) -> R {
     rayon::scope(|_| f())
 }
 
-/// Asks the system to run this thread on its fast cores. Apple's systems have two kinds of cores and go by a thread's
-/// quality of service, which becomes "user interactive"; elsewhere this does nothing.
+/// Requests that the system run this thread on its fast cores. Apple's systems have two kinds of cores and choose by a thread's quality of
+/// service, which becomes "user interactive"; no effect on other systems.
 pub fn set_thread_affinity() {
     #[cfg(target_os = "macos")]
     {
@@ -52,7 +52,7 @@ pub fn set_thread_affinity() {
         }
         /// From Apple's `sys/qos.h`.
         const QOS_CLASS_USER_INTERACTIVE: u32 = 0x21;
-        // SAFETY: it concerns the calling thread alone. A refusal changes nothing.
+        // SAFETY: the call affects only the calling thread. A refusal changes nothing.
         unsafe { pthread_set_qos_class_self_np(QOS_CLASS_USER_INTERACTIVE, 0) };
     }
 }
@@ -78,8 +78,7 @@ pub fn metal_is_available() -> bool {
     crate::Device::new_metal(0).is_ok()
 }
 
-/// Whether a WebGPU adapter can be used. In a browser this cannot be known without waiting; see
-/// `Device::new_webgpu_async`.
+/// Whether a WebGPU adapter can be used. In a browser finding out requires waiting; see `Device::new_webgpu_async`.
 #[cfg(feature = "webgpu")]
 pub fn webgpu_is_available() -> bool {
     crate::Device::new_webgpu(0).is_ok()

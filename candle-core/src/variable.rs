@@ -2,7 +2,7 @@
 
 use crate::{DType, Device, Error, FloatDType, NdArray, Result, Shape, Tensor, WithDType};
 
-/// A tensor whose elements can be replaced, as a training step does. Gradients flow to it; see
+/// A tensor whose elements can be replaced, such as by a training step. Gradients flow to it; see
 /// [`backprop`](crate::backprop).
 ///
 /// ```
@@ -44,22 +44,22 @@ impl std::ops::Deref for Var {
 }
 
 impl Var {
-    /// A variable over a tensor without other handles.
+    /// A variable from a tensor without other handles.
     fn over(tensor: Tensor) -> Self {
         Self(tensor.into_variable())
     }
 
-    /// Zeros.
+    /// A variable of zeros.
     pub fn zeros<S: Into<Shape>>(shape: S, dtype: DType, device: &Device) -> Result<Self> {
         Tensor::zeros(shape, dtype, device).map(Self::over)
     }
 
-    /// Ones.
+    /// A variable of ones.
     pub fn ones<S: Into<Shape>>(shape: S, dtype: DType, device: &Device) -> Result<Self> {
         Tensor::ones(shape, dtype, device).map(Self::over)
     }
 
-    /// A variable with a copy of a tensor's elements; of a tensor that is a variable, that variable.
+    /// A variable with a copy of a tensor's elements; if the tensor is a variable, that variable.
     pub fn from_tensor(t: &Tensor) -> Result<Self> {
         if t.is_variable() {
             return Ok(Self(t.clone()));
@@ -67,7 +67,7 @@ impl Var {
         t.copy().map(Self::over)
     }
 
-    /// Uniform random numbers from `lo` up to `up`, which is left out.
+    /// Uniform random numbers in `[lo, up)`.
     pub fn rand_f64<S: Into<Shape>>(
         lo: f64,
         up: f64,
@@ -89,7 +89,7 @@ impl Var {
         Tensor::randn_f64(mean, std, s, dtype, device).map(Self::over)
     }
 
-    /// Uniform random numbers from `lo` up to `up`, which is left out.
+    /// Uniform random numbers in `[lo, up)`.
     pub fn rand<S: Into<Shape>, T: FloatDType>(
         lo: T,
         up: T,
@@ -109,7 +109,7 @@ impl Var {
         Tensor::randn(mean, std, s, device).map(Self::over)
     }
 
-    /// From a number, or nested arrays, slices or vectors of numbers.
+    /// A variable from a number, or from nested arrays, slices or vectors of numbers.
     ///
     /// # Errors
     /// When nested vectors differ in length.
@@ -117,10 +117,10 @@ impl Var {
         Tensor::new(array, device).map(Self::over)
     }
 
-    /// From a vector in row-major order.
+    /// A variable from a vector in row-major order.
     ///
     /// # Errors
-    /// When the shape does not have as many elements.
+    /// If the shape has another number of elements.
     pub fn from_vec<S: Into<Shape>, D: WithDType>(
         data: Vec<D>,
         shape: S,
@@ -129,10 +129,10 @@ impl Var {
         Tensor::from_vec(data, shape.into(), device).map(Self::over)
     }
 
-    /// From a slice in row-major order.
+    /// A variable from a slice in row-major order.
     ///
     /// # Errors
-    /// When the shape does not have as many elements.
+    /// If the shape has another number of elements.
     pub fn from_slice<S: Into<Shape>, D: WithDType>(
         array: &[D],
         shape: S,
@@ -141,7 +141,7 @@ impl Var {
         Tensor::from_slice(array, shape.into(), device).map(Self::over)
     }
 
-    /// The variable's elements as a tensor that no gradient flows through. It sees later changes of the variable.
+    /// The variable's elements as a tensor without gradients. It sees later changes of the variable.
     pub fn as_detached_tensor(&self) -> Tensor {
         self.0.detach()
     }

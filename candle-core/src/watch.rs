@@ -1,7 +1,7 @@
-//! Looking into what a GPU does. Every op passes here on its way to a backend, with its operands and a form of the same op for the CPU;
-//! so logging, verifying and falling back are written once, for every backend that says what its switches are ([`Watched`]).
+//! Debugging of GPU ops. Every op passes through here before it reaches a backend, with its operands and the same op for the CPU. Logging,
+//! verifying and falling back are therefore written once, for every backend that has switches ([`Watched`]).
 //!
-//! The switches are read from the environment when a device is opened. With none set an op passes straight through.
+//! The switches are read from the environment when a device is opened. If none is set, an op is forwarded directly.
 
 use std::cell::RefCell;
 use std::fmt::Write;
@@ -9,19 +9,19 @@ use std::fmt::Write;
 use crate::backend::{BackendDevice, BackendStorage};
 use crate::{CpuStorage, DType, Error, Layout, Result};
 
-/// What the environment asks for.
+/// The switches set in the environment.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Switches {
     /// `CANDLE_CUDA_LOG`, `CANDLE_WEBGPU_LOG`: every launch, with the op that it belongs to.
     pub(crate) log: bool,
-    /// `.._VERIFY`: every op on the CPU too.
+    /// `.._VERIFY`: runs every op on the CPU too.
     verify: bool,
-    /// `.._FALLBACK`: what the device cannot do on the CPU.
+    /// `.._FALLBACK`: runs ops that the device does not support on the CPU.
     fallback: bool,
 }
 
 impl Switches {
-    /// Those of a backend, by its name.
+    /// The switches of the backend of this name.
     #[cfg(any(feature = "webgpu", feature = "cuda"))]
     pub(crate) fn from_env(backend: &str) -> Self {
         let set = |what| switch(&variable(backend, what)).unwrap_or(false);
@@ -32,7 +32,7 @@ impl Switches {
         }
     }
 
-    /// The log alone.
+    /// The switches with only the log enabled.
     #[cfg(feature = "cuda")]
     pub(crate) fn without_results(self) -> Self {
         Self {
@@ -46,7 +46,7 @@ impl Switches {
     }
 }
 
-/// Whether an environment switch is set: to anything but nothing and `0`.
+/// Whether an environment switch is set: to a value other than the empty one and `0`.
 #[cfg(any(feature = "webgpu", feature = "cuda"))]
 pub(crate) fn switch(name: &str) -> Option<bool> {
     std::env::var(name)
@@ -54,22 +54,22 @@ pub(crate) fn switch(name: &str) -> Option<bool> {
         .map(|value| !matches!(value.as_str(), "" | "0"))
 }
 
-/// `CANDLE_CUDA_VERIFY`
+/// The name of a switch: `CANDLE_CUDA_VERIFY`.
 fn variable(backend: &str, what: &str) -> String {
     format!("CANDLE_{}_{what}", backend.to_uppercase())
 }
 
-/// A GPU's storage, as far as looking into it goes. A backend that is left out of a build, or has no switches, keeps the defaults.
+/// A GPU's storage with its debugging switches. A backend that is absent from a build, or has no switches, keeps the defaults.
 pub(crate) trait Watched: BackendStorage<Device: BackendDevice<Storage = Self>> {
-    /// In small letters, as lines of the log begin.
+    /// In lower case: the prefix of log lines.
     const NAME: &'static str;
 
-    /// What the environment asks of the storage's device.
+    /// The switches of the storage's device.
     fn switches(&self) -> Switches {
         Switches::default()
     }
 
-    /// The device, as its maker calls it.
+    /// The device's name, as its vendor reports it.
     fn device_name(&self) -> &str {
         Self::NAME
     }
@@ -91,22 +91,22 @@ impl Watched for crate::MetalStorage {
 }
 
 thread_local! {
-    /// The op that this thread is in, with its operands, as text.
+    /// The current op of this thread with its operands, as text.
     static CURRENT: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
-/// The op that the calling thread is in, for the log; empty outside of one.
+/// The current op of the calling thread, for the log; empty outside of one.
 #[cfg(any(feature = "webgpu", feature = "cuda"))]
 pub(crate) fn current() -> String {
     CURRENT.with_borrow(String::clone)
 }
 
-/// Prints a line for the person who set a switch.
+/// Prints a line for the user who set a switch.
 pub(crate) fn report(backend: &str, line: &str) {
     eprintln!("{backend}: {line}");
 }
 
-/// Sets [`CURRENT`] as long as it lives. Ops nest: one may be made of others.
+/// Sets [`CURRENT`] during its lifetime. Ops nest: one may be composed of others.
 struct Scope(String);
 
 impl Scope {
@@ -139,7 +139,7 @@ fn call(op: &str, operands: &[(DType, &Layout)]) -> String {
     text
 }
 
-/// Whether this says that the device has no form of an op.
+/// Whether the error says that the device does not support an op.
 fn is_unsupported(error: &Error) -> bool {
     match error {
         Error::UnsupportedOnDevice { .. } => true,
@@ -148,7 +148,7 @@ fn is_unsupported(error: &Error) -> bool {
     }
 }
 
-/// Runs an op that gives a new storage.
+/// Runs an op that returns a new storage.
 pub(crate) fn map<S: Watched, const N: usize>(
     op: &str,
     operands: [Operand<'_, S>; N],
@@ -193,7 +193,7 @@ pub(crate) fn watches<S: Watched>(storage: &S) -> bool {
     storage.switches().any()
 }
 
-/// Runs an op that changes `dst`, where [`watches`] says so.
+/// Runs an op that changes `dst`, if [`watches`] returns true.
 pub(crate) fn change<S: Watched, const N: usize>(
     op: &str,
     (dst, dst_l): (&mut S, &Layout),
@@ -206,10 +206,11 @@ pub(crate) fn change<S: Watched, const N: usize>(
     let mut layouts = vec![(dst.dtype(), dst_l)];
     layouts.extend(operands.map(|(storage, layout)| (storage.dtype(), layout)));
     let call = call(op, &layouts);
-    // What it was before it is changed.
-    let before = match switches.verify || switches.fallback {
-        true => Some(dst.to_cpu_storage()?),
-        false => None,
+    // A copy from before the change.
+    let before = if switches.verify || switches.fallback {
+        Some(dst.to_cpu_storage()?)
+    } else {
+        None
     };
     let scope = Scope::enter(&call);
     let result = on_device(dst);
@@ -249,7 +250,7 @@ fn to_cpu<S: Watched, const N: usize>(operands: &[Operand<'_, S>; N]) -> Result<
         .map_err(|_| Error::Msg("as many copies as operands".into()))
 }
 
-/// The elements as f64, and whether they are exact there.
+/// The elements as f64.
 fn numbers(storage: &CpuStorage) -> Result<Vec<f64>> {
     let count = match storage {
         CpuStorage::U8(v) => v.len(),
@@ -270,8 +271,8 @@ fn numbers(storage: &CpuStorage) -> Result<Vec<f64>> {
     }
 }
 
-/// By how much a result of `dtype` may differ: relative to itself, and in units of the product of its operands' greatest
-/// elements, where sums cancel.
+/// Tolerance for a result of `dtype`: relative to the result, and in units of the product of its operands' greatest elements, for sums that
+/// cancel.
 fn tolerance(dtype: DType) -> (f64, f64) {
     match dtype {
         DType::F64 => (1e-9, 1e-12),

@@ -10,7 +10,7 @@ use zip::HasZipMetadata;
 use crate::bounded_read::{read_bytes, shown};
 use crate::{DType, Error, Result};
 
-/// Where an archive is read from.
+/// A reader of an archive's bytes.
 trait Source: Read + Seek + Send {}
 
 impl<T: Read + Seek + Send> Source for T {}
@@ -66,7 +66,7 @@ impl Archive {
         &self.names
     }
 
-    /// Adds the file, if there is one.
+    /// Adds the file, if the archive has one.
     pub(crate) fn in_file(&self, err: Error) -> Error {
         match &self.path {
             Some(path) => err.with_path(path),
@@ -74,7 +74,7 @@ impl Archive {
         }
     }
 
-    /// The most bytes of all entries together that an archive of this size can unpack to.
+    /// The maximum number of bytes that all entries of an archive of this size can unpack to.
     pub(crate) fn budget(&self) -> Budget {
         Budget::new(self.len)
     }
@@ -112,7 +112,7 @@ pub(crate) struct Budget {
 }
 
 impl Budget {
-    /// For an archive of `len` bytes.
+    /// The budget of an archive of `len` bytes.
     pub(crate) fn new(len: u64) -> Self {
         let limit = len.saturating_mul(MAX_DEFLATE_RATIO);
         Self {
@@ -122,7 +122,7 @@ impl Budget {
         }
     }
 
-    /// Counts `elements` that were read.
+    /// Subtracts `elements` that were read.
     pub(crate) fn charge(&mut self, elements: usize, dtype: DType) -> Result<()> {
         let bytes = elements.saturating_mul(dtype.size_in_bytes());
         match self.left.checked_sub(bytes as u64) {
@@ -140,9 +140,9 @@ impl Budget {
 /// An entry that is being read.
 pub(crate) struct Entry<'a> {
     file: Box<dyn Read + 'a>,
-    /// Bytes that it claims to hold.
+    /// The length that it claims, in bytes.
     pub(crate) len: u64,
-    /// Bytes that are certain to exist: those stored in the archive.
+    /// The number of bytes that are certain to exist: those stored in the archive.
     pub(crate) known: usize,
     archive_len: u64,
 }
@@ -169,7 +169,7 @@ impl Entry<'_> {
         Ok(bytes)
     }
 
-    /// Reads metadata. It is an error if it unpacks to many times the archive's size.
+    /// Reads metadata. Returns an error if it unpacks to many times the archive's size.
     pub(crate) fn read_description(&mut self) -> Result<Vec<u8>> {
         let limit = self.archive_len.saturating_mul(8).saturating_add(1 << 16);
         let mut bytes = Vec::new();
@@ -185,7 +185,7 @@ impl Entry<'_> {
 
     /// Reads to the end of the entry, where the checksum is verified.
     pub(crate) fn check_end(&mut self) -> Result<()> {
-        // More may follow: a tensor can be a part of its storage.
+        // More bytes may follow: a tensor can be a part of its storage.
         std::io::copy(&mut self.file.by_ref().take(1), &mut std::io::sink())?;
         Ok(())
     }

@@ -1,10 +1,10 @@
-//! For tests that hold a device against the CPU: data, views of it, and exact comparison.
+//! Test helpers that compare a device with the CPU: data, views of it, and exact comparisons.
 
 use candle_core::{DType, Device, Result, Tensor};
 
 pub use candle_conformance::{numbers, Tolerance};
 
-/// The dtypes that every device has.
+/// The dtypes that every device supports.
 pub const DTYPES: [DType; 9] = [
     DType::F32,
     DType::F16,
@@ -17,7 +17,7 @@ pub const DTYPES: [DType; 9] = [
     DType::I64,
 ];
 
-/// Whether a device computes with f64. A WebGPU device that does not has to say so.
+/// Returns whether the device computes in f64. A WebGPU device without f64 must report that.
 pub fn has_f64(device: &Device) -> Result<bool> {
     let error = candle_conformance::f64_error(device)?;
     if let Some(text) = &error {
@@ -29,13 +29,13 @@ pub fn has_f64(device: &Device) -> Result<bool> {
     Ok(error.is_none())
 }
 
-/// [`DTYPES`], and f64 where the device has it.
+/// Returns [`DTYPES`], and f64 where the device has it.
 pub fn dtypes(device: &Device) -> Result<Vec<DType>> {
     let f64 = has_f64(device)?.then_some(DType::F64);
     Ok(DTYPES.into_iter().chain(f64).collect())
 }
 
-/// The floats among [`dtypes`].
+/// Returns the float dtypes among [`dtypes`].
 pub fn floats(device: &Device) -> Result<Vec<DType>> {
     Ok(dtypes(device)?
         .into_iter()
@@ -46,7 +46,7 @@ pub fn floats(device: &Device) -> Result<Vec<DType>> {
 /// A change of layout.
 pub type View = fn(&Tensor) -> Result<Tensor>;
 
-/// Views of tensors with three dimensions of at least 2.
+/// Views of tensors with three dimensions of at least 2 elements each.
 pub const VIEWS: [(&str, View); 7] = [
     ("contiguous", |t| Ok(t.clone())),
     ("transposed", |t| t.t()),
@@ -62,12 +62,12 @@ pub const VIEWS: [(&str, View); 7] = [
     }),
 ];
 
-/// Checks shape, dtype and every element; NaN equals NaN, +0 differs from -0.
+/// Checks shape, dtype and every element. NaN equals NaN; +0 differs from -0.
 pub fn assert_same(got: &Tensor, want: &Tensor, what: &str) -> Result<()> {
     assert_agree(got, want, None, what)
 }
 
-/// Checks shape, dtype and that every element is as near as it must be. NaN equals NaN.
+/// Checks shape and dtype, and every element within `tolerance`. NaN equals NaN.
 pub fn assert_close(got: &Tensor, want: &Tensor, tolerance: Tolerance, what: &str) -> Result<()> {
     assert_agree(got, want, Some(tolerance), what)
 }
@@ -81,7 +81,7 @@ fn assert_agree(got: &Tensor, want: &Tensor, near: Option<Tolerance>, what: &str
     Ok(())
 }
 
-/// Runs the same on the device and on the CPU, and checks that every element is equal.
+/// Runs the same function on the device and on the CPU, and checks that all elements are equal.
 pub fn assert_as_on_cpu(
     device: &Device,
     what: &str,

@@ -1,11 +1,11 @@
-//! Conversions between all dtypes that every device has: each element equals the CPU's.
+//! Conversions between all dtypes that every device supports: each element equals the CPU's.
 
 use candle_core::{test_device, DType, Device, Result, Tensor};
 use half::{bf16, f16};
 
 use crate::agree::{assert_close, assert_same, dtypes, Tolerance};
 
-/// Where conversions round, saturate, overflow and wrap.
+/// Returns values at which conversions round, saturate, overflow and wrap.
 fn edges(dtype: DType) -> Result<Tensor> {
     let cpu = &Device::Cpu;
     match dtype {
@@ -22,7 +22,8 @@ fn edges(dtype: DType) -> Result<Tensor> {
                 255.5,
                 256.,
             ];
-            // The least of f16 (2^-24), half of it (a tie to 0), its least normal number, its greatest, and the step past it.
+            // Smallest subnormal of f16 (2^-24), half of it (a tie to 0), smallest normal, largest finite number, and the first that
+            // overflows.
             data.extend([
                 2f32.powi(-24),
                 2f32.powi(-25),
@@ -113,7 +114,7 @@ fn edges(dtype: DType) -> Result<Tensor> {
             ];
             for bits in [31, 32, 33, 40, 56, 62] {
                 let power = 1i64 << bits;
-                // Around powers of two; ties of f32 (24 bits), and next to ties in the lowest bit.
+                // Neighbours of powers of two; ties of f32 (24 bits), and neighbours of ties in the lowest bit.
                 data.extend([power - 1, power, power + 1, -power, -power - 1]);
                 let half = power >> 24;
                 data.extend([
@@ -148,7 +149,7 @@ fn edges(dtype: DType) -> Result<Tensor> {
         }
         DType::F64 => {
             let mut data = edges(DType::F32)?.to_dtype(DType::F64)?.to_vec1::<f64>()?;
-            // Past f32, between its numbers, and past 2^53.
+            // Beyond the range of f32, between its values, and past 2^53.
             data.extend([
                 1e300,
                 -1e300,
@@ -180,7 +181,7 @@ fn edges(dtype: DType) -> Result<Tensor> {
     }
 }
 
-/// Every number of the 16-bit dtypes, and the edges of the others.
+/// Converts all values of the 16-bit dtypes, and the edge values of the others.
 fn all_pairs(device: &Device) -> Result<()> {
     for from in dtypes(device)? {
         let cpu = edges(from)?;
@@ -189,7 +190,7 @@ fn all_pairs(device: &Device) -> Result<()> {
         for to in dtypes(device)? {
             let what = format!("{from:?} to {to:?}");
             let (got, want) = (here.to_dtype(to)?, cpu.to_dtype(to)?);
-            // Numbers below f32's normal ones: a GPU may take them for 0, and f64 has room for them.
+            // f32 subnormals: a GPU may flush them to 0, and f64 represents them.
             if to == DType::F64 && matches!(from, DType::F32 | DType::BF16) && device.is_wgpu() {
                 let tiny = Tolerance::EXACT.or_absolute(f64::from(f32::MIN_POSITIVE));
                 assert_close(&got, &want, tiny, &what)?;
@@ -202,7 +203,7 @@ fn all_pairs(device: &Device) -> Result<()> {
 }
 test_device!(all_pairs);
 
-/// Between neighbours of f16 and of bf16: a tie, the numbers next to it, and others.
+/// Values between neighbours in f16 and in bf16: the tie, its neighbours, and others.
 fn rounding(device: &Device) -> Result<()> {
     let numbers = |upper: Vec<u32>, tie: u32| {
         let rest = [0, 1, tie - 1, tie, tie + 1, 2 * tie - 1];
@@ -215,13 +216,13 @@ fn rounding(device: &Device) -> Result<()> {
             &Device::Cpu,
         )
     };
-    // From below half of f16's least number to above its greatest.
+    // From below half of f16's smallest number to above its largest.
     let normal = (0x3200_0000..0x4780_0000).step_by(0x2000 * 13);
     let cpu = numbers(normal.collect(), 0x1000)?;
     let what = "f32 to f16";
     let got = cpu.to_device(device)?.to_dtype(DType::F16)?;
     assert_same(&got, &cpu.to_dtype(DType::F16)?, what)?;
-    // Below f16's normal numbers the tie moves up bit by bit.
+    // Below f16's normal numbers the tie moves by one bit per exponent.
     for exponent in 102..113 {
         let tie = 1 << (13 + 112 - exponent).min(22);
         let cpu = numbers(
@@ -238,7 +239,7 @@ fn rounding(device: &Device) -> Result<()> {
 }
 test_device!(rounding);
 
-/// As Rust's `as`.
+/// Conversions equal Rust's `as`.
 fn as_rust(device: &Device) -> Result<()> {
     let t = Tensor::new(&[-1.5f32, 300.7, f32::NAN, f32::NEG_INFINITY, 1e10], device)?;
     assert_eq!(t.to_dtype(DType::U8)?.to_vec1::<u8>()?, [0, 255, 0, 0, 255]);

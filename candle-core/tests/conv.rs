@@ -1,4 +1,4 @@
-//! Convolutions on the CPU against loops over integers, which are exact; by size, step, group, layout and dtype.
+//! Convolutions on the CPU compared with exact integer loops, over sizes, strides, groups, layouts and dtypes.
 
 use candle_core::{DType, Device, Error, Result, Tensor, Var};
 
@@ -18,7 +18,7 @@ const DTYPES: [DType; 10] = [
     DType::I64,
 ];
 
-/// A sequence of numbers that looks random and is the same each time.
+/// A reproducible pseudo-random sequence.
 struct Numbers(u64);
 
 impl Numbers {
@@ -30,21 +30,21 @@ impl Numbers {
         self.0 >> 33
     }
 
-    /// A number of `from..=to`.
+    /// Returns a number in `from..=to`.
     fn within(&mut self, from: usize, to: usize) -> usize {
         from + self.next() as usize % (to - from + 1)
     }
 }
 
-/// What a convolution is asked for; pairs are `[height, width]`.
+/// The parameters of a convolution; pairs are `[height, width]`.
 #[derive(Debug, Clone, Copy)]
 struct Case {
     transposed: bool,
-    /// In one dimension: the height is 1 and has no steps.
+    /// One dimension: the height is 1, and stride, padding and dilation apply to the width only.
     flat: bool,
     b: usize,
     groups: usize,
-    /// Channels of a group.
+    /// Input channels per group; `c_out` is per group too.
     c_in: usize,
     c_out: usize,
     input: [usize; 2],
@@ -55,7 +55,7 @@ struct Case {
     dilation: usize,
 }
 
-/// A plain case of small sizes.
+/// A plain case with small sizes.
 const SMALL: Case = Case {
     transposed: false,
     flat: false,
@@ -96,7 +96,7 @@ impl Case {
         }
     }
 
-    /// Padding, stride, dilation and output padding of a dimension.
+    /// Returns padding, stride, dilation and output padding of dimension `d`.
     fn steps(&self, d: usize) -> [usize; 4] {
         if self.flat && d == 0 {
             return [0, 1, 1, 0];
@@ -109,7 +109,7 @@ impl Case {
         ]
     }
 
-    /// Sizes of the output by the formulas of PyTorch's documentation of `Conv2d` and `ConvTranspose2d`; negative ones are none.
+    /// Returns the output sizes by the formulas in PyTorch's documentation of `Conv2d` and `ConvTranspose2d`; `None` if one is negative.
     fn output(&self) -> Option<[usize; 2]> {
         let size = |d: usize| {
             let (input, k) = (self.input[d] as i64, self.kernel[d] as i64);
@@ -129,7 +129,8 @@ impl Case {
         Some([size(0)?, size(1)?])
     }
 
-    /// The result, by the definition: every pair of an input element and a kernel element is asked where it goes.
+    /// Returns the result by the definition: each pair of an input element and a kernel element is added to the output element that it
+    /// contributes to.
     fn expected(&self, input: &[i64], kernel: &[i64]) -> Vec<i64> {
         let [h, w] = self.output().unwrap();
         let Self {
@@ -145,7 +146,7 @@ impl Case {
                 .checked_sub(padding)
                 .filter(|&at| at < limit)
         };
-        // `near` and `far` are output and input of a plain convolution, input and output of a transposed one.
+        // `near` and `far` are the output and the input of a plain convolution, and the input and the output of a transposed one.
         let (near, far) = if self.transposed {
             (self.input, [h, w])
         } else {
@@ -194,7 +195,7 @@ impl Case {
         result
     }
 
-    /// Runs the case by the methods of `Tensor`.
+    /// Runs the case through the methods of `Tensor`.
     fn run(&self, input: &Tensor, kernel: &Tensor) -> Result<Tensor> {
         let Self {
             padding: p,
@@ -220,7 +221,7 @@ impl Case {
     }
 }
 
-/// A tensor of `dims` and its elements in order, laid out in one of several ways; `unsigned` numbers are 0 to 4, others -4 to 4.
+/// Returns a tensor of shape `dims` in one of several layouts, and its elements in order. Values are 0 to 4 if `unsigned`, else -4 to 4.
 fn operand(
     numbers: &mut Numbers,
     dims: [usize; 4],
@@ -256,7 +257,7 @@ fn operand(
 
 const VIEWS: usize = 5;
 
-/// Runs a case with operands laid out in the ways `views`, and compares every element.
+/// Runs a case with the operand layouts `views`, and compares every element.
 fn check(case: Case, dtype: DType, views: [usize; 2], numbers: &mut Numbers) -> Result<()> {
     let what = format!("{case:?} {dtype:?} views {views:?}");
     let (input, input_t) = operand(numbers, case.input_dims(), dtype, views[0])?;
@@ -271,7 +272,7 @@ fn check(case: Case, dtype: DType, views: [usize; 2], numbers: &mut Numbers) -> 
     )
 }
 
-/// A case of any sizes up to small limits, whose output has a size.
+/// Returns a case with random sizes up to small limits and a valid output size.
 fn any_case(n: &mut Numbers) -> Case {
     loop {
         let flat = n.next().is_multiple_of(2);
@@ -343,7 +344,7 @@ fn any_dtype() -> Result<()> {
     Ok(())
 }
 
-/// Sizes at which the kernels change: rows and columns of their tiles, taps of a block, rows too few to gather for.
+/// Sizes at which the kernels change: rows and columns of their tiles, taps of a block, too few rows for a gather.
 #[test]
 fn sizes_around_tiles() -> Result<()> {
     let mut numbers = Numbers(4);
@@ -479,7 +480,7 @@ fn many_threads() -> Result<()> {
     )
 }
 
-/// Steps far greater than the input, for which nothing is copied.
+/// Strides far larger than the input, for which nothing is copied.
 #[test]
 fn far_steps() -> Result<()> {
     let mut numbers = Numbers(6);
@@ -506,7 +507,7 @@ fn far_steps() -> Result<()> {
         check(case, DType::F32, [0, 1], &mut numbers)?;
         check(case, DType::I64, [1, 0], &mut numbers)?;
     }
-    // The input's last elements are left out on both sides.
+    // The outermost input elements contribute to no output, on both sides.
     let case = Case {
         transposed: true,
         padding: 299_990,
@@ -527,7 +528,7 @@ fn far_steps() -> Result<()> {
 fn nothing_to_sum() -> Result<()> {
     let device = &Device::Cpu;
     let zeros = |dims: &[usize]| Tensor::zeros(dims, DType::F32, device);
-    // No batch, no input channels, no output channels, an image without elements inside padding.
+    // No batch, no input channels, no output channels, and an empty image inside padding.
     assert_eq!(
         zeros(&[0, 2, 5])?
             .conv1d(&zeros(&[3, 2, 3])?, 0, 1, 1, 1)?
@@ -549,11 +550,11 @@ fn nothing_to_sum() -> Result<()> {
     let padding_only = zeros(&[1, 1, 0, 3])?.conv2d(&kernel, 1, 1, 1, 1)?;
     assert_eq!(padding_only.dims(), [1, 1, 1, 4]);
     assert_eq!(padding_only.sum_all()?.to_scalar::<f32>()?, 0.);
-    // Strides past the kernel leave outputs that nothing reaches.
+    // A stride larger than the kernel leaves outputs without a contribution.
     let ones = |dims: &[usize]| Tensor::ones(dims, DType::F32, device);
     let sparse = ones(&[1, 1, 2])?.conv_transpose1d(&ones(&[1, 1, 1])?, 0, 1, 3, 1, 1)?;
     assert_eq!(sparse.to_vec3::<f32>()?, [[[1., 0., 0., 1., 0.]]]);
-    // Padding as wide as the result leaves nothing.
+    // Padding as wide as the result leaves no output.
     assert_eq!(
         ones(&[1, 1, 2])?
             .conv_transpose1d(&ones(&[1, 1, 1])?, 1, 0, 1, 1, 1)?
@@ -563,8 +564,8 @@ fn nothing_to_sum() -> Result<()> {
     Ok(())
 }
 
-/// The example of a convolution over two channels in one dimension, computed with NumPy's `correlate`:
-/// `sum(np.correlate(x[c], k[0, c], "valid") for c in range(2))` of `x = np.arange(10.).reshape(2, 5)`,
+/// A convolution over two channels in one dimension. NumPy's `correlate` computed the expected values:
+/// `sum(np.correlate(x[c], k[0, c], "valid") for c in range(2))` with `x = np.arange(10.).reshape(2, 5)`,
 /// `k = np.array([[[1., 2., 3.], [-1., 0., .5]]])`.
 #[test]
 fn values_of_numpy() -> Result<()> {
@@ -597,7 +598,7 @@ fn nan_and_infinity_stay_in_their_windows() -> Result<()> {
     Ok(())
 }
 
-/// If gradients are needed each group is a separate op; the values are the same.
+/// If gradients are required, each group is a separate op; the values are the same.
 #[test]
 fn groups_of_variables() -> Result<()> {
     let mut numbers = Numbers(7);
@@ -637,7 +638,7 @@ fn arguments_that_do_not_fit() -> Result<()> {
     let back2d = ones(&[4, 6, 3, 3])?;
     const MAX: usize = usize::MAX;
 
-    // padding, stride, dilation, groups; what the error says.
+    // padding, stride, dilation, groups; expected parts of the error.
     for (args, says) in [
         ([0, 0, 1, 1], "stride"),
         ([0, 1, 0, 1], "dilation"),
@@ -659,7 +660,7 @@ fn arguments_that_do_not_fit() -> Result<()> {
     let err = signal.conv1d(&groups, 0, 1, 1, 2).unwrap_err();
     assert!(err.to_string().contains("must divide"), "{err}");
 
-    // padding, output padding, stride, dilation, groups.
+    // padding, output padding, stride, dilation, groups; expected parts of the error.
     for (args, says) in [
         ([0, 0, 0, 1, 1], "stride"),
         ([0, 0, 1, 0, 1], "dilation"),
@@ -704,7 +705,7 @@ fn arguments_that_do_not_fit() -> Result<()> {
     Ok(())
 }
 
-/// The error without its backtrace.
+/// Returns the error without its backtrace.
 fn inner(err: &Error) -> &Error {
     match err {
         Error::WithBacktrace { inner, .. } => inner,

@@ -1,15 +1,15 @@
-//! Convolutions of every form that devices have, against the CPU: large enough to be made of tiles, with few channels in a group, at the
-//! edges of both. Elements are small integers, so that sums are exact in every order.
+//! Compares convolutions of every kernel on every device with the CPU: sizes large enough for tiles, few channels per group, and the edges
+//! of both. Elements are small integers, so that sums are exact in every order.
 
 use candle_core::{test_device, DType, Device, Result, Tensor};
 
 use crate::agree::{assert_close, assert_same, has_f64, Tolerance};
 
-/// A convolution: channels are those of a group.
+/// A convolution. Channel counts are per group.
 #[derive(Debug, Clone, Copy)]
 struct Case {
     transposed: bool,
-    /// In one dimension: the height is 1.
+    /// One dimension: the height is 1.
     flat: bool,
     b: usize,
     groups: usize,
@@ -38,7 +38,7 @@ const PLAIN: Case = Case {
 
 const CASES: [Case; 8] = [
     PLAIN,
-    // Few channels of the result, and a sum too short to be parted.
+    // Few output channels, and a sum too short to split.
     Case {
         b: 2,
         c_in: 16,
@@ -46,7 +46,7 @@ const CASES: [Case; 8] = [
         input: [40, 30],
         ..PLAIN
     },
-    // Groups; steps along which elements of the result are not neighbours of the input.
+    // Groups; strides for which neighbouring outputs do not read neighbouring inputs.
     Case {
         b: 3,
         groups: 2,
@@ -65,7 +65,7 @@ const CASES: [Case; 8] = [
         stride: 2,
         ..PLAIN
     },
-    // Long sums for few elements, which are made in parts.
+    // Long sums for few outputs, which are split.
     Case {
         c_in: 300,
         c_out: 24,
@@ -79,7 +79,7 @@ const CASES: [Case; 8] = [
         input: [64, 62],
         ..PLAIN
     },
-    // Transposed: as many taps for each remainder, fewer for some, and none.
+    // Transposed: the same number of taps for each remainder, fewer for some, and none.
     Case {
         transposed: true,
         c_in: 40,
@@ -101,7 +101,7 @@ const CASES: [Case; 8] = [
     },
 ];
 
-/// A group for each channel.
+/// One channel per group.
 const DEPTHWISE: Case = Case {
     groups: 5,
     c_in: 1,
@@ -132,7 +132,7 @@ const fn flat(groups: usize, c_in: usize, c_out: usize, len: usize, size: usize)
     }
 }
 
-/// Channels of the result about a tile's rows.
+/// Returns a case with a number of output channels around a tile's rows.
 const fn rows(c_out: usize) -> Case {
     Case {
         c_in: 7,
@@ -149,7 +149,7 @@ const EDGES: [Case; 40] = [
     depthwise(3, 1, 2, 1),
     depthwise(3, 2, 1, 2),
     depthwise(3, 2, 2, 2),
-    // A padding of more than the kernel: whole windows of it.
+    // Padding larger than the kernel: whole windows of padding.
     depthwise(3, 4, 1, 1),
     depthwise(3, 5, 3, 2),
     depthwise(7, 3, 1, 1),
@@ -163,7 +163,7 @@ const EDGES: [Case; 40] = [
         input: [1, 9],
         ..depthwise(3, 1, 1, 1)
     },
-    // Results of one, two and three elements in a row.
+    // Rows of one, two and three outputs.
     Case {
         input: [6, 3],
         kernel: [2, 3],
@@ -179,7 +179,7 @@ const EDGES: [Case; 40] = [
         input: [7, 7],
         ..depthwise(3, 0, 2, 1)
     },
-    // Planes of more elements than a workgroup makes.
+    // Planes larger than a workgroup's outputs.
     Case {
         groups: 3,
         input: [31, 70],
@@ -190,7 +190,7 @@ const EDGES: [Case; 40] = [
         input: [40, 37],
         ..depthwise(5, 2, 1, 1)
     },
-    // Several channels in a group, in the input or in the result.
+    // Several input or output channels per group.
     Case {
         b: 3,
         c_in: 2,
@@ -217,7 +217,7 @@ const EDGES: [Case; 40] = [
         c_out: 8,
         ..DEPTHWISE
     },
-    // A kernel whose sizes are no constants, and one of too many elements for workgroup memory.
+    // A kernel whose sizes are not shader constants, and one too large for workgroup memory.
     Case {
         groups: 2,
         input: [8, 30],
@@ -240,7 +240,7 @@ const EDGES: [Case; 40] = [
         padding: 0,
         ..PLAIN
     },
-    // A window at each element, and one at every third, of the channels alone.
+    // Windows of one element, at every element and at every third: a product over channels.
     Case {
         c_in: 20,
         c_out: 18,
@@ -271,7 +271,7 @@ const EDGES: [Case; 40] = [
         ..flat(3, 2, 2, 30, 3)
     },
     flat(1, 20, 30, 50, 3),
-    // Transposed, in steps of 1 and of more.
+    // Transposed, with stride 1 and larger strides.
     Case {
         transposed: true,
         c_in: 2,
@@ -294,7 +294,7 @@ const EDGES: [Case; 40] = [
     },
 ];
 
-/// Integers from -1 to 1, or 0 and 1 where there are no others.
+/// Returns integers from -1 to 1; 0 and 1 in unsigned dtypes.
 fn integers(dims: &[usize], dtype: DType) -> Result<Tensor> {
     let unsigned = matches!(dtype, DType::U8 | DType::U32);
     let number = |i: usize| match (i * 7919 + i / 5) % 11 {
@@ -329,7 +329,7 @@ impl Case {
         }
     }
 
-    /// As on the CPU, with operands as they are and as views.
+    /// Compares the result with the CPU's, with contiguous operands and with views.
     fn check(&self, dtype: DType, device: &Device) -> Result<()> {
         let Self {
             b,
@@ -341,21 +341,25 @@ impl Case {
             ..
         } = *self;
         let x = integers(&[b, groups * c_in, h, w], dtype)?;
-        let kernel = match self.transposed {
-            true => integers(&[groups * c_in, c_out, k_h, k_w], dtype)?,
-            false => integers(&[groups * c_out, c_in, k_h, k_w], dtype)?,
+        let kernel = if self.transposed {
+            integers(&[groups * c_in, c_out, k_h, k_w], dtype)?
+        } else {
+            integers(&[groups * c_out, c_in, k_h, k_w], dtype)?
         };
         let want = self.run(&x, &kernel)?;
         let what = format!("{dtype:?} {self:?}");
         let kernel_there = kernel.to_device(device)?;
-        // cuBLASLt writes the product of a single term as it is, -0 too; a sum that begins with +0 never is -0.
-        let same = |got: &Tensor, what: &str| match device.is_cuda() {
-            true => assert_close(got, &want, Tolerance::EXACT, what),
-            false => assert_same(got, &want, what),
+        // cuBLASLt writes the product of a single term as it is, -0 included; a sum that begins with +0 is never -0.
+        let same = |got: &Tensor, what: &str| {
+            if device.is_cuda() {
+                assert_close(got, &want, Tolerance::EXACT, what)
+            } else {
+                assert_same(got, &want, what)
+            }
         };
         let got = self.run(&x.to_device(device)?, &kernel_there)?;
         same(&got, &what)?;
-        // The channels of a place side by side already.
+        // Channels last already.
         let last = x.permute((0, 2, 3, 1))?.contiguous()?.to_device(device)?;
         let got = self.run(&last.permute((0, 3, 1, 2))?, &kernel_there)?;
         same(&got, &format!("channels last {what}"))?;
@@ -365,7 +369,7 @@ impl Case {
     }
 }
 
-/// The same tensor on a device, as a view of the middle of a larger one.
+/// Returns the tensor on `device`, as a view of the middle of a larger one.
 fn within(t: &Tensor, device: &Device) -> Result<Tensor> {
     let mut all = t.clone();
     for dim in 0..t.rank() {
@@ -392,7 +396,7 @@ fn check_all(cases: &[Case], dtypes: impl Fn(usize) -> Vec<DType>, device: &Devi
 }
 
 fn tiles(device: &Device) -> Result<()> {
-    // The usual ones always, and two others in turn.
+    // The common dtypes always, and two others in rotation.
     let dtypes = |i: usize| {
         let usual = [DType::F32, DType::F16, DType::BF16];
         [&usual[..], &[OTHERS[i % 5], OTHERS[(i + 2) % 5]]].concat()

@@ -1,5 +1,5 @@
-//! The fuzz targets over the valid files of each format and over mutations of them: every prefix, and bytes that are changed, inserted or
-//! deleted. The fuzzer itself runs at night.
+//! Runs the fuzz targets over the valid files of each format and over mutations of them: every prefix, and changed, inserted or deleted
+//! bytes. The fuzzer itself runs at night.
 
 #[path = "../fuzz/src/bounded.rs"]
 mod bounded;
@@ -9,12 +9,12 @@ mod targets;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-/// Mutations of each file, beside its prefixes.
+/// Number of mutations of each file, in addition to its prefixes.
 const MUTATIONS: usize = 1500;
-/// Prefixes of each file; those of a longer one are spread over it.
+/// Number of prefixes of each file; those of a longer file are spread evenly.
 const PREFIXES: usize = 500;
 
-/// Memory is counted for the whole process.
+/// Serialises the tests: memory is counted for the whole process.
 static ALONE: Mutex<()> = Mutex::new(());
 
 fn files(extension: &str) -> Vec<PathBuf> {
@@ -29,7 +29,7 @@ fn files(extension: &str) -> Vec<PathBuf> {
     paths
 }
 
-/// The same numbers in each run, so that a failure can be run again.
+/// A reproducible pseudo-random sequence, so that a failure can be repeated.
 struct Numbers(u64);
 
 impl Numbers {
@@ -41,7 +41,8 @@ impl Numbers {
     }
 }
 
-/// One or two changes: another byte, a byte of an extreme, a byte more or less, a run of 0xff where a length may be.
+/// Applies one or two changes: a flipped bit, an extreme byte, an inserted or a removed byte, or a run of 0xff, which may hit a length
+/// field.
 fn mutate(data: &mut Vec<u8>, numbers: &mut Numbers) {
     for _ in 0..1 + numbers.below(2) {
         let at = numbers.below(data.len());
@@ -89,7 +90,7 @@ macro_rules! formats {
 
 formats!(ggml, gguf, imatrix, npy, npz, pickle, pth, safetensors);
 
-/// A target that takes more memory than its input justifies ends the process: the test starts itself to see that.
+/// A target aborts the process if it takes more memory than its input justifies. The test runs itself in a child process to check that.
 #[test]
 fn memory_that_no_input_justifies_is_found() {
     const CHILD: &str = "CORPUS_TAKES_MEMORY";

@@ -1,4 +1,4 @@
-//! Kernels written outside of the crate.
+//! Kernels defined outside the crate.
 
 use candle_core::backend::{BackendDevice, BackendStorage};
 use candle_core::webgpu_backend::WgslKernel;
@@ -6,7 +6,7 @@ use candle_core::{
     CpuStorage, CustomOp1, DType, Device, Layout, Result, Shape, Tensor, WebGpuStorage,
 };
 
-/// `2 x + 1` by a kernel, or what `broken` makes of that.
+/// `2 x + 1` as a kernel, or a variant with the fault `broken`.
 struct Double {
     broken: fn(WgslKernel<'static>) -> WgslKernel<'static>,
     inputs: usize,
@@ -152,7 +152,7 @@ fn wrong_kernels_are_errors_webgpu() -> Result<()> {
         let error = x.apply_op1_no_bwd(&op).unwrap_err().to_string();
         assert!(parts.iter().all(|part| error.contains(part)), "{error}");
     }
-    // The device goes on working.
+    // The device remains usable.
     assert_eq!(x.apply_op1_no_bwd(&DOUBLE)?.to_vec1::<f32>()?, [3.; 5]);
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! What the WebGPU device promises beside the ops: transfers, errors, threads, memory, counters.
+//! Guarantees of the WebGPU device other than its ops: transfers, errors, threads, memory and counters.
 
 use candle_core::{webgpu_backend, DType, Device, Result, Tensor};
 
@@ -42,7 +42,7 @@ fn tensors_go_there_and_back() -> Result<()> {
             assert_same(&back, &view(&cpu)?, &format!("{name} {dtype:?}"))?;
         }
     }
-    // More than one piece of an upload.
+    // More than one chunk of an upload.
     let cpu = numbers(&[9 << 20], DType::F32)?;
     let sum = cpu.to_device(&device)?.narrow(0, (8 << 20) - 5, 10)?;
     assert_same(&sum, &cpu.narrow(0, (8 << 20) - 5, 10)?, "a long upload")
@@ -133,7 +133,7 @@ fn an_ordinal_without_an_adapter_is_an_error() {
     assert!(adapters[0].chosen);
 }
 
-/// A small network; what it gives depends on every op's result.
+/// Runs a small network whose output depends on every op's result.
 fn work(device: &Device, seed: usize) -> Result<Vec<f32>> {
     let mut x = (numbers(&[9, 16], DType::F32)? / 8.)?.to_device(device)?;
     for step in 0..20 {
@@ -159,7 +159,7 @@ fn four_threads_get_what_one_gets() -> Result<()> {
         .map(|seed| work(&device, seed))
         .collect::<Result<_>>()?;
     assert!(want[0] != want[1] && want[0].iter().all(|x| x.is_finite()));
-    // Compiling is a race too: a device without any kernel.
+    // Compilation can race as well: use a device without compiled kernels.
     for device in [&device, &webgpu()?] {
         std::thread::scope(|scope| {
             let threads: Vec<_> = (0..4)
@@ -175,7 +175,7 @@ fn four_threads_get_what_one_gets() -> Result<()> {
     Ok(())
 }
 
-/// Threads that read and write one tensor in turns.
+/// Several threads alternately read and write one tensor.
 #[test]
 fn threads_may_share_a_tensor() -> Result<()> {
     let device = webgpu()?;
@@ -216,7 +216,7 @@ fn memory_comes_back() -> Result<()> {
     }
     let after = stats()?;
     assert_eq!(after.live_bytes, before.live_bytes);
-    // Buffers were used again: a few of each size instead of thousands.
+    // Buffers were reused: a few of each size instead of thousands.
     assert!(after.free_bytes < 4 << 20, "{after:?}");
     assert!(
         after.peak_bytes < before.live_bytes + (1 << 20),
@@ -229,7 +229,7 @@ fn memory_comes_back() -> Result<()> {
     Ok(())
 }
 
-/// A buffer that comes from the pool has the last user's contents; nobody gets to see them.
+/// A buffer from the pool holds its previous user's contents; no tensor exposes them.
 #[test]
 fn reused_buffers_show_nothing_old() -> Result<()> {
     let device = webgpu()?;
@@ -239,7 +239,7 @@ fn reused_buffers_show_nothing_old() -> Result<()> {
             let zeros = Tensor::zeros(size, dtype, &device)?;
             assert_same(&zeros, &Tensor::zeros(size, dtype, &Device::Cpu)?, "zeros")?;
             drop(numbers(&[size], dtype)?.to_device(&device)?.neg()?);
-            // An upload into a buffer that dispatches not yet submitted still read.
+            // An upload into a buffer that pending dispatches still read.
             let old = numbers(&[size], dtype)?.to_device(&device)?;
             let doubled = (&old + &old)?;
             drop(old);
@@ -301,11 +301,11 @@ fn asynchronous_reads_give_the_same() -> Result<()> {
     assert!(pollster::block_on(t.to_vec1_async::<f32>()).is_err());
     assert!(wait(flat.to_vec1_async::<f32>()).is_ok());
     assert!(pollster::block_on(flat.to_vec1_async::<u32>()).is_err());
-    // Errors of kernels arrive here as well.
+    // Kernel errors are reported here as well.
     let zero = Tensor::zeros(1, DType::U32, &device)?;
     let error = message(pollster::block_on(zero.div(&zero)?.to_vec1_async::<u32>()));
     assert!(error.contains("zero"), "{error}");
-    // On the CPU there is nothing to wait for.
+    // The CPU has nothing to wait for.
     let cpu = numbers(&[3], DType::F32)?;
     assert_eq!(wait(cpu.to_vec1_async::<f32>())?, cpu.to_vec1::<f32>()?);
     Ok(())
@@ -332,10 +332,10 @@ fn stats_count_what_runs() -> Result<()> {
     let after = webgpu.stats();
     assert_eq!(after.dispatches, before.dispatches + 2);
     assert_eq!(after.pipelines, before.pipelines + 2);
-    // Two results, of which one is alive.
+    // Two results, one of them alive.
     assert_eq!(after.live_bytes, before.live_bytes);
     assert!(after.peak_bytes > before.live_bytes);
-    // Nothing is submitted before somebody asks; a view costs nothing; known kernels are not compiled again.
+    // Nothing is submitted before a read; a view costs nothing; known kernels are not compiled again.
     assert_eq!(after.submits, before.submits);
     let again = (t.t()?.exp()? + t.t()?)?;
     again.to_vec2::<f32>()?;
@@ -346,7 +346,7 @@ fn stats_count_what_runs() -> Result<()> {
     Ok(())
 }
 
-/// No op quietly runs on the CPU: all of these come back as tensors of the device.
+/// No op silently runs on the CPU: all of these return tensors on the device.
 #[test]
 fn results_stay_on_the_device() -> Result<()> {
     let device = webgpu()?;

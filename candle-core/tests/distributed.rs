@@ -1,4 +1,4 @@
-//! Groups of ranks: what they compute, and how they end. Each test runs on threads, and on the TCP transport of processes.
+//! Groups of ranks: results and failures. Each test runs on threads, and on the TCP transport between processes.
 
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
@@ -8,18 +8,18 @@ use candle_core::{bail, DType, Device, Result, Tensor, Var};
 
 const CPU: &Device = &Device::Cpu;
 
-/// Long for what goes right, short for a test that fails.
+/// Timeout of calls that should succeed: long for a slow machine, short for a failing test.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 type Rank = Box<dyn Communicator>;
 
-/// An address that nothing listens on.
+/// Returns an address without a listener.
 pub(crate) fn address() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.local_addr().unwrap().to_string()
 }
 
-/// Runs `rank` on each rank of a group over both transports; what it returns, in order. A panic counts as an error.
+/// Runs `rank` on each rank of a group over both transports, and returns the results in rank order. A panic counts as an error.
 fn on_groups<T: Send>(
     world: usize,
     timeout: Duration,
@@ -58,7 +58,7 @@ fn in_threads<T: Send>(
     })
 }
 
-/// As [`on_groups`], where no rank fails.
+/// Like [`on_groups`], for ranks that must not fail.
 fn all<T: Send>(world: usize, rank: impl Fn(Rank) -> Result<T> + Sync) -> [Vec<T>; 2] {
     on_groups(world, PATIENCE, rank)
         .map(|group| group.into_iter().map(std::result::Result::unwrap).collect())
@@ -102,7 +102,7 @@ fn sums_of_all_dtypes() {
     }
 }
 
-/// A sum that is rounded after each term would lose all of the small ones.
+/// A sum rounded after each term would lose all small terms.
 #[test]
 fn half_floats_are_rounded_once() {
     let sums = all(5, |group| {
@@ -152,7 +152,7 @@ fn broadcast_from_each_rank() {
     }
 }
 
-/// What a rank does to its tensors after a call is not seen by a rank that is late to read.
+/// A rank's changes to its tensors after a call are invisible to a rank that reads late.
 #[test]
 fn ranks_do_not_share_memory() {
     let sums = all(2, |group| {
@@ -171,7 +171,7 @@ fn ranks_do_not_share_memory() {
     assert_eq!(sums.concat().len(), 4);
 }
 
-/// Runs a group of which one rank goes wrong, and checks that the others are told so, soon, in all calls from then on.
+/// Runs a group in which one rank fails, and checks that the other ranks report the failure promptly, in this call and all later ones.
 #[track_caller]
 fn ends(world: usize, wrong: usize, told: &[&str], rank: impl Fn(&Rank) -> Result<()> + Sync) {
     let start = Instant::now();
@@ -296,7 +296,7 @@ fn a_rank_that_never_comes_is_a_timeout() {
     assert!(err.to_string().contains("rank 0 was not reached"), "{err}");
 }
 
-/// Ranks start in any order, and somebody who is no rank changes nothing.
+/// Ranks start in any order, and a connection that is not from a rank has no effect.
 #[test]
 fn processes_that_do_not_start_together() {
     let address = address();

@@ -1,15 +1,15 @@
-//! What README.md and docs/ say, held to what the code says.
+//! Checks statements in README.md and docs/ against the code.
 
 use candle_conformance::table;
 use candle_core::Result;
 
-/// A file of the repository.
+/// Returns the text of a file of the repository.
 fn read(path: &str) -> Result<String> {
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
     Ok(std::fs::read_to_string(format!("{root}/{path}"))?)
 }
 
-/// The table of ops is the one that candle-conformance makes.
+/// The table of ops equals the one that candle-conformance generates.
 #[test]
 fn ops_on_webgpu() -> Result<()> {
     let page = read("docs/webgpu-ops.md")?;
@@ -25,7 +25,7 @@ fn ops_on_webgpu() -> Result<()> {
     Ok(())
 }
 
-/// The manifests say where this repository is; the README's three lines for switching repeat it.
+/// The README's three lines for switching contain the repository address of the manifests.
 #[test]
 fn the_address_is_the_same() -> Result<()> {
     let readme = read("README.md")?;
@@ -40,7 +40,7 @@ fn the_address_is_the_same() -> Result<()> {
     Ok(())
 }
 
-/// The models that the README calls compared with upstream are those that the oracle runs.
+/// The models that the README lists as compared with upstream are those that the oracle runs.
 #[test]
 fn models_compared_with_upstream() -> Result<()> {
     let readme = read("README.md")?;

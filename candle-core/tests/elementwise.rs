@@ -1,4 +1,4 @@
-//! Elementwise ops on every device against the CPU: functions of one and two arguments, comparisons, `where`.
+//! Elementwise ops on every device compared with the CPU: unary and binary functions, comparisons, `where`.
 
 use candle_core::{test_device, DType, Device, Result, Tensor};
 
@@ -11,7 +11,7 @@ const INTEGERS: [DType; 5] = [DType::U8, DType::U32, DType::I16, DType::I32, DTy
 type Op = fn(&Tensor) -> Result<Tensor>;
 type BinaryOp = fn(&Tensor, &Tensor) -> Result<Tensor>;
 
-/// Functions that integers have too; every device gives the same bits for floats as well.
+/// Functions that integers support too; floats are bit-identical on every device.
 const EXACT: [(&str, Op); 8] = [
     ("abs", Tensor::abs),
     ("neg", Tensor::neg),
@@ -23,11 +23,11 @@ const EXACT: [(&str, Op); 8] = [
     ("sign", Tensor::sign),
 ];
 
-/// Functions of floats with the relative and the absolute error that an f32 may have.
+/// Functions of floats, with the relative and the absolute error allowed in f32.
 ///
-/// WGSL grants 2.5 ULP (3e-7) to quotients, `3 + 2 |x|` ULP (2e-5 for the greatest argument that does not overflow) to `exp`,
-/// and an absolute 2^-21 to `log` around 1. The others are made of these, or of polynomials, and lose digits where a
-/// difference nears 0. An `exp` that is subnormal may be 0: times an argument near -88, 1e-36.
+/// WGSL allows 2.5 ULP (3e-7) for quotients, `3 + 2 |x|` ULP for `exp` (2e-5 for the largest argument that does not overflow), and an
+/// absolute 2^-21 for `log` around 1. The other functions are compositions of these, or polynomials, and lose digits where a difference
+/// approaches 0. A subnormal `exp` may be flushed to 0: times an argument near -88, that is 1e-36.
 const APPROXIMATE: [(&str, Op, f64, f64); 11] = [
     ("recip", Tensor::recip, 3e-7, 0.),
     ("sqrt", Tensor::sqrt, 4e-7, 0.),
@@ -42,7 +42,7 @@ const APPROXIMATE: [(&str, Op, f64, f64); 11] = [
     ("gelu_erf", Tensor::gelu_erf, 6e-5, 1.1e-36),
 ];
 
-/// Arguments at which functions turn, overflow, or are not defined; and a sweep between -10 and 10.
+/// Returns arguments at extrema, at overflow and outside the domain of functions, and a sweep between -10 and 10.
 fn floats(dtype: DType) -> Result<Tensor> {
     let mut data = vec![
         0.,
@@ -95,7 +95,7 @@ fn floats(dtype: DType) -> Result<Tensor> {
     if dtype != DType::F64 {
         return Ok(data);
     }
-    // Where f64 overflows, and numbers beyond the range of f32.
+    // Numbers at which f64 overflows, and numbers beyond the range of f32.
     let wide = [
         709.,
         -709.,
@@ -116,7 +116,7 @@ fn floats(dtype: DType) -> Result<Tensor> {
     Tensor::cat(&[data, Tensor::new(&wide, &Device::Cpu)?], 0)
 }
 
-/// Numbers at which integers wrap.
+/// Returns numbers at which integers wrap.
 fn integers(dtype: DType) -> Result<Tensor> {
     let cpu = &Device::Cpu;
     match dtype {
@@ -225,7 +225,7 @@ fn approximate_functions(device: &Device) -> Result<()> {
         let all = floats(dtype)?;
         for (name, op, relative, absolute) in APPROXIMATE {
             let what = format!("{name} {dtype:?}");
-            // No device promises anything for angles that are far from 0.
+            // No device guarantees results for angles far from 0.
             let cpu = if matches!(name, "sin" | "cos") {
                 let far = all.abs()?.gt(1e5)?;
                 let finite = all.abs()?.lt(f64::INFINITY)?;
@@ -234,7 +234,7 @@ fn approximate_functions(device: &Device) -> Result<()> {
                 all.clone()
             };
             let tolerance = match dtype {
-                // Sums of series; `gelu` cancels for arguments below 0.
+                // Series; `gelu` cancels for arguments below 0.
                 DType::F64 => Tolerance::of(dtype, 1e-12).or_absolute(1e-14),
                 _ => Tolerance::of(dtype, relative).or_absolute(absolute),
             };
@@ -252,7 +252,7 @@ fn approximate_functions(device: &Device) -> Result<()> {
 }
 test_device!(approximate_functions);
 
-/// Angles as rotary embeddings have them: positions times frequencies. The error may be that of an f32 near 1e5.
+/// Angles of rotary embeddings: positions times frequencies. The allowed error is that of an f32 near 1e5.
 fn large_angles(device: &Device) -> Result<()> {
     let angles: Vec<f32> = (0..4001).map(|i| (i * i) as f32 / 160. - 3.).collect();
     let cpu = Tensor::new(angles, &Device::Cpu)?;
@@ -263,7 +263,7 @@ fn large_angles(device: &Device) -> Result<()> {
 }
 test_device!(large_angles);
 
-/// The sign of zero, which the tests above pass over, where IEEE 754 gives it.
+/// The sign of zero where IEEE 754 defines it; the tests above ignore it.
 fn signed_zeros(device: &Device) -> Result<()> {
     let ops: [(&str, Op); 9] = [
         ("copy", Tensor::copy),
@@ -287,7 +287,7 @@ fn signed_zeros(device: &Device) -> Result<()> {
 }
 test_device!(signed_zeros);
 
-/// Around the elements that a workgroup takes: 256 words of one, two or four elements.
+/// Sizes around the number of elements that a workgroup processes: 256 words of one, two or four elements.
 fn sizes(device: &Device) -> Result<()> {
     let sizes = [0, 1, 2, 3, 5, 255, 256, 257, 511, 513, 1023, 1025];
     for dtype in DTYPES {
@@ -322,7 +322,7 @@ fn many_dimensions(device: &Device) -> Result<()> {
 }
 test_device!(many_dimensions);
 
-/// More workgroups than one dimension of a grid may have: 65,535 of 256 invocations.
+/// More workgroups than one dimension of a grid allows: 65,535 of 256 invocations.
 fn folded_grid(device: &Device) -> Result<()> {
     let len = 65_536 * 256 + 3;
     let t = (Tensor::ones(len, DType::F32, device)? * 0.5)?;
@@ -333,7 +333,7 @@ fn folded_grid(device: &Device) -> Result<()> {
 }
 test_device!(folded_grid);
 
-/// Every pair of a tensor's elements.
+/// Returns every pair of a tensor's elements, as two tensors.
 fn pairs(t: &Tensor) -> Result<(Tensor, Tensor)> {
     let n = t.dim(0)?;
     Ok((
@@ -380,7 +380,7 @@ fn binary_of_floats(device: &Device) -> Result<()> {
         let (lhs, rhs) = pairs(&cpu)?;
         let (lhs_here, rhs_here) = pairs(&cpu.to_device(device)?)?;
         for (name, op) in BINARY {
-            // Quotients have 2.5 ULP, and overflow where subnormal numbers are taken for 0.
+            // Quotients have 2.5 ULP, and overflow where subnormal numbers are flushed to 0.
             let tolerance = match name {
                 "div" if dtype != DType::F64 => Tolerance::of(dtype, 3e-7),
                 _ => Tolerance::EXACT,
@@ -414,7 +414,7 @@ fn binary_of_integers(device: &Device) -> Result<()> {
 }
 test_device!(binary_of_integers);
 
-/// An error at the latest when the result is read, and the device works on afterwards.
+/// Division by zero is an error at the read of the result or earlier, and the device remains usable.
 fn integer_division_by_zero(device: &Device) -> Result<()> {
     for dtype in INTEGERS {
         let lhs = Tensor::new(&[6u8, 7, 8], device)?.to_dtype(dtype)?;
@@ -424,7 +424,7 @@ fn integer_division_by_zero(device: &Device) -> Result<()> {
         assert!(error.contains("div") && error.contains("zero"), "{error}");
         let fine = lhs.div(&lhs)?.to_dtype(DType::F32)?;
         assert_eq!(fine.to_vec1::<f32>()?, [1., 1., 1.]);
-        // A zero that the layout leaves out does not count.
+        // A zero outside the view does not count.
         let ends = zero.narrow(0, 2, 1)?;
         let fine = lhs.narrow(0, 2, 1)?.div(&ends)?.to_dtype(DType::F32)?;
         assert_eq!(fine.to_vec1::<f32>()?, [2.]);
@@ -453,9 +453,10 @@ fn comparisons(device: &Device) -> Result<()> {
         ("ge", |l, r| l.ge(r)),
     ];
     for dtype in dtypes(device)? {
-        let cpu = match dtype.is_float() {
-            true => float_pairs(dtype)?,
-            false => integers(dtype)?,
+        let cpu = if dtype.is_float() {
+            float_pairs(dtype)?
+        } else {
+            integers(dtype)?
         };
         let (lhs, rhs) = pairs(&cpu)?;
         let (lhs_here, rhs_here) = pairs(&cpu.to_device(device)?)?;
@@ -468,7 +469,7 @@ fn comparisons(device: &Device) -> Result<()> {
 }
 test_device!(comparisons);
 
-/// Everything but 0 holds, also where only the upper word of an i64 is set. Values pass through untouched.
+/// Every value except 0 is true, also if only the upper word of an i64 is set. Values pass through unchanged.
 fn conditions(device: &Device) -> Result<()> {
     let cpu = &Device::Cpu;
     let conditions = [
@@ -481,9 +482,10 @@ fn conditions(device: &Device) -> Result<()> {
     for condition in conditions {
         for dtype in DTYPES {
             let what = format!("where {:?} {dtype:?}", condition.dtype());
-            let values = match dtype.is_float() {
-                true => floats(dtype)?.narrow(0, 36, 7)?,
-                false => integers(dtype)?.narrow(0, 2, 7)?,
+            let values = if dtype.is_float() {
+                floats(dtype)?.narrow(0, 36, 7)?
+            } else {
+                integers(dtype)?.narrow(0, 2, 7)?
             };
             assert_as_on_cpu(device, &what, |device| {
                 let values = values.to_device(device)?;
@@ -498,7 +500,7 @@ fn conditions(device: &Device) -> Result<()> {
 }
 test_device!(conditions);
 
-/// Products and sums of floats may be one fused operation, which rounds once less: at most half a step of the product.
+/// Products and sums of floats may be fused, which rounds once instead of twice: the difference is at most half an ULP of the product.
 fn affine(device: &Device) -> Result<()> {
     for dtype in agree::floats(device)? {
         let cpu = float_pairs(dtype)?;
@@ -519,7 +521,7 @@ fn affine(device: &Device) -> Result<()> {
     for dtype in INTEGERS {
         let cpu = integers(dtype)?;
         let here = cpu.to_device(device)?;
-        // Factors are converted to the dtype first: 0.5 counts as 0.
+        // Factors are converted to the dtype first: 0.5 counts as 0 in integer dtypes.
         for (mul, add) in [
             (1., 0.),
             (3., 5.),
@@ -536,7 +538,7 @@ fn affine(device: &Device) -> Result<()> {
 }
 test_device!(affine);
 
-/// WGSL computes a power by logarithm, so the error grows with the result's exponent, which is at most 128: 128 steps.
+/// WGSL computes a power through the logarithm, so the error grows with the result's exponent, which is at most 128: 128 ULP.
 fn powers(device: &Device) -> Result<()> {
     let exponents = [
         0.,
@@ -590,7 +592,7 @@ fn elu(device: &Device) -> Result<()> {
 }
 test_device!(elu);
 
-/// Values of numpy 2 and, for the activations, of their definitions in f64.
+/// Values from NumPy 2; for the activations, from their definitions in f64.
 fn as_numpy(device: &Device) -> Result<()> {
     let t = Tensor::new(&[-2f32, -0.5, 0., 0.5, 2.], device)?;
     let values = |t: Result<Tensor>| candle_core::test_utils::to_vec1_round(&t?, 4);
@@ -614,8 +616,8 @@ fn as_numpy(device: &Device) -> Result<()> {
 }
 test_device!(as_numpy);
 
-/// Rows whose neighbours lie side by side are taken several at a time where they and the steps between them are long enough: with a row or a
-/// column added to each, cut from a wider matrix, from an odd place, and with lengths that do not divide.
+/// Kernels process several neighbouring rows at once if the rows and the strides between them are long enough. The cases add a row or a
+/// column to each, cut the operand from a wider matrix, start at an odd offset, and use lengths that do not divide evenly.
 fn rows_side_by_side(device: &Device) -> Result<()> {
     for dtype in [DType::F32, DType::F16, DType::I16] {
         for (columns, width, start) in [

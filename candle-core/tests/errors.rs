@@ -1,4 +1,4 @@
-//! What errors say: the op, and the shapes, dtypes or devices that do not fit. And where they come from, with `RUST_BACKTRACE=1`.
+//! Contents of error messages: the op, and the shapes, dtypes or devices that do not fit; and, with `RUST_BACKTRACE=1`, the origin.
 
 use std::process::Command;
 
@@ -7,10 +7,10 @@ use candle_core::{
 };
 use candle_core::{Layout, Result, Shape, Tensor, Var, D};
 
-/// A kind of misuse, what came of it, and what the message has to contain.
+/// A kind of misuse, its result, and the parts that the message must contain.
 type Case = (&'static str, Result<()>, &'static [&'static str]);
 
-/// An op that has a CPU form alone.
+/// An op with a CPU implementation only.
 struct Double;
 
 impl CustomOp1 for Double {
@@ -41,7 +41,7 @@ macro_rules! cases {
     };
 }
 
-/// Every kind of misuse of tensors on one device.
+/// Returns every kind of misuse of tensors on one device.
 fn misuse(device: &Device) -> Result<Vec<Case>> {
     let m23 = Tensor::zeros((2, 3), DType::F32, device)?;
     let m45 = Tensor::zeros((4, 5), DType::F32, device)?;
@@ -131,7 +131,7 @@ fn misuse(device: &Device) -> Result<Vec<Case>> {
     })
 }
 
-/// What only the CPU can refuse: it has all dtypes, and looks at indices before it answers.
+/// Returns misuse that only the CPU reports: it supports all dtypes, and checks indexes before it returns.
 fn misuse_on_the_cpu() -> Result<Vec<Case>> {
     let device = &Device::Cpu;
     let m23 = Tensor::zeros((2, 3), DType::F32, device)?;
@@ -158,7 +158,7 @@ fn misuse_on_the_cpu() -> Result<Vec<Case>> {
     })
 }
 
-/// The message without the backtrace that the environment may ask for.
+/// Returns the message without the backtrace that the environment may enable.
 fn message(error: &Error) -> String {
     let text = error.to_string();
     let frame = |line: &&str| line.trim_start().starts_with("0: ");
@@ -195,7 +195,7 @@ fn messages_of_the_cpu_name_what_does_not_fit() -> Result<()> {
     Ok(())
 }
 
-/// The environment is looked at once in a process, so each setting gets a process: this test, run again.
+/// The environment is read once per process, so each setting runs this test in a child process.
 #[test]
 fn errors_have_a_backtrace_where_the_environment_asks_for_one() -> Result<()> {
     const CHILD: &str = "CANDLE_CORE_TEST_BACKTRACES";
@@ -224,7 +224,7 @@ fn errors_have_a_backtrace_where_the_environment_asks_for_one() -> Result<()> {
         .chain(misuse_on_the_cpu()?)
     {
         let text = result.expect_err(what).to_string();
-        // A build that lacks a backend says so in any case; where the call came from is of no interest.
+        // A build that lacks a backend always reports that; the location of the call is irrelevant.
         let has = text
             .lines()
             .any(|line| line.trim_start().starts_with("0: "));
@@ -235,7 +235,7 @@ fn errors_have_a_backtrace_where_the_environment_asks_for_one() -> Result<()> {
     Ok(())
 }
 
-/// An error that got its backtrace deep inside does not get a second one on its way out.
+/// An error that got its backtrace in an inner call does not get a second one in an outer call.
 #[test]
 fn backtraces_do_not_pile_up() {
     let once = Error::msg("once").to_string();
@@ -248,7 +248,7 @@ fn backtraces_do_not_pile_up() {
     assert_eq!(frames(&error.bt().to_string()), frames(&once));
 }
 
-/// What has no WebGPU form for a dtype says so before anything runs, and says where it was asked for.
+/// An op without a WebGPU kernel for a dtype fails before anything runs, and the error contains the location of the call.
 #[cfg(feature = "webgpu")]
 #[test]
 fn what_webgpu_lacks_names_op_dtype_and_device() -> Result<()> {

@@ -1,5 +1,5 @@
-//! Files that lie: cut off, overlapping, overflowing, negative, enormous, nested without end. Each is an error that names the
-//! part of the file; none panics. (That none takes more memory than its file justifies is what the fuzz targets check.)
+//! Malformed files: truncated, overlapping, overflowing, negative, enormous, endlessly nested. Each is an error that names the part of the
+//! file; none panics. (The fuzz targets check that no file takes more memory than it justifies.)
 
 use std::collections::HashMap;
 use std::io::{Cursor, Write};
@@ -10,7 +10,7 @@ use candle_core::pickle::{self, Object, PthTensors, Stack};
 use candle_core::safetensors::{self, BufferedSafetensors, MmapedFile, MmapedSafetensors};
 use candle_core::{Device, Error, Result, Tensor};
 
-/// Checks that an error names what it should.
+/// Checks that an error contains all `parts`.
 fn assert_names(what: &str, result: Result<()>, parts: &[&str]) {
     let err = match result {
         Ok(()) => panic!("{what}: was read"),
@@ -42,7 +42,7 @@ fn safetensors_files() -> Result<()> {
         );
         safetensors_file(&format!("{{{a},{b}}}"), data)
     };
-    // Sizes that add up to 2^64 and some, which is a small number to whoever does not look.
+    // Sizes whose sum exceeds 2^64 and wraps to a small number.
     let step = 1u64 << 61;
     let wraps = (0..8).map(|i| {
         let end = if i == 7 { 8 } else { (i + 1) * step };
@@ -349,7 +349,7 @@ fn zip_archives() -> Result<()> {
         assert_names("cut", NpzTensors::new(&path).map(drop), &parts);
         assert_names("cut", pickle::read_all(&path).map(drop), &parts);
     }
-    // A flipped bit of the data is found by its checksum.
+    // The checksum detects a flipped data bit.
     let mut flipped = archive.clone();
     flipped[200] ^= 1;
     std::fs::write(&path, &flipped)?;
@@ -447,7 +447,7 @@ fn pickles() {
         ),
         ("no value", b".".to_vec(), vec!["Stop at byte 0"]),
         (
-            "a mark is no value",
+            "a mark is not a value",
             b"(.".to_vec(),
             vec!["Stop at byte 1", "mark"],
         ),
@@ -518,7 +518,7 @@ fn pickles() {
             nest(b"c\n\n)\x81", b"Nb", 100_000),
             vec!["value", "nested"],
         ),
-        // Two to the power of 60 values in 400 bytes.
+        // 2^60 values in 400 bytes.
         (
             "doubling",
             nest(b"Nq\0", b"h\0h\0\x86q\0", 60),
@@ -576,7 +576,7 @@ fn a_pickle_calls_nothing() -> Result<()> {
     Ok(())
 }
 
-/// A checkpoint of one tensor `w` over a storage of 6 floats. The numbers are pickled integers.
+/// Returns a checkpoint of one tensor `w` over a storage of 6 floats. The numbers are pickled integers.
 fn checkpoint(storage: &str, offset: &[u8], shape: &[u8], stride: &[u8], size: &[u8]) -> Vec<u8> {
     let text = |text: &str| {
         [
@@ -753,7 +753,7 @@ fn checkpoints() -> Result<()> {
         &["hostile.pth", "2001 bytes"],
     );
 
-    // The same storage under 4000 names: 400 MB out of some 100 kB.
+    // The same storage under 4000 names: 400 MB from about 100 kB.
     let zeros = vec![0; 100_000];
     let item = |i: u32| {
         let name = i.to_le_bytes();
@@ -777,7 +777,7 @@ fn checkpoints() -> Result<()> {
     Ok(())
 }
 
-/// The valid files that are damaged below.
+/// Returns the valid files that the tests below damage.
 fn valid_files() -> Result<Vec<(&'static str, Vec<u8>)>> {
     let folder = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/files"));
     let dir = tempfile::tempdir()?;
@@ -880,7 +880,7 @@ fn whatever_is_damaged_panics_nowhere() -> Result<()> {
     Ok(())
 }
 
-/// `Error` keeps the kinds that programs match on, below the parts that were named.
+/// `Error` keeps the variants that programs match on, below the context that names the parts.
 #[test]
 fn the_kind_of_an_error_stays() {
     let mut err = BufferedSafetensors::new(vec![]).map(drop).unwrap_err();

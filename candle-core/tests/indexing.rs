@@ -1,10 +1,10 @@
-//! Reading and writing by index on every device: gather, scatter, index_select, index_add; and rows copied into a tensor.
+//! Reads and writes by index on every device: gather, scatter, index_select, index_add, and rows copied into a tensor.
 
 use candle_core::{test_device, DType, Device, Result, Tensor};
 
 use crate::agree::{assert_same, numbers, DTYPES, VIEWS};
 
-/// Indexes of `shape` below `size`, on the CPU. Every fifth is the dtype's greatest number, which stands for nothing.
+/// Returns indexes below `size`, on the CPU. Every fifth is the dtype's maximum, which means "no element".
 fn ids(shape: &[usize], size: usize, dtype: DType) -> Result<Tensor> {
     let greatest = match dtype {
         DType::U8 => i64::from(u8::MAX),
@@ -23,7 +23,7 @@ fn ids(shape: &[usize], size: usize, dtype: DType) -> Result<Tensor> {
     Tensor::from_vec(data, shape, &Device::Cpu)?.to_dtype(dtype)
 }
 
-/// Whole numbers, so that every sum of a few is exact in 16 bits too, however it is rounded on the way.
+/// Returns integers, so that a sum of a few is exact in 16 bits too, in every order and with intermediate rounding.
 fn whole_numbers(shape: &[usize], dtype: DType) -> Result<Tensor> {
     let t = numbers(shape, dtype)?;
     if dtype.is_float() {
@@ -35,7 +35,7 @@ fn whole_numbers(shape: &[usize], dtype: DType) -> Result<Tensor> {
 
 const ID_DTYPES: [DType; 5] = [DType::U8, DType::U32, DType::I16, DType::I32, DType::I64];
 
-/// Gather, scatter, scatter_add, index_select and index_add along `dim` with `n` indexes, against the CPU.
+/// Compares gather, scatter, scatter_add, index_select and index_add along `dim`, with `n` indexes, with the CPU.
 fn check(here: &Tensor, cpu: &Tensor, dim: usize, n: usize, by: DType, what: &str) -> Result<()> {
     let what = format!("{what} {:?} by {by:?} along {dim}", cpu.dtype());
     let device = here.device();
@@ -105,7 +105,7 @@ fn sizes(device: &Device) -> Result<()> {
 }
 test_device!(sizes);
 
-/// Many updates of few places: sums are rounded after each one, so their order shows.
+/// Many updates of few elements: sums are rounded after each one, so their order is visible.
 fn many_updates(device: &Device) -> Result<()> {
     for (dtype, by) in [
         (DType::F32, DType::U32),
@@ -155,7 +155,7 @@ fn strided_operands(device: &Device) -> Result<()> {
 }
 test_device!(strided_operands);
 
-/// In place, into a part of a tensor: its neighbours stay.
+/// An in-place write into part of a tensor leaves its neighbours unchanged.
 fn in_place(device: &Device) -> Result<()> {
     for dtype in DTYPES {
         let changed = |device: &Device| {
@@ -189,7 +189,7 @@ fn nothing(device: &Device) -> Result<()> {
 }
 test_device!(nothing);
 
-/// An index out of range is an error at the latest when the result is read, and the device works on afterwards.
+/// An index out of range is an error at the read of the result or earlier, and the device remains usable.
 fn out_of_range(device: &Device) -> Result<()> {
     type Op = fn(&Tensor, &Tensor) -> Result<Tensor>;
     let ops: [(&str, Op); 5] = [
@@ -226,7 +226,7 @@ fn out_of_range(device: &Device) -> Result<()> {
 }
 test_device!(out_of_range);
 
-/// Rows of a table of embeddings, as for a prompt and for one token.
+/// Rows of an embedding table, as for a prompt and for one token.
 fn embedding(device: &Device) -> Result<()> {
     for dtype in [DType::F32, DType::F16, DType::BF16] {
         for hidden in [5, 255, 256, 258] {
@@ -244,7 +244,7 @@ fn embedding(device: &Device) -> Result<()> {
 }
 test_device!(embedding);
 
-/// Rows copied in place and side by side: aligned with the words that packed dtypes share, and not.
+/// Rows copied in place and to adjacent positions, aligned and not aligned with the words of packed dtypes.
 fn rows(device: &Device) -> Result<()> {
     for dtype in DTYPES {
         for (width, part, start) in [(8, 4, 4), (8, 3, 1), (7, 3, 2), (9, 8, 1), (300, 257, 43)] {
@@ -270,7 +270,7 @@ fn rows(device: &Device) -> Result<()> {
 }
 test_device!(rows);
 
-/// Values of numpy 2 (`take_along_axis`, assignment by index, `np.add.at`) for `x = np.arange(12).reshape(3, 4)**2 / 4`.
+/// Values from NumPy 2 (`take_along_axis`, assignment by index, `np.add.at`) for `x = np.arange(12).reshape(3, 4)**2 / 4`.
 fn as_numpy(device: &Device) -> Result<()> {
     let x = (Tensor::arange(0f32, 12., device)?.sqr()? / 4.)?.reshape((3, 4))?;
     let ids = Tensor::new(&[[3u32, 0], [1, 1], [2, 3]], device)?;

@@ -1,11 +1,11 @@
-//! On the CPU every op has one kernel for contiguous slices; these tests are about how operands of other layouts get there. The judge
-//! is the same op on a contiguous copy made element by element, or a sum in f64.
+//! On the CPU every op has one kernel for contiguous slices. These tests check how operands of other layouts reach it. The reference is the
+//! same op on a contiguous copy made element by element, or a sum in f64.
 
 use candle_core::{DType, Device, Result, Shape, Tensor, D};
 
 const DTYPES: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
 
-/// Numbers between -2 and 2, without a period that divides a power of two.
+/// Returns numbers between -2 and 2, without a period that divides a power of two.
 fn numbers(shape: &[usize], dtype: DType) -> Result<Tensor> {
     let len = Shape::from(shape).elem_count();
     let numbers = (0..len).map(|i| ((i * 37 + 11) % 101) as f32 / 25. - 2.);
@@ -14,7 +14,7 @@ fn numbers(shape: &[usize], dtype: DType) -> Result<Tensor> {
         .to_dtype(dtype)
 }
 
-/// The elements of a view, put together one by one.
+/// Copies a view element by element.
 fn by_elements(t: &Tensor) -> Result<Tensor> {
     let mut values = vec![];
     for flat in 0..t.elem_count() {
@@ -37,7 +37,7 @@ fn bits(t: &Tensor) -> Result<Vec<u64>> {
     Ok(values.into_iter().map(f64::to_bits).collect())
 }
 
-/// Views of the shape (9, 17) and of (2, 9, 70), by several ways.
+/// Returns views of the shapes (9, 17) and (2, 9, 70) with several layouts.
 fn views(dtype: DType) -> Result<Vec<Tensor>> {
     let small = [
         numbers(&[9, 17], dtype)?,
@@ -115,7 +115,7 @@ fn large_inputs_on_several_threads() -> Result<()> {
     for dtype in DTYPES {
         let x = numbers(&[rows, columns], dtype)?;
         let y = numbers(&[columns, rows], dtype)?;
-        // Twice transposed by another way: through indexes.
+        // A double transpose by indexes.
         let ids = Tensor::arange(0u32, rows as u32, &Device::Cpu)?;
         let columns_of_y: Vec<Tensor> = y.index_select(&ids, 1)?.chunk(rows, 1)?;
         let turned: Vec<Tensor> = columns_of_y
@@ -142,7 +142,7 @@ fn reductions_agree_with_f64() -> Result<()> {
             for dim in 0..view.rank() {
                 let sums = view.sum(dim)?.to_dtype(DType::F64)?;
                 let expected = wide.sum(dim)?;
-                // The result is rounded once to its dtype, the sum is kept in f32.
+                // The sum is kept in f32, and the result is rounded once to its dtype.
                 let tolerance = if dtype == DType::F32 { 1e-6 } else { 8e-3 };
                 let error = (sums - &expected)?.abs()?.max_all()?.to_scalar::<f64>()?;
                 let scale = expected.abs()?.max_all()?.to_scalar::<f64>()?.max(1.);
@@ -195,7 +195,7 @@ fn not_a_number_in_long_reductions() -> Result<()> {
     Ok(())
 }
 
-/// A product by sums in f64.
+/// Returns the product, with sums in f64.
 fn product(lhs: &Tensor, rhs: &Tensor) -> Result<Vec<f64>> {
     let (lhs, rhs) = (
         lhs.to_dtype(DType::F64)?.to_vec3::<f64>()?,

@@ -1,5 +1,5 @@
-//! Sizes above 65,535 and above a million, which one invocation of a GPU does not count to: what a loop ends early for is wrong without an
-//! error. The expected values follow from the inputs.
+//! Sizes above 65,535 and above a million, which some GPUs' loops do not reach in one invocation: a loop that ends early gives a wrong
+//! result without an error. The expected values follow from the inputs.
 
 use candle_core::quantized::{GgmlDType, QMatMul, QTensor};
 use candle_core::{test_device, DType, Device, Module, Result, Tensor};
@@ -11,13 +11,13 @@ fn values(t: &Tensor) -> Result<Vec<f64>> {
     t.flatten_all()?.to_dtype(DType::F64)?.to_vec1()
 }
 
-/// Ids `0, 1, .., size - 1, 0, ..`.
+/// Returns the ids `0, 1, …, size - 1, 0, …`.
 fn cycle(len: usize, size: usize, device: &Device) -> Result<Tensor> {
     let ids: Vec<u32> = (0..len).map(|i| (i % size) as u32).collect();
     Tensor::from_vec(ids, len, device)
 }
 
-/// Every update reaches its place.
+/// Every update is applied.
 fn index_add(device: &Device) -> Result<()> {
     for (len, dtype) in [(LONG, DType::F32), (LONG, DType::U32), (LONGER, DType::F32)] {
         let ids = Tensor::zeros(len, DType::U32, device)?;
@@ -28,7 +28,7 @@ fn index_add(device: &Device) -> Result<()> {
         )?;
         assert_eq!(values(&got)?, [len as f64; 4], "{len} {dtype:?}");
     }
-    // A packed dtype: every invocation looks at all ids. Bytes wrap.
+    // A packed dtype: every invocation reads all ids. Bytes wrap.
     let ids = cycle(LONG, 100, device)?;
     let src = Tensor::ones((LONG, 2), DType::U8, device)?;
     let got = Tensor::zeros((100, 2), DType::U8, device)?.index_add(&ids, &src, 0)?;
@@ -56,14 +56,14 @@ fn scatter(device: &Device) -> Result<()> {
     let dst = Tensor::zeros((1, 2), DType::F32, device)?;
     dst.scatter_add_set(&ids, &Tensor::ones((1, LONG), DType::F32, device)?, 1)?;
     assert_eq!(values(&dst)?, [LONG as f64, 0.]);
-    // The last of many updates stays.
+    // The last of many updates remains.
     let updates = Tensor::arange(0f32, LONG as f32, device)?.reshape((1, LONG))?;
     dst.scatter_set(&ids, &updates, 1)?;
     assert_eq!(values(&dst)?, [LONG as f64 - 1., 0.]);
     Ok(())
 }
 
-/// The gradient of an embedding adds up all tokens of a row.
+/// The gradient of an embedding sums all tokens of a row.
 fn index_select_gradient(device: &Device) -> Result<()> {
     let table = candle_core::Var::zeros((50, 2), DType::F32, device)?;
     let ids = cycle(LONG, 50, device)?;
@@ -73,7 +73,7 @@ fn index_select_gradient(device: &Device) -> Result<()> {
     Ok(())
 }
 
-/// Products of the dtypes that an invocation adds up by itself.
+/// Products in the dtypes for which one invocation computes the whole sum.
 fn plain_products(device: &Device) -> Result<()> {
     for (dtype, k) in [
         (DType::I64, LONG),
@@ -106,7 +106,7 @@ fn products(device: &Device) -> Result<()> {
 fn quantized_products(device: &Device) -> Result<()> {
     for (m, k) in [(1, 65_536), (2, 70_016), (12, 70_016), (1, 1_100_032)] {
         let weight = Tensor::ones((4, k), DType::F32, &Device::Cpu)?;
-        // One format for all sizes, the other where the kernels for blocks run.
+        // One format covers all sizes, the other those of the block kernels.
         let dtypes = [GgmlDType::Q8_0, GgmlDType::Q4_0];
         for dtype in dtypes.into_iter().take(if k == 65_536 { 2 } else { 1 }) {
             let weight = QTensor::quantize_onto(&weight, dtype, device)?;
@@ -133,7 +133,7 @@ fn pooling(device: &Device) -> Result<()> {
         assert_eq!(mean.dims(), [1, 2, 2, 1]);
         assert_eq!(values(&mean)?, [1.; 4], "{dtype:?}");
     }
-    // The greatest element is the last of its window, and of a window that is a row.
+    // The largest element is the last of its window, and of a window that is a row.
     for (h, w, kernel) in [(300, 301, (300, 300)), (1, LONG + 1, (1, LONG))] {
         let x = Tensor::arange(0f32, (h * w) as f32, device)?.reshape((1, 1, h, w))?;
         let greatest = x.max_pool2d_with_stride(kernel, (1, 1))?;
@@ -143,7 +143,7 @@ fn pooling(device: &Device) -> Result<()> {
     Ok(())
 }
 
-/// Kernels of many elements: every one counts.
+/// Kernels with many elements, all of which contribute.
 fn convolutions(device: &Device) -> Result<()> {
     for (dtype, len, size) in [
         (DType::F32, LONG + 3, LONG),
@@ -155,7 +155,7 @@ fn convolutions(device: &Device) -> Result<()> {
         let got = values(&got)?;
         assert_eq!(got, vec![size as f64; got.len()], "{dtype:?} {len} {size}");
     }
-    // An element of the result meets at most 3 of the input.
+    // An output element has at most 3 input elements.
     for channels in [1, 16] {
         let ones = |shape| Tensor::ones(shape, DType::F32, device);
         let kernel = ones((channels, 1, LONG))?;

@@ -1,7 +1,7 @@
-//! Matrix products on every device against the CPU, at the borders of the kernels' tiles and in every layout.
+//! Matrix products on every device compared with the CPU, at the edges of the kernels' tiles and in every layout.
 //!
-//! Most tests are exact: [`numbers`] and their products are multiples of 1/256 whose sums f32 holds in any order, and a
-//! result in 16 bits is such a sum rounded once.
+//! Most tests are exact: [`numbers`] and their products are multiples of 1/256 whose sums f32 represents in any order, and a 16-bit result
+//! is such a sum rounded once.
 
 use candle_core::{test_device, DType, Device, Result, Tensor};
 
@@ -9,7 +9,7 @@ use crate::agree::{assert_close, numbers, Tolerance};
 
 const FLOATS: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
 
-/// Every number is equal; a zero's sign depends on what a sum starts from.
+/// Checks that all numbers are equal. The sign of a zero is ignored: it depends on the initial value of a sum.
 fn assert_equal(got: &Tensor, want: &Tensor, what: &str) -> Result<()> {
     assert_close(got, want, Tolerance::EXACT, what)
 }
@@ -22,7 +22,7 @@ fn assert_as_on_cpu(
     assert_equal(&product(device)?, &product(&Device::Cpu)?, what)
 }
 
-/// Rows from one to past two tiles: vector kernels end at 8, tiles are 64 or 128, cooperative matrices 16.
+/// Row counts from one to past two tiles: vector kernels end at 8 rows, tiles have 64 or 128, cooperative matrices 16.
 fn rows(device: &Device) -> Result<()> {
     for dtype in FLOATS {
         for (n, k) in [(1, 1), (2, 8), (7, 5), (64, 32), (65, 33), (129, 40)] {
@@ -41,7 +41,7 @@ fn rows(device: &Device) -> Result<()> {
 }
 test_device!(rows);
 
-/// Columns and depths around what a tile, a workgroup and a word take.
+/// Columns and inner dimensions around the sizes of a tile, a workgroup and a word.
 fn columns_and_depths(device: &Device) -> Result<()> {
     for dtype in FLOATS {
         for m in [1, 3, 20] {
@@ -64,14 +64,14 @@ fn columns_and_depths(device: &Device) -> Result<()> {
 }
 test_device!(columns_and_depths);
 
-/// One row over a long inner dimension, as in generation: the loop's unrolled part and its rest.
+/// One row with a long inner dimension, as in generation: the loop's unrolled part and its remainder.
 fn long_depths(device: &Device) -> Result<()> {
     for dtype in FLOATS {
         for k in [255, 256, 257, 1024, 1032, 2047, 2048, 2056, 4104] {
             for m in [1, 7] {
                 let what = format!("{m} x {k} by {k} x 6 {dtype:?}");
                 assert_as_on_cpu(device, &what, |device| {
-                    // Small whole numbers: the sums are long.
+                    // Small integers: the sums are long.
                     let of = |rows| {
                         (numbers(&[rows, k], dtype)? / 4.)?
                             .round()?
@@ -86,7 +86,7 @@ fn long_depths(device: &Device) -> Result<()> {
 }
 test_device!(long_depths);
 
-/// Deeper than some drivers let a loop run; rhs in both orders, so that words and single elements are read.
+/// An inner dimension longer than the loops of some drivers; `rhs` in both orders, so that words and single elements are read.
 fn very_long_depths(device: &Device) -> Result<()> {
     const K: usize = 70_001;
     for m in [1, 5] {
@@ -103,7 +103,7 @@ fn very_long_depths(device: &Device) -> Result<()> {
 }
 test_device!(very_long_depths);
 
-/// Makes a matrix operand `(batch, rows, cols)` of a certain layout.
+/// A function that makes a matrix operand `(batch, rows, cols)` with a certain layout.
 type Operand = fn(batch: usize, rows: usize, cols: usize, DType, &Device) -> Result<Tensor>;
 
 fn plain(shape: [usize; 3], dtype: DType, device: &Device) -> Result<Tensor> {
@@ -158,7 +158,7 @@ fn layouts(device: &Device) -> Result<()> {
 }
 test_device!(layouts);
 
-/// Enough products for the widest tiles to be chosen.
+/// Enough products to select the widest tiles.
 fn many_batches(device: &Device) -> Result<()> {
     for dtype in FLOATS {
         for (m, n, k) in [(9, 9, 5), (17, 12, 8), (1, 3, 4)] {
@@ -177,7 +177,7 @@ fn many_batches(device: &Device) -> Result<()> {
 }
 test_device!(many_batches);
 
-/// As attention has it: heads inside rows, keys repeated for groups of heads, a part of a longer cache.
+/// Attention layouts: heads within rows, keys shared by groups of heads, a part of a longer cache.
 fn attention(device: &Device) -> Result<()> {
     for dtype in FLOATS {
         for (seq, len, d) in [(1, 33, 16), (7, 33, 16), (40, 40, 8), (3, 5, 5)] {
@@ -221,7 +221,7 @@ fn broadcast(device: &Device) -> Result<()> {
 }
 test_device!(broadcast);
 
-/// Nothing in, zeros or nothing out.
+/// Empty operands: zeros or an empty result.
 fn nothing(device: &Device) -> Result<()> {
     for dtype in FLOATS {
         for (b, m, n, k) in [
@@ -258,8 +258,8 @@ fn errors(device: &Device) -> Result<()> {
 }
 test_device!(errors);
 
-/// Numbers that round at every step. Two orders of summing `k` products of up to 1 differ by at most `k` half steps of a sum
-/// that is at most `k`; a 16-bit result rounds once more.
+/// Numbers that round at every step. Two summation orders of `k` products of up to 1 differ by at most `k` half ULPs of a sum of at most
+/// `k`; a 16-bit result is rounded once more.
 fn rounded(device: &Device) -> Result<()> {
     for dtype in FLOATS {
         for (m, n, k) in [(1, 33, 500), (6, 64, 512), (37, 41, 300), (128, 64, 256)] {
@@ -282,7 +282,7 @@ fn rounded(device: &Device) -> Result<()> {
 }
 test_device!(rounded);
 
-/// 16-bit operands are summed in f32: in f16 this sum would stop growing at 2048.
+/// 16-bit operands are summed in f32; a sum in f16 would stop growing at 2048.
 fn sums_in_f32(device: &Device) -> Result<()> {
     for dtype in [DType::F16, DType::BF16] {
         for m in [1, 20] {
@@ -296,7 +296,7 @@ fn sums_in_f32(device: &Device) -> Result<()> {
 }
 test_device!(sums_in_f32);
 
-/// What is not a number spoils its row and its column, and nothing else.
+/// NaN and infinity affect their row and their column only.
 fn not_a_number(device: &Device) -> Result<()> {
     for dtype in FLOATS {
         for m in [3, 20] {
@@ -323,7 +323,7 @@ fn not_a_number(device: &Device) -> Result<()> {
 }
 test_device!(not_a_number);
 
-/// Windows over one vector: batch and inner dimension both go on by 1, so that most matrices start inside a word.
+/// Windows over one vector: batch and inner dimension both have stride 1, so that most matrices start within a word.
 fn overlapping(device: &Device) -> Result<()> {
     for dtype in FLOATS {
         assert_as_on_cpu(device, "windows", |device| {

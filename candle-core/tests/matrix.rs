@@ -1,4 +1,4 @@
-//! The list of candle-conformance on every device.
+//! Runs the list of candle-conformance on every device.
 
 use candle_conformance::{check, support_on, Outcome, Support, CASES, LAYOUTS, MISSING};
 use candle_core::{DType, Device, Result};
@@ -32,13 +32,13 @@ fn all_pass(device: &Device, dtype: DType) -> Result<()> {
     let supported = CASES
         .iter()
         .filter(|case| support_on(device, case.name, dtype) == Support::Yes);
-    // All but a conversion to a dtype that the adapter lacks.
+    // All except a conversion to a dtype that the adapter lacks.
     let supported = supported.filter(|case| case.name != "to f64").count();
     assert!(passed >= supported * LAYOUTS.len(), "{passed} passed");
     Ok(())
 }
 
-/// A test for each dtype, so that they run side by side.
+/// Defines a test for each dtype, so that they run in parallel.
 macro_rules! dtypes {
     ($($name:ident $dtype:ident),+ $(,)?) => {$(
         mod $name {
@@ -56,7 +56,7 @@ dtypes! {
     u8 U8, u32 U32, i16 I16, i32 I32, i64 I64, bf16 BF16, f16 F16, f32 F32, f64 F64, f8e4m3 F8E4M3,
 }
 
-/// Names in `support` that no op has would be without effect.
+/// `support` names existing ops only; other names would have no effect.
 #[test]
 fn lists_name_ops() {
     for (names, _, _) in MISSING {

@@ -1,4 +1,4 @@
-//! Tensors past what one binding or one buffer holds, memory that comes back or runs out, and a GPU that is lost.
+//! Tensors larger than one binding or one buffer, release and exhaustion of memory, and a lost GPU.
 
 use candle_core::scalar::Scalar;
 use candle_core::webgpu_backend::Options;
@@ -8,7 +8,7 @@ use crate::agree::{
     assert_as_on_cpu, assert_close, assert_same, numbers, Tolerance, DTYPES, VIEWS,
 };
 
-/// A device on which a binding reaches 4 KiB, and a buffer has 32.
+/// Opens a device with bindings of 4 KiB and buffers of 32 KiB.
 fn small() -> Result<Device> {
     let options = Options {
         max_binding: Some(4 << 10),
@@ -96,7 +96,7 @@ fn movement_is_split() -> Result<()> {
 fn reductions_are_split() -> Result<()> {
     let device = small()?;
     for dtype in DTYPES {
-        // Rows that fit, rows that do not, and all of it; sums of these numbers are exact.
+        // Rows that fit, rows that do not, and the whole tensor; sums of these numbers are exact.
         for dims in [vec![0], vec![1], vec![2], vec![1, 2], vec![0, 1, 2]] {
             for shape in [[5, 9, 300], [2, 2, 5000]] {
                 let t = |d: &Device| numbers(&shape, dtype)?.to_device(d);
@@ -112,7 +112,7 @@ fn reductions_are_split() -> Result<()> {
             }
         }
     }
-    // A NaN counts where it comes first.
+    // The first NaN counts.
     for place in [0, 1, 1023, 1024, 1025, 3000] {
         let mut data = vec![1f32; 5000];
         data[place] = f32::NAN;
@@ -125,14 +125,14 @@ fn reductions_are_split() -> Result<()> {
     Ok(())
 }
 
-/// Columns whose elements are each in another window are reduced where they are, a row of the tensor after the other.
+/// Columns whose elements lie in different windows are reduced in place, row by row.
 #[test]
 fn columns_are_reduced_without_a_copy() -> Result<()> {
     let device = small()?;
     for dtype in [DType::F32, DType::BF16, DType::U8, DType::I64] {
         let mut cpu = numbers(&[65, 4097], dtype)?;
         if dtype.is_float() {
-            // A NaN counts in the first row, and in no other.
+            // A NaN counts in the first row only.
             let cpu_f32 = numbers(&[65, 4097], DType::F32)?;
             let mut data = cpu_f32.flatten_all()?.to_vec1::<f32>()?;
             data[7 * 4097..8 * 4097].fill(f32::NAN);
@@ -196,8 +196,8 @@ fn indexing_is_split() -> Result<()> {
             let add = |d: &Device| -> Result<Tensor> {
                 t(d)?.index_add(&ids(d)?, &t(d)?.narrow(dim, 0, 5)?, dim)
             };
-            // Three terms: the CPU rounds each of two sums, a split tensor its result. The first sum is below 16, so its
-            // rounding is half a step of 8 and stays when the third term cancels the rest.
+            // Three terms: the CPU rounds both sums, a split tensor its result only. The first sum is below 16, so its rounding error is
+            // half a step of 8, and remains when the third term cancels the rest.
             let step = Tolerance::of(dtype, 0.);
             let tolerance = step.times(2.).or_absolute(step.relative * 8. / 2.);
             assert_close(
@@ -219,7 +219,7 @@ fn indexing_is_split() -> Result<()> {
 fn products_are_split() -> Result<()> {
     let device = small()?;
     for dtype in [DType::F32, DType::F16, DType::BF16] {
-        // Rows; columns; a batch; k past a window; k past a window in both.
+        // Rows; columns; a batch; an inner dimension larger than a window, on one side and on both.
         for (b, m, n, k) in [
             (1, 1, 700, 65),
             (1, 90, 33, 64),
@@ -230,9 +230,10 @@ fn products_are_split() -> Result<()> {
             for transposed in [false, true] {
                 let run = |d: &Device| -> Result<Tensor> {
                     let lhs = (numbers(&[b, m, k], dtype)? / 8.)?.to_device(d)?;
-                    let rhs = match transposed {
-                        true => numbers(&[b, n, k], dtype)?.to_device(d)?.t()?,
-                        false => numbers(&[b, k, n], dtype)?.to_device(d)?,
+                    let rhs = if transposed {
+                        numbers(&[b, n, k], dtype)?.to_device(d)?.t()?
+                    } else {
+                        numbers(&[b, k, n], dtype)?.to_device(d)?
                     };
                     lhs.matmul(&rhs)
                 };
@@ -270,7 +271,7 @@ fn planes_and_rows_are_split() -> Result<()> {
             let what = format!("{name} {dtype:?}");
             assert_close(&run(&device)?, &run(&Device::Cpu)?, tolerance, &what)?;
         }
-        // Several rows in a binding, one that fills it, and ones whose keys are in two and in eight.
+        // Several rows per binding, one that fills it, and ones whose keys span two and eight.
         for (rows, len) in [(30, 400), (3, 1024), (3, 1025), (2, 5000)] {
             for ascending in [true, false] {
                 assert_as_on_cpu(
@@ -299,11 +300,11 @@ fn planes_and_rows_are_split() -> Result<()> {
     Ok(())
 }
 
-/// A row of which no part can be worked on alone is an error with op and sizes, not a wrong result.
+/// A row that cannot be split is an error with the op and the sizes, not a wrong result.
 #[test]
 fn what_cannot_be_split_is_an_error() -> Result<()> {
     let device = small()?;
-    // A row of pooling's windows.
+    // A row of pooling windows.
     let image = numbers(&[1, 1, 2, 3000], DType::F32)?.to_device(&device)?;
     let error = message(image.max_pool2d(2));
     assert!(
@@ -315,7 +316,7 @@ fn what_cannot_be_split_is_an_error() -> Result<()> {
     Ok(())
 }
 
-/// The real limits: software adapters and phones bind 128 MiB, browsers promise buffers of 256.
+/// The actual limits: software adapters and phones bind 128 MiB, browsers guarantee buffers of 256 MiB.
 #[test]
 fn past_128_and_256_mib() -> Result<()> {
     let device = Device::new_webgpu(0)?;
@@ -325,7 +326,7 @@ fn past_128_and_256_mib() -> Result<()> {
         let column = Tensor::from_vec(column, (rows, 1), &device)?;
         column.broadcast_add(&Tensor::from_vec(row, (1, columns), &device)?)
     };
-    // 150 MiB of weights. Each sum is that of one row: 4096 times the row's number, and that of all columns'.
+    // 150 MiB of weights. Each sum is that of one row: 4096 times the row's number, and that of all columns.
     let weights = plane(9600, 4096)?;
     let x = Tensor::ones((1, 4096), DType::F32, &device)?;
     let y = x.matmul(&weights.t()?)?.flatten_all()?.to_vec1::<f32>()?;
@@ -365,13 +366,13 @@ fn memory_runs_out_with_an_error() -> Result<()> {
     let device = Device::new_webgpu(0)?;
     let webgpu = device.as_webgpu_device()?;
     let kept = Tensor::ones(1000, DType::F32, &device)?;
-    // 4 MiB that wait in the pool, in a size that nobody asks for again.
+    // 4 MiB in the pool, with a size that is never requested again.
     drop(Tensor::zeros(1 << 20, DType::F32, &device)?);
     let stats = webgpu.stats();
     assert!(stats.free_bytes >= 4 << 20, "{stats:?}");
     webgpu.set_memory_budget(Some(stats.live_bytes + (6 << 20)));
     assert_eq!(device.free_memory()?, Some(6 << 20));
-    // Enough once the pool gives back what it has.
+    // Enough memory once the pool releases its buffers.
     let t = Tensor::ones(5 << 18, DType::F32, &device)?;
     assert_eq!(webgpu.stats().free_bytes, 0);
     let error = message(Tensor::zeros(3 << 20, DType::F32, &device));
@@ -384,10 +385,10 @@ fn memory_runs_out_with_an_error() -> Result<()> {
         error.contains("exp") && error.contains("out of memory"),
         "{error}"
     );
-    // The device works on.
+    // The device remains usable.
     assert_eq!(t.get(7)?.to_scalar::<f32>()?, 1.);
     webgpu.set_memory_budget(None);
-    // What Vulkan's driver says; others say nothing.
+    // Vulkan's driver reports free memory; other drivers do not.
     if let Some(free) = device.free_memory()? {
         assert!(free > 1 << 20, "{free}");
     }
@@ -406,7 +407,7 @@ fn the_pool_is_bounded() -> Result<()> {
     webgpu.set_pool_cap(Some(1 << 20));
     for i in 0..10_000usize {
         let shape = [1, 7, 300, 5000, 70_000][i % 5] + i % 11 * 97;
-        // SAFETY: what it holds is never looked at.
+        // SAFETY: the contents are never read.
         let t = unsafe { Tensor::empty(shape, DType::F32, &device) }?;
         drop(t);
         if i % 1000 == 0 {
@@ -421,7 +422,7 @@ fn the_pool_is_bounded() -> Result<()> {
     assert!(after.peak_bytes > before.live_bytes);
     webgpu.reset_peak();
     assert_eq!(webgpu.stats().peak_bytes, before.live_bytes);
-    // Kernels go on while buffers that they use go back to the GPU.
+    // Kernels continue while the GPU frees buffers that they use.
     webgpu.set_pool_cap(Some(0));
     let mut t = kept.copy()?;
     for _ in 0..100 {
@@ -475,7 +476,7 @@ fn t_again(device: &Device) -> Result<Tensor> {
     numbers(&[4, 4], DType::F32)?.to_device(device)
 }
 
-/// Somebody who waits for a result when the GPU goes gets an error.
+/// A wait for a result is an error if the GPU is lost.
 #[test]
 fn readers_of_a_lost_gpu_do_not_hang() -> Result<()> {
     let device = Device::new_webgpu(0)?;
@@ -495,7 +496,7 @@ fn readers_of_a_lost_gpu_do_not_hang() -> Result<()> {
     })
 }
 
-/// Four threads with work of their own; their tensors are dropped on a fifth.
+/// Four independent threads; a fifth drops their tensors.
 #[test]
 fn threads_do_not_disturb_each_other() -> Result<()> {
     let device = Device::new_webgpu(0)?;
@@ -559,7 +560,7 @@ fn a_warm_up_compiles_what_the_work_takes() -> Result<()> {
         webgpu.warm_up(|| Ok(())).expect_err("one at a time");
         Ok(())
     })?;
-    // Nothing ran, and what was read is zeros.
+    // Nothing ran, and the read returns zeros.
     assert_eq!(read, Some(vec![0.; 5]));
     let stats = webgpu.stats();
     assert_eq!(stats.dispatches, 0);
@@ -568,12 +569,12 @@ fn a_warm_up_compiles_what_the_work_takes() -> Result<()> {
         "{warmed:?}"
     );
     assert_eq!(stats.pipelines, warmed.kernels as u64);
-    // The work itself finds every kernel, and is right.
+    // The actual work finds every kernel, and its result is correct.
     let got = work()?;
     assert_eq!(webgpu.stats().pipelines, stats.pipelines);
     assert!(got.iter().all(|x| *x > 1.), "{got:?}");
     assert_eq!(webgpu.warm_up(work)?.compiled, 0);
-    // Work that fails takes its mark along.
+    // Failed work removes its mark.
     assert!(webgpu
         .warm_up(|| Tensor::new(&[1f32], &device)?.get(3))
         .is_err());
@@ -597,7 +598,7 @@ fn pipelines_are_kept_on_disk() -> Result<()> {
     };
     let (first, want) = start()?;
     let Some(first) = first else {
-        // Only Vulkan has such a cache; elsewhere, and with a browser's features, there must be no file.
+        // Only Vulkan has such a cache; on other backends, and with a browser's features, there must be no file.
         assert_eq!(std::fs::read_dir(dir.path())?.count(), 0);
         return Ok(());
     };
@@ -606,7 +607,7 @@ fn pipelines_are_kept_on_disk() -> Result<()> {
     let (second, result) = start()?;
     assert!(second.is_some_and(|report| report.loaded_bytes > 0));
     assert_eq!(result, want);
-    // Nothing unfinished is left behind.
+    // No temporary file remains.
     assert_eq!(std::fs::read_dir(dir.path())?.count(), 1);
     let mut flipped = file.clone();
     let middle = file.len() / 2;

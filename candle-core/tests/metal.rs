@@ -1,4 +1,4 @@
-//! `Device::Metal`: on Apple's systems a real adapter, elsewhere with `CANDLE_METAL_EMULATED=1` any that WebGPU finds.
+//! `Device::Metal`: an actual adapter on Apple's systems; elsewhere, with `CANDLE_METAL_EMULATED=1`, any adapter that WebGPU finds.
 
 #[path = "agree.rs"]
 #[allow(dead_code, unused_imports)]
@@ -18,7 +18,7 @@ fn metal() -> Result<Device> {
     Device::new_metal(0)
 }
 
-/// The error inside of a backtrace.
+/// Returns the error within a backtrace.
 fn bare(error: &Error) -> &Error {
     match error {
         Error::WithBacktrace { inner, .. } => bare(inner),
@@ -86,7 +86,7 @@ fn errors_are_those_of_metal() -> Result<()> {
     let name = format!("metal ({})", device.as_metal_device()?.webgpu().name());
     let text = error.to_string();
     assert!(text.contains("exp") && text.contains(&name), "{text}");
-    // Nobody finds out before the results are read.
+    // The error is reported when the results are read.
     let out_of_range = Tensor::new(&[2u32], &device)?;
     let selected = ints.t()?.index_select(&out_of_range, 0)?;
     let Err(error) = selected.to_vec2::<u32>() else {
@@ -108,7 +108,7 @@ fn errors_are_those_of_metal() -> Result<()> {
     Ok(())
 }
 
-/// `x²`, with what each backend has to run.
+/// `x²`, with an implementation for each backend.
 struct Square {
     own: bool,
 }
@@ -144,7 +144,7 @@ impl CustomOp1 for Square {
     }
 }
 
-/// `x + y` with a WebGPU form alone.
+/// `x + y` with a WebGPU implementation only.
 struct Sum;
 
 impl CustomOp2 for Sum {
@@ -173,7 +173,7 @@ impl CustomOp2 for Sum {
     }
 }
 
-/// Sets elements to 7 where they are; `none` has no form for a GPU.
+/// Sets elements to 7 in place; `none` has no GPU implementation.
 struct Seven;
 
 impl InplaceOp1 for Seven {
@@ -247,7 +247,7 @@ fn quantised_weights_are_there() -> Result<()> {
         );
         let got = QMatMul::from_qtensor(there)?.forward(&x.to_device(&device)?)?;
         assert!(got.device().is_metal());
-        // Where the device multiplies bytes, `x` is rounded to 8 bits, as it is on the CPU, whose scales are f16 besides.
+        // A device that multiplies bytes rounds `x` to 8 bits, as the CPU does, whose scales are f16 as well.
         let want = QMatMul::from_qtensor(here)?.forward(&x)?;
         let largest = want.abs()?.max_all()?.to_scalar::<f32>()?;
         let difference = (got.to_device(&Device::Cpu)? - want)?.abs()?.max_all()?;
@@ -269,9 +269,10 @@ fn the_feature_alone_opens_nothing_elsewhere() {
     const CHILD: &str = "CANDLE_CORE_TEST_METAL";
     if std::env::var_os(CHILD).is_some() {
         let found = Device::new_metal(0);
-        match cfg!(target_vendor = "apple") {
-            true => assert!(found.is_ok_and(|device| device.is_metal())),
-            false => assert!(matches!(found, Err(Error::NotCompiledWithMetalSupport))),
+        if cfg!(target_vendor = "apple") {
+            assert!(found.is_ok_and(|device| device.is_metal()))
+        } else {
+            assert!(matches!(found, Err(Error::NotCompiledWithMetalSupport)))
         }
         let Ok(device) = Device::metal_if_available(0) else {
             panic!("the CPU is always there");
@@ -293,7 +294,7 @@ fn the_feature_alone_opens_nothing_elsewhere() {
     );
 }
 
-/// The switches of the WebGPU backend hold here too.
+/// The environment variables of the WebGPU backend apply here too.
 #[test]
 fn ops_are_verified_where_the_environment_says_so() {
     const CHILD: &str = "CANDLE_CORE_TEST_METAL_VERIFY";
@@ -318,7 +319,7 @@ fn ops_are_verified_where_the_environment_says_so() {
             error.to_string().contains("wrong [2] F32: element 0"),
             "{error}"
         );
-        // On the CPU, and back on the device.
+        // To the CPU, and back to the device.
         let bytes = Tensor::arange(0u8, 12, &device).expect("bytes");
         let image = bytes.reshape((1, 1, 3, 4)).expect("an image");
         let resized = image.upsample_bilinear2d(5, 5, true).expect("a fallback");

@@ -1,4 +1,4 @@
-//! Copies and views on every device against the CPU: nothing is computed, so every element is equal.
+//! Copies and views on every device compared with the CPU. Nothing is computed, so all elements are equal.
 
 use candle_core::scalar::Scalar;
 use candle_core::{test_device, DType, Device, DeviceLocation, IndexOp, Result, Tensor};
@@ -9,7 +9,7 @@ fn at(shape: &[usize], dtype: DType, device: &Device) -> Result<Tensor> {
     numbers(shape, dtype)?.to_device(device)
 }
 
-/// Views of a matrix `(5, 9)` whose elements do not start or follow each other as words of packed dtypes do.
+/// Views of a `(5, 9)` matrix whose elements are not aligned with the words of packed dtypes.
 const ODD_VIEWS: [(&str, View); 6] = [
     ("columns from 1 on", |t| t.narrow(1, 1, 7)),
     ("rows from 3 on", |t| t.narrow(0, 3, 2)),
@@ -39,7 +39,7 @@ fn contiguous(device: &Device) -> Result<()> {
         for (name, view) in ODD_VIEWS {
             let what = format!("{name} {dtype:?}");
             assert_same(&view(&here)?.contiguous()?, &view(&cpu)?, &what)?;
-            // Read back without a copy on the device.
+            // Read without a copy on the device.
             assert_same(&view(&here)?, &view(&cpu)?, &what)?;
         }
     }
@@ -59,7 +59,7 @@ fn sizes(device: &Device) -> Result<()> {
 }
 test_device!(sizes);
 
-/// Beyond eight dimensions that cannot be merged a kernel has no place for strides; up to there all are fine.
+/// Kernels hold strides of up to eight dimensions that cannot be merged; all of these are supported.
 fn eight_dimensions(device: &Device) -> Result<()> {
     for dtype in [DType::F32, DType::U8] {
         assert_as_on_cpu(device, "eight dimensions", |device| {
@@ -108,7 +108,7 @@ fn cat(device: &Device) -> Result<()> {
 }
 test_device!(cat);
 
-/// In place, at every offset that words of packed dtypes can have: the elements around stay.
+/// In-place writes at every offset within words of packed dtypes: the neighbouring elements do not change.
 fn slice_set(device: &Device) -> Result<()> {
     for dtype in DTYPES {
         for len in [1, 2, 3, 5, 8, 9] {
@@ -124,7 +124,7 @@ fn slice_set(device: &Device) -> Result<()> {
                     t.slice_set(&at(&[len, 3], dtype, device)?.neg()?, 0, start)?;
                     Ok(t)
                 })?;
-                // Into a part of a larger storage.
+                // Into part of a larger storage.
                 assert_as_on_cpu(device, &what, |device| {
                     let whole = at(&[5, 9], dtype, device)?.copy()?;
                     let t = whole.narrow(0, 1, 2)?;
@@ -141,7 +141,7 @@ fn slice_set(device: &Device) -> Result<()> {
 }
 test_device!(slice_set);
 
-/// As a cache of keys grows: token by token, (batch, heads, sequence, dim).
+/// A key-value cache grows token by token, with dimensions (batch, heads, sequence, dim).
 fn growing_cache(device: &Device) -> Result<()> {
     for dtype in [DType::F32, DType::F16, DType::BF16] {
         for dim in [1, 3, 8] {
@@ -160,7 +160,7 @@ fn growing_cache(device: &Device) -> Result<()> {
 }
 test_device!(growing_cache);
 
-/// The number that the dtype has for 3.
+/// Returns 3 in the dtype.
 fn three(dtype: DType) -> Scalar {
     match dtype {
         DType::U8 => Scalar::U8(3),
@@ -175,7 +175,7 @@ fn three(dtype: DType) -> Scalar {
     }
 }
 
-/// In place through a view: exactly its elements change.
+/// An in-place fill of a view changes exactly its elements.
 fn constants_on_views(device: &Device) -> Result<()> {
     for dtype in DTYPES {
         let fill = |what: &str, shape: &[usize], view: View| {
@@ -303,7 +303,7 @@ fn indexed(device: &Device) -> Result<()> {
 }
 test_device!(indexed);
 
-/// The same text as on the CPU, but for the device's name.
+/// The text equals the CPU's, except for the device's name.
 fn displayed(device: &Device) -> Result<()> {
     let location = match device.location() {
         DeviceLocation::Cpu => "",
@@ -330,7 +330,7 @@ fn displayed(device: &Device) -> Result<()> {
 }
 test_device!(displayed);
 
-/// Values of numpy 2.
+/// Values from NumPy 2.
 fn as_numpy(device: &Device) -> Result<()> {
     let t = Tensor::arange(0u32, 6, device)?.reshape((2, 3))?;
     assert_eq!(
@@ -359,7 +359,7 @@ fn as_numpy(device: &Device) -> Result<()> {
 }
 test_device!(as_numpy);
 
-/// A part without elements may lie past the end of the storage.
+/// An empty view may start past the end of the storage.
 fn parts_without_elements(device: &Device) -> Result<()> {
     let empty = Tensor::zeros((0, 2, 2), DType::F32, device)?;
     let column = empty.narrow(2, 1, 1)?.narrow(1, 1, 1)?;
@@ -383,7 +383,7 @@ fn parts_without_elements(device: &Device) -> Result<()> {
 }
 test_device!(parts_without_elements);
 
-/// Values of Candle 0.11.1: `xy_indexing` turns the order of all axes around.
+/// Values from Candle 0.11.1: `xy_indexing` reverses the order of all axes.
 fn meshgrid_of_three(device: &Device) -> Result<()> {
     let sides = [2u32, 3, 4].map(|n| Tensor::arange(0, n, device));
     let sides: Vec<_> = sides.into_iter().collect::<Result<_>>()?;

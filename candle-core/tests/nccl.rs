@@ -1,4 +1,4 @@
-//! Groups over NCCL. What needs two cards is ignored unless it is asked for:
+//! Groups over NCCL. Tests that need two cards are ignored by default:
 //! `NCCL_NVLS_ENABLE=0 cargo test -p candle-core --features cuda --test core nccl:: -- --ignored --test-threads 1`.
 
 use std::process::Command;
@@ -12,14 +12,14 @@ use crate::distributed::address;
 
 const CPU: &Device = &Device::Cpu;
 
-/// Long for what goes right, short for a test that fails.
+/// Timeout of calls that should succeed: long for a slow machine, short for a failing test.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 fn card(ordinal: usize) -> Result<CudaDevice> {
     CudaDevice::new_with_stream(ordinal)
 }
 
-/// Runs `rank` on each rank, in threads, each with its group and device. What they return, in order; a panic counts as an error.
+/// Runs `rank` on each rank in a thread, with its group and its device. Returns the results in rank order; a panic counts as an error.
 fn in_threads<G: Send, T: Send>(
     groups: Vec<G>,
     devices: &[Device],
@@ -70,13 +70,13 @@ fn cuda_one_rank_needs_no_nccl() -> Result<()> {
 }
 
 #[test]
-fn cuda_devices_that_are_no_group_are_refused() -> Result<()> {
+fn cuda_devices_that_cannot_form_a_group_are_refused() -> Result<()> {
     let err = NcclGroup::ranks(&[]).unwrap_err().to_string();
     assert!(err.contains("0 ranks"), "{err}");
     let twice = [card(0)?, card(0)?];
     let err = NcclGroup::ranks(&twice).unwrap_err().to_string();
     assert!(err.contains("one rank per device"), "{err}");
-    // Which is no reason to refuse a group of both: that one goes through the host.
+    // A group of both devices still works: it goes through the host.
     let devices = twice.map(Device::Cuda);
     let sums = in_threads(on_devices(&devices)?, &devices, |group, device| {
         group
@@ -87,7 +87,7 @@ fn cuda_devices_that_are_no_group_are_refused() -> Result<()> {
     Ok(())
 }
 
-/// Two ranks on one card cannot be a group: for want of NCCL, or by its word. Both ranks hear of it.
+/// Two ranks on one card cannot form a group, whether or not NCCL is installed. Both ranks get an error.
 #[test]
 fn cuda_a_group_that_cannot_be_is_an_error_of_all_ranks() -> Result<()> {
     let absent = libraries_report()
@@ -112,7 +112,7 @@ fn cuda_a_group_that_cannot_be_is_an_error_of_all_ranks() -> Result<()> {
     Ok(())
 }
 
-/// Both cards, each opened anew.
+/// Opens two cards.
 fn cards() -> Result<[CudaDevice; 2]> {
     match candle_core::cuda_backend::cards()?.len() {
         0 | 1 => bail!("two cards are needed"),
@@ -120,7 +120,7 @@ fn cards() -> Result<[CudaDevice; 2]> {
     }
 }
 
-/// Numbers whose sums every dtype has.
+/// Returns numbers whose sums every dtype represents exactly.
 fn numbers(shape: &[usize], rank: usize, dtype: DType, device: &Device) -> Result<Tensor> {
     let len = shape.iter().product::<usize>();
     let values: Vec<f32> = (0..len).map(|i| ((i * 7 + rank * 3) % 29) as f32).collect();
@@ -140,7 +140,7 @@ const SUMS: [DType; 8] = [
     DType::F64,
 ];
 
-/// Everything that a rank can ask for, as doubles.
+/// Calls every collective, and returns the results as f64.
 fn everything(group: &dyn Communicator, device: &Device) -> Result<Vec<Vec<f64>>> {
     let mut results = Vec::new();
     let mut push = |result: Tensor| -> Result<()> {
@@ -192,7 +192,7 @@ fn two_cards_give_what_the_host_gives() -> Result<()> {
     let expected = expected()?;
     let all = in_threads(NcclGroup::ranks(&cards)?, &devices, |group, device| {
         let results = everything(&group, device)?;
-        // A tensor of the host comes back to it.
+        // A tensor on the host remains on the host.
         let sum = group.all_reduce(&Tensor::new(&[1f32, 2.], CPU)?)?;
         assert!(sum.device().is_cpu());
         assert_eq!(sum.to_vec1::<f32>()?, [2., 4.]);
@@ -219,7 +219,7 @@ fn two_cards_have_no_sums_of_f8() -> Result<()> {
     Ok(())
 }
 
-/// Calls that the host makes without waiting, one after another, and a rank that leaves when it has made its own.
+/// Consecutive calls that the host does not wait for, and a rank that leaves after its own calls.
 #[test]
 #[ignore = "needs two cards and NCCL"]
 fn two_cards_keep_the_order_of_many_calls() -> Result<()> {
@@ -240,14 +240,14 @@ fn two_cards_keep_the_order_of_many_calls() -> Result<()> {
     Ok(())
 }
 
-/// Sums that cards record, over all cards of the machine: each launch adds up what is there then, and other calls may come between.
+/// Recorded sums over all cards of the machine: each launch sums the values of that time, and other calls may come in between.
 #[test]
 #[ignore = "needs two cards and NCCL"]
 fn cards_add_up_what_they_record() -> Result<()> {
     let count = candle_core::cuda_backend::cards()?.len();
     let cards = (0..count).map(card).collect::<Result<Vec<_>>>()?;
     let devices: Vec<Device> = cards.iter().cloned().map(Device::Cuda).collect();
-    // The second is past what every card adds up by itself, the third past what goes between cards directly.
+    // The second length exceeds the path in which every card sums by itself, the third the direct path between cards.
     for len in [1000, 300_004, 5_000_000] {
         let all = in_threads(NcclGroup::ranks(&cards)?, &devices, |group, device| {
             let Device::Cuda(card) = device else {
@@ -291,7 +291,7 @@ fn cards_add_up_what_they_record() -> Result<()> {
     Ok(())
 }
 
-/// The card of rank 0 waits for a call that rank 1 does not make; what rank 0 reads says why.
+/// The card of rank 0 waits for a call that rank 1 does not make; the read on rank 0 returns the reason.
 fn fails(reason: &str, timeout: Duration, ends: impl Fn(NcclGroup) -> Result<()> + Sync) {
     let cards = cards().unwrap();
     let devices = cards.clone().map(Device::Cuda);
@@ -304,7 +304,7 @@ fn fails(reason: &str, timeout: Duration, ends: impl Fn(NcclGroup) -> Result<()>
         if group.rank() == 1 {
             return ends(group);
         }
-        // Of a kind that has been before: the host does not wait.
+        // A call of a known kind: the host does not wait.
         let waits = group.all_reduce(&xs).and_then(|sum| sum.to_vec1::<f32>());
         let err = waits.unwrap_err().to_string();
         assert!(err.contains(reason), "{err}");
@@ -318,7 +318,7 @@ fn fails(reason: &str, timeout: Duration, ends: impl Fn(NcclGroup) -> Result<()>
         "{:?}",
         start.elapsed()
     );
-    // The cards themselves are as before.
+    // The cards remain usable.
     let again = self::cards().unwrap();
     let devices = again.clone().map(Device::Cuda);
     let groups = NcclGroup::ranks(&again).unwrap();
@@ -331,7 +331,7 @@ fn fails(reason: &str, timeout: Duration, ends: impl Fn(NcclGroup) -> Result<()>
     }
 }
 
-/// Time for rank 0 to put its call into the stream.
+/// Waits until rank 0 has enqueued its call.
 fn later() {
     std::thread::sleep(Duration::from_millis(300));
 }
@@ -393,7 +393,7 @@ fn two_cards_where_a_rank_does_not_come() {
     );
 }
 
-/// Says to a process of [`two_cards_of_two_processes`] what it is: rank, address, and whether it is to die.
+/// The environment variable that tells a process of [`two_cards_of_two_processes`] its rank, the address, and whether to abort.
 const PROCESS: &str = "CANDLE_TEST_NCCL_PROCESS";
 
 fn process(rank: usize, address: &str, dies: bool) -> Command {
@@ -452,7 +452,7 @@ fn two_cards_of_two_processes() -> Result<()> {
     Ok(())
 }
 
-/// How long sums take that are recorded, and ops that are not while all cards are busy: for BENCHMARKS.md, with `--nocapture`.
+/// Measures recorded sums, and unrecorded ops while all cards are busy; for BENCHMARKS.md, with `--nocapture`.
 #[test]
 #[ignore = "needs two cards and NCCL; prints times"]
 fn times_of_sums_and_launches() -> Result<()> {
@@ -501,9 +501,10 @@ fn times_of_sums_and_launches() -> Result<()> {
                     for (took, recorded) in took.iter_mut().zip([true, false]) {
                         device.synchronize()?;
                         let start = Instant::now();
-                        match recorded {
-                            true => recording.launch()?,
-                            false => work()?,
+                        if recorded {
+                            recording.launch()?
+                        } else {
+                            work()?
                         }
                         device.synchronize()?;
                         *took = (*took).min(start.elapsed());
@@ -529,7 +530,7 @@ fn times_of_sums_and_launches() -> Result<()> {
             let ys = xs.zeros_like()?;
             let op = host(&|| (&xs + 1.).map(drop))?;
             let launch = host(&|| ys.slice_set(&xs, 0, 0))?;
-            // SAFETY: nobody reads it.
+            // SAFETY: the memory is never read.
             let memory = host(&|| unsafe { card.alloc::<u8>(2048) }.map(drop))?;
             Ok(format!(
                 "op {op:.1}, launch {launch:.1}, memory {memory:.1}{line}"

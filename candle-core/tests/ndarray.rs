@@ -45,7 +45,7 @@ fn empty_forms() -> Result<()> {
     check(&[[0u32; 0]; 2], &[2, 0])?;
     check(&[[0u32; 2]; 0], &[0, 2])?;
     check(vec![Vec::<u32>::new(); 2], &[2, 0])?;
-    // How long the missing rows are, nobody can know.
+    // The length of the missing rows is unknown.
     assert!(Tensor::new(Vec::<Vec<u32>>::new(), &Device::Cpu).is_err());
     Ok(())
 }
@@ -66,7 +66,7 @@ fn ragged_vectors_are_an_error_that_names_the_row() {
 
 #[test]
 fn the_generics_are_inner_size_first() {
-    // A caller may name them.
+    // A caller may name the generics.
     fn shape<S: candle_core::WithDType, const N: usize, const M: usize>(
         a: &[[S; N]; M],
     ) -> Vec<usize> {

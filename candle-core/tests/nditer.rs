@@ -1,10 +1,10 @@
-//! Runs over several layouts against going through them element by element.
+//! Compares runs over several layouts with iteration element by element.
 
 use candle_core::{nditer::MAX_DIMS, DType, Device, Layout, NdIter, Result, Shape, Tensor};
 
 use crate::agree::VIEWS;
 
-/// All storage offsets that an iterator stands for.
+/// Returns all storage offsets that an iterator covers.
 fn offsets<const N: usize>(iter: NdIter<N>) -> Vec<[usize; N]> {
     let (size, strides) = (iter.inner_size, iter.inner_strides);
     let run = |start: [usize; N]| {
@@ -80,7 +80,7 @@ fn edges() {
     assert_eq!((iter.len(), iter.inner_size), (1 << (rank - 1), 2));
     let want: Vec<_> = layout.strided_index().map(|i| [i]).collect();
     assert_eq!(offsets(iter), want);
-    // It stays at its end.
+    // An exhausted iterator remains exhausted.
     let mut iter = NdIter::new([&Layout::contiguous(3)]);
     assert!(iter.next().is_some());
     assert_eq!([iter.next(), iter.next()], [None, None]);

@@ -1,11 +1,11 @@
-//! npy and npz files: what NumPy wrote, round trips, and what is refused.
+//! npy and npz files: files that NumPy wrote, round trips, and rejected files.
 
 use std::path::PathBuf;
 
 use candle_core::npy::{self, NpzTensors};
 use candle_core::{DType, Device, Result, Tensor};
 
-/// A file of `tests/files`, which `generate.py` makes with NumPy.
+/// Returns the path of a file in `tests/files`, which `generate.py` makes with NumPy.
 fn file(name: &str) -> PathBuf {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/files");
     PathBuf::from(folder).join(name)
@@ -15,7 +15,7 @@ fn as_f64(t: &Tensor) -> Result<Vec<f64>> {
     t.to_dtype(DType::F64)?.flatten_all()?.to_vec1()
 }
 
-/// What the files hold: 2 rows of 3, unsigned types without the signs.
+/// The contents of the files: 2 rows of 3, without the signs in unsigned types.
 const SIGNED: [f64; 6] = [-2., -1., 0., 1., 2., 3.];
 const UNSIGNED: [f64; 6] = [2., 1., 0., 1., 2., 3.];
 
@@ -70,7 +70,7 @@ fn all_versions_of_the_header() -> Result<()> {
     Ok(())
 }
 
-/// The bytes are those that NumPy writes, so that its readers are served as well as ours.
+/// The bytes equal those that NumPy writes, so that its readers accept them.
 #[test]
 fn written_as_numpy_writes() -> Result<()> {
     let expected = std::fs::read(file("version1.npy"))?;
@@ -205,7 +205,7 @@ fn the_same_out_of_memory_and_from_several_threads() -> Result<()> {
 
 /// Entries of other kinds are skipped; an array needs no suffix.
 #[test]
-fn entries_that_are_no_arrays() -> Result<()> {
+fn entries_other_than_arrays() -> Result<()> {
     use std::io::Write;
     let dir = tempfile::tempdir()?;
     let path = dir.path().join("mixed.npz");

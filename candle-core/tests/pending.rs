@@ -1,11 +1,11 @@
-//! Reads that are not waited for.
+//! Asynchronous reads.
 
 use candle_core::{test_device, DType, Device, Result, Tensor};
 
 use crate::agree::numbers;
 
 fn reads_run_beside_what_follows(device: &Device) -> Result<()> {
-    // Each result is read while later ones, in the same buffers, are already asked for.
+    // Each result is read while later ones, in the same buffers, are already pending.
     let mut x = numbers(&[1000], DType::F32)?.to_device(device)?;
     let (mut pending, mut expected) = (vec![], vec![]);
     for step in 0..20 {
@@ -16,7 +16,7 @@ fn reads_run_beside_what_follows(device: &Device) -> Result<()> {
     for (step, (pending, expected)) in pending.into_iter().zip(expected).enumerate() {
         assert_eq!(pending.wait()?, expected, "step {step}");
     }
-    // A view is read in its order.
+    // A view is read in its own order.
     let column = x.reshape((10, 100))?.t()?.get(7)?;
     assert_eq!(
         column.begin_to_vec1::<f32>()?.wait()?,
@@ -29,7 +29,7 @@ fn reads_run_beside_what_follows(device: &Device) -> Result<()> {
 }
 test_device!(reads_run_beside_what_follows);
 
-/// More dispatches than a submission takes, while the GPU is still busy with what is read.
+/// More dispatches than fit in a submission, while the GPU still computes the values to read.
 fn much_work_behind_a_read(device: &Device) -> Result<()> {
     let busy = Tensor::ones((300, 300), DType::F32, device)?;
     let read = busy.matmul(&busy)?.flatten_all()?.begin_to_vec1::<f32>()?;
@@ -43,7 +43,7 @@ fn much_work_behind_a_read(device: &Device) -> Result<()> {
 }
 test_device!(much_work_behind_a_read);
 
-/// Nothing, a single byte, and more than is staged at once.
+/// An empty read, a single byte, and more than one staging buffer.
 fn lengths(device: &Device) -> Result<()> {
     for len in [0usize, 1, 3, (1 << 20) - 1, 1 << 20, (1 << 20) + 1] {
         let data: Vec<u8> = (0..len).map(|i| (i % 251) as u8).collect();
@@ -57,7 +57,7 @@ fn lengths(device: &Device) -> Result<()> {
 }
 test_device!(lengths);
 
-/// What goes wrong before a read is reported with it, and not again.
+/// An error before a read is reported with it, once.
 fn faults(device: &Device) -> Result<()> {
     let t = Tensor::new(&[1f32, 2., 3.], device)?;
     let ids = Tensor::new(&[0u32, 7], device)?;

@@ -1,4 +1,4 @@
-//! PyTorch's checkpoints. The files have the form that `torch.save` writes; `generate.py` makes them.
+//! PyTorch's checkpoints. The files have the format of `torch.save`; `generate.py` makes them.
 
 use std::path::{Path, PathBuf};
 
@@ -28,7 +28,7 @@ fn storages_of_all_dtypes() -> Result<()> {
         ("IntStorage", DType::I32, SIGNED),
         ("ShortStorage", DType::I16, SIGNED),
         ("ByteStorage", DType::U8, UNSIGNED),
-        // There is no complex dtype here: the checkpoint reads without that tensor.
+        // There is no complex dtype: the checkpoint is read without that tensor.
         ("Float8_e4m3fnStorage", DType::F8E4M3, SIGNED),
         ("UntypedStorage", DType::F8E4M3, SIGNED),
         (
@@ -63,7 +63,7 @@ fn all_protocols() -> Result<()> {
     Ok(())
 }
 
-/// Files of PyTorch before 1.6 are not archives.
+/// Files from PyTorch before 1.6 are not archives.
 #[test]
 fn legacy_files() -> Result<()> {
     views("legacy.pth")?;
@@ -73,7 +73,7 @@ fn legacy_files() -> Result<()> {
     assert_eq!(as_f64(&pth.get("last")?.expect("last"))?, [23.]);
     let all = pickle::read_all_with_key(file("legacy4.pth"), Some("all"))?;
     assert_eq!(all.len(), 11);
-    // Cut anywhere it is an error that says where, and never a panic.
+    // A file truncated anywhere is an error with the position, never a panic.
     for len in (0..bytes.len()).step_by(7) {
         let cut = PthTensors::from_bytes(bytes[..len].to_vec(), Some("model"));
         assert!(cut.is_err(), "{len} bytes");
@@ -113,7 +113,7 @@ fn views(name: &str) -> Result<()> {
     assert!(pth.get("nothing")?.is_none());
 
     let info = &pth.tensor_infos()["columns"];
-    // A legacy file has no entries: storages have their keys alone.
+    // A legacy file has no entries: storages have keys only.
     let storage = match name.strip_suffix(".pth") {
         Some(folder) if !folder.starts_with("legacy") => format!("{folder}/data/0"),
         _ => "0".to_string(),
@@ -131,7 +131,7 @@ fn keys() -> Result<()> {
     let infos = pickle::read_pth_tensor_info(file("views.pth"), false, Some("model"))?;
     let names: Vec<&str> = infos.iter().map(|info| info.name.as_str()).collect();
     assert_eq!(names[..3], ["whole", "transposed", "permuted"]);
-    // The outer dictionary has dictionaries, no tensors.
+    // The outer dictionary contains dictionaries, no tensors.
     assert!(pickle::read_all(file("views.pth"))?.is_empty());
     assert_eq!(
         pickle::read_all_with_key(file("views.pth"), Some("model"))?.len(),
@@ -328,7 +328,7 @@ fn a_state_is_seen_by_all_who_share_the_object() -> Result<()> {
         panic!("a tuple was written")
     };
     assert_eq!(inner[0], items[1]);
-    // A state on a shared constant changes no other `None`.
+    // A state applied to a shared constant changes no other `None`.
     let Object::Tuple(items) = value(b"NK\x01bN\x86.")? else {
         panic!("a tuple was written")
     };

@@ -1,4 +1,4 @@
-//! Pooling and resampling on the CPU against loops over f64, and values of PyTorch.
+//! Pooling and resampling on the CPU compared with loops in f64 and with values from PyTorch.
 
 use candle_core::{DType, Device, Error, Result, Tensor};
 
@@ -6,7 +6,7 @@ use crate::agree::{assert_close, assert_same, numbers, Tolerance, DTYPES};
 
 type View = fn(&Tensor) -> Result<Tensor>;
 
-/// Views of an image of four dimensions of at least 2.
+/// Views of an image with four dimensions of at least 2 elements each.
 const VIEWS: [(&str, View); 5] = [
     ("contiguous", |t| Ok(t.clone())),
     ("transposed", |t| t.transpose(2, 3)),
@@ -20,7 +20,7 @@ const VIEWS: [(&str, View); 5] = [
     }),
 ];
 
-/// The elements as f64, and the sizes.
+/// Returns the elements as f64, and the sizes.
 fn elements(t: &Tensor) -> Result<(Vec<f64>, [usize; 4])> {
     let (b, c, h, w) = t.dims4()?;
     Ok((
@@ -29,7 +29,7 @@ fn elements(t: &Tensor) -> Result<(Vec<f64>, [usize; 4])> {
     ))
 }
 
-/// A result of another height and width, each element from its plane, row and column.
+/// Returns an image with another height and width, each element from its plane, row and column.
 fn map(
     t: &Tensor,
     (h_out, w_out): (usize, usize),
@@ -45,7 +45,7 @@ fn map(
     Tensor::from_vec(out, (b, c, h_out, w_out), &Device::Cpu)?.to_dtype(t.dtype())
 }
 
-/// Each window's elements, made one by `f`.
+/// Reduces each window's elements to one with `f`.
 fn pooled(
     t: &Tensor,
     (k_h, k_w): (usize, usize),
@@ -101,7 +101,7 @@ fn windows() -> Result<()> {
     Ok(())
 }
 
-/// As many windows in a line as blocks of them are long, one fewer and one more; further apart and over whole images.
+/// Numbers of windows per line around the block length; also windows further apart and over whole images.
 #[test]
 fn lines_of_windows() -> Result<()> {
     let check = |t: &Tensor, k: (usize, usize), s: (usize, usize)| {
@@ -131,7 +131,7 @@ fn lines_of_windows() -> Result<()> {
                 (9, 9),
             )?;
             check(&images.transpose(0, 1)?, (3, 4), (1, 1))?;
-            // Far apart: the elements in between are not read.
+            // Large strides: the elements in between are not read.
             check(&images.permute((0, 2, 3, 1))?, (2, 1), (1, 1))?;
         }
     }
@@ -196,7 +196,7 @@ fn windows_that_do_not_fit() -> Result<()> {
         }
     }
     assert!(t.squeeze(0)?.max_pool2d(2).is_err());
-    // A stride past the end leaves one window; no channels leave none.
+    // A stride past the end leaves one window; no channels leave no output.
     assert_eq!(
         t.max_pool2d_with_stride((1, 1), (usize::MAX, 9))?.dims(),
         [1, 2, 1, 1]
@@ -233,7 +233,7 @@ fn nearest() -> Result<()> {
     Ok(())
 }
 
-/// Bilinear interpolation as PyTorch documents it for `interpolate`, weighing all elements by their distance.
+/// Bilinear interpolation as documented for PyTorch's `interpolate`, weighting all elements by their distance.
 fn bilinear(
     t: &Tensor,
     target: (usize, usize),
@@ -271,7 +271,7 @@ fn interpolation() -> Result<()> {
                 for align in [false, true] {
                     let what = format!("{name} {dtype:?} to {target:?} align {align}");
                     let got = t.upsample_bilinear2d(target.0, target.1, align)?;
-                    // The elements are up to 8, and weights are rounded.
+                    // Elements are at most 8, and weights are rounded.
                     let tolerance = Tolerance::of(dtype, 1e-5).or_absolute(1e-5);
                     assert_close(&got, &bilinear(&t, target, align, None)?, tolerance, &what)?;
                 }
@@ -304,8 +304,8 @@ fn interpolation_by_scale() -> Result<()> {
     Ok(())
 }
 
-/// From the formulas of PyTorch's `interpolate(torch.arange(4.).view(1, 1, 2, 2), size=(4, 4), mode="bilinear")`, by hand: places
-/// 0 (clamped), 0.25, 0.75 and 1 in each direction.
+/// Values computed by hand from the formulas of PyTorch's `interpolate(torch.arange(4.).view(1, 1, 2, 2), size=(4, 4), mode="bilinear")`:
+/// coordinates 0 (clamped), 0.25, 0.75 and 1 in each direction.
 #[test]
 fn doubling_two_by_two() -> Result<()> {
     let t = Tensor::arange(0f32, 4., &Device::Cpu)?.reshape((1, 1, 2, 2))?;

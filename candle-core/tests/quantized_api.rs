@@ -1,4 +1,4 @@
-//! Quantised tensors and products with them: against the same product with the dequantised weight, in every format.
+//! Quantised tensors and their products, compared with the same product with the dequantised weight, in every format.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use candle_core::{DType, Device, IndexOp, Module, Result, Tensor};
 
 use crate::agree::{assert_close, assert_same, Tolerance};
 
-/// The formats of weights.
+/// The weight formats.
 const WEIGHTS: [GgmlDType; 13] = [
     GgmlDType::F32,
     GgmlDType::F16,
@@ -27,7 +27,7 @@ const WEIGHTS: [GgmlDType; 13] = [
 
 const CPU: Device = Device::Cpu;
 
-/// Numbers between -1 and 1 that look random.
+/// Returns pseudo-random numbers between -1 and 1.
 fn noise(shape: &[usize], seed: u64) -> Result<Tensor> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let len = shape.iter().product();
@@ -44,7 +44,7 @@ fn weight(shape: &[usize], dtype: GgmlDType) -> Result<QTensor> {
     QTensor::quantize(&noise(shape, 3)?, dtype)
 }
 
-/// The product with the dequantised weight `(n, k)`, in f32.
+/// Returns the product with the dequantised weight `(n, k)`, in f32.
 fn plain(x: &Tensor, weight: &QTensor) -> Result<Tensor> {
     let weight = weight.dequantize(&CPU)?;
     let x = x.to_dtype(DType::F32)?.contiguous()?;
@@ -55,10 +55,10 @@ fn plain(x: &Tensor, weight: &QTensor) -> Result<Tensor> {
     x.reshape((rows, k))?.matmul(&weight.t()?)?.reshape(shape)
 }
 
-/// The dense side is rounded to 8 bits: half a step of its largest element in a block, against elements that are as large as
-/// that at the most. Noise of `k` such errors stays below a hundredth of what both rows' norms allow.
+/// The dense side is rounded to 8 bits: the error is half a step of the block's largest element, and elements are at most that large. The
+/// noise of `k` such errors remains below a hundredth of the bound from both rows' norms.
 fn assert_near(got: &Tensor, want: &Tensor, k: usize, what: &str) -> Result<()> {
-    // Norms of rows of k elements that are uniform between -1 and 1.
+    // Norms of rows of k elements with uniform values between -1 and 1.
     let norms = k as f64 / 3.;
     let room = Tolerance::of(got.dtype(), 1e-5).or_absolute(0.01 * norms);
     assert_close(got, &want.to_dtype(got.dtype())?, room, what)
@@ -86,7 +86,7 @@ fn products_of_every_format() -> Result<()> {
     Ok(())
 }
 
-/// Integers up to 127 with 127 in every block are what 8 bits hold exactly; what is left is the order of sums.
+/// 8 bits hold integers up to 127 exactly if every block contains 127; only the order of sums differs.
 #[test]
 fn products_are_exact_where_eight_bits_are() -> Result<()> {
     let (m, n, k) = (9, 37, 512);
@@ -99,14 +99,14 @@ fn products_are_exact_where_eight_bits_are() -> Result<()> {
     for dtype in WEIGHTS {
         let weight = weight(&[n, k], dtype)?;
         let got = x.apply_op1_no_bwd(&weight)?;
-        // Sums of 512 products of up to 127: rounding of f32, and for 16-bit weights of the dense side to 16 bits (exact).
+        // Sums of 512 products of up to 127: f32 rounding and, for 16-bit weights, the dense side rounded to 16 bits (exact).
         let room = Tolerance::of(DType::F32, 1e-4).or_absolute(0.05);
         assert_close(&got, &plain(&x, &weight)?, room, &format!("{dtype:?}"))?;
     }
     Ok(())
 }
 
-/// Rows do not depend on the rows beside them, nor on how many threads share the work.
+/// Rows depend neither on neighbouring rows nor on the number of threads.
 #[test]
 fn rows_alone_and_together() -> Result<()> {
     for dtype in [
@@ -132,7 +132,7 @@ fn rows_alone_and_together() -> Result<()> {
     Ok(())
 }
 
-/// A product inside of somebody else's parallel work shares that pool; it gives the same.
+/// A product inside another parallel section uses that section's pool, and gives the same result.
 #[test]
 fn products_in_a_pool() -> Result<()> {
     let weight = weight(&[515, 512], GgmlDType::Q4K)?;
@@ -226,7 +226,7 @@ fn what_does_not_go_together() -> Result<()> {
     assert!(refused((1, 33, 2), 33, 2).contains("block size 32"));
     assert!(refused((2, 32, 2), 32, 4).contains("lhs has 32"));
     assert!(refused((1, 32, 3), 32, 3).contains("rhs has 2 blocks"));
-    // No error, as upstream has none: a panic before anything is written.
+    // Not an `Err`, as upstream has none: a panic before anything is written.
     let short = std::panic::catch_unwind(|| refused((2, 32, 2), 64, 3)).unwrap_err();
     let short = short.downcast_ref::<String>().expect("a text");
     assert!(short.contains("dst too small: it has 3"), "{short}");
@@ -287,7 +287,7 @@ fn bytes_in_and_out() -> Result<()> {
         }
         let halves = weight.dequantize_f16(&CPU)?;
         assert_same(&halves, &values.to_dtype(DType::F16)?, "dequantize_f16")?;
-        // What was quantised comes back as well as the format can: the coarsest has 2 bits.
+        // The round trip is as accurate as the format allows: the coarsest has 2 bits.
         let lost = (values - noise(&[3, 256], 3)?)?
             .abs()?
             .mean_all()?
@@ -437,7 +437,7 @@ fn which_weights_are_dense() -> Result<()> {
     Ok(())
 }
 
-/// The environment is the process's, so another one is asked.
+/// The environment applies to the whole process, so the test runs in a child process.
 #[test]
 fn dense_weights_on_demand() -> Result<()> {
     let layer = QMatMul::from_qtensor(weight(&[2, 32], GgmlDType::Q4_0)?)?;
@@ -472,7 +472,7 @@ fn dense_weights_on_demand() -> Result<()> {
     Ok(())
 }
 
-/// With weights, errors move to the columns that matter less.
+/// With importance weights, errors move to the columns with small weights.
 #[test]
 fn importance() -> Result<()> {
     let x = noise(&[16, 256], 11)?;

@@ -1,10 +1,10 @@
-//! The block formats: layouts, decoding against an independent implementation, errors of encoding, products.
+//! Block formats: layouts, decoding compared with an independent implementation, encoding errors, products.
 
 use candle_core::quantized::k_quants::*;
 use candle_core::quantized::{GgmlDType, QTensor};
 use candle_core::{Device, Tensor};
 
-/// Numbers from a fixed seed.
+/// A pseudo-random sequence from a fixed seed.
 struct Random(u32);
 
 impl Random {
@@ -15,12 +15,12 @@ impl Random {
         self.0
     }
 
-    /// In `0..1`.
+    /// Returns a number in `0..1`.
     fn uniform(&mut self) -> f32 {
         self.next() as f32 / 4_294_967_296.
     }
 
-    /// Mean 0, variance 1: the sum of twelve uniform numbers less six.
+    /// Returns a number with mean 0 and variance 1: the sum of twelve uniform numbers minus six.
     fn normal(&mut self) -> f32 {
         (0..12).map(|_| self.uniform()).sum::<f32>() - 6.
     }
@@ -42,7 +42,7 @@ fn decode<T: GgmlType>(blocks: &[T]) -> Vec<f32> {
     ys
 }
 
-/// The root of the weighted mean of the squared errors.
+/// Returns the root of the weighted mean of the squared errors.
 fn error(xs: &[f32], ys: &[f32], weights: &[f32]) -> f64 {
     let weight = |i: usize| f64::from(weights[i % weights.len()]);
     let sum: f64 = xs
@@ -75,7 +75,7 @@ macro_rules! every_format {
 #[test]
 fn sizes_are_those_of_files() {
     fn check<T: GgmlType>() {
-        // Bits for an element, from the formats' descriptions.
+        // Bits per element, from the descriptions of the formats.
         let bits = match T::DTYPE {
             GgmlDType::Q4_0 | GgmlDType::Q4K => 4.5,
             GgmlDType::Q4_1 => 5.,
@@ -98,7 +98,7 @@ fn sizes_are_those_of_files() {
     assert_eq!(K_SCALE_SIZE, 12);
 }
 
-/// Blocks of random bytes, decoded by the `gguf` package (data/quantized_blocks.py): the same bits.
+/// Random blocks decode to the same bits as in the `gguf` package (data/quantized_blocks.py).
 #[test]
 fn decoding_agrees_with_the_gguf_package() {
     fn check<T: GgmlType>(vectors: &mut &[u8]) {
@@ -113,7 +113,7 @@ fn decoding_agrees_with_the_gguf_package() {
         }
         for (i, (found, right)) in decode(&blocks).iter().zip(elements.chunks(4)).enumerate() {
             let right = f32::from_le_bytes(right.try_into().unwrap());
-            // 0 and -0 are both right.
+            // Both 0 and -0 are correct.
             assert_eq!(*found, right, "{:?}, element {i}", T::DTYPE);
         }
     }
@@ -131,10 +131,10 @@ fn decoding_agrees_with_the_gguf_package() {
     assert!(vectors.is_empty());
 }
 
-/// Floats and blocks as ggml's own encoder makes them (data/ggml_encoder.py): the same bytes, without and with an importance matrix.
+/// Encoding is byte-identical to ggml's encoder (data/ggml_encoder.py), with and without an importance matrix.
 #[test]
 fn encoding_agrees_with_ggml() {
-    /// Elements of a row, and rows.
+    /// Elements per row, and number of rows.
     const ROW: usize = 512;
     const ROWS: usize = 14;
 
@@ -186,11 +186,11 @@ fn encoding_agrees_with_ggml() {
     assert!(file.is_empty());
 }
 
-/// A row has the same products, bit for bit, alone and in a batch of any size, whichever kernels a machine has for these.
+/// A row has bit-identical products alone and in a batch of any size, with every kernel that the machine supports.
 #[test]
 fn a_row_alone_and_in_a_batch() {
     fn check<T: GgmlType>() {
-        // Blocks that are taken together, and some that are left over.
+        // Blocks processed in groups, and a remainder.
         let (k, n) = (7 * 256, 23);
         let mut random = Random(31);
         let weights: Vec<T> = encode(&random.floats(n * k, Random::normal));
@@ -215,8 +215,8 @@ fn a_row_alone_and_in_a_batch() {
     check::<half::bf16>();
 }
 
-/// The errors on normal and on uniform data are those of crates.io's candle-core 0.11.1 or less. Its figures, for variance 1 and for
-/// -1..1, are written down here with 3% added for other random numbers.
+/// The errors on normal and on uniform data are at most those of crates.io's candle-core 0.11.1. Its values, for variance 1 and for -1..1,
+/// are listed here with 3% added for the different random numbers.
 #[test]
 fn encoding_errors() {
     fn check<T: GgmlType>() {
@@ -251,7 +251,7 @@ fn encoding_errors() {
     every_format!(check);
 }
 
-/// A third of the range at most for 2 bits, less for more: holds for any data, outliers among them.
+/// The error is at most a third of the range for 2 bits, and less for more bits, for any data, with outliers too.
 #[test]
 fn encoding_errors_of_unusual_data() {
     fn check<T: GgmlType>() {
@@ -280,7 +280,7 @@ fn encoding_errors_of_unusual_data() {
     every_format!(check);
 }
 
-/// NaN, infinities, and numbers past the range of the scales: some result, no panic, for products too.
+/// NaN, infinities and numbers beyond the range of the scales give some result, without a panic, in products too.
 #[test]
 fn encoding_takes_any_float() {
     fn check<T: GgmlType>() {
@@ -316,7 +316,7 @@ fn encoding_takes_any_float() {
     every_format!(check);
 }
 
-/// Weights make the weighted error smaller. None at all (all zero) change nothing.
+/// Importance weights reduce the weighted error. All-zero weights change nothing.
 #[test]
 fn imatrix_weights_lower_the_weighted_error() {
     fn check<T: GgmlType + PartialEq + std::fmt::Debug>() {
@@ -345,7 +345,7 @@ fn imatrix_weights_lower_the_weighted_error() {
     every_format!(check);
 }
 
-/// The products are those of the decoded operands, in f64, but for the rounding of sums; in every form.
+/// In every format the products equal those of the decoded operands in f64, except for rounding of sums.
 #[test]
 fn products_are_those_of_decoded_blocks() {
     fn check<T: GgmlType>() {
@@ -363,7 +363,7 @@ fn products_are_those_of_decoded_blocks() {
                 let products = x.iter().zip(&y).map(|(&x, &y)| f64::from(x) * f64::from(y));
                 let magnitude: f64 = products.clone().map(f64::abs).sum();
                 let right: f64 = products.sum();
-                // The sum of a block of activations is an f16 in the formats with one (Q8_1).
+                // Formats with the sum of a block of activations (Q8_1) store it as f16.
                 let f16_sum = matches!(T::DTYPE, GgmlDType::Q4_1 | GgmlDType::Q5_1);
                 let tolerance = if f16_sum { 2e-3 } else { 1e-5 } * (magnitude + 1.);
                 assert!(
@@ -383,7 +383,7 @@ fn products_are_those_of_decoded_blocks() {
             near(c, 3, 2);
             near(d, 4, 2);
             if blocks > 0 {
-                // A row more and a row less than the kernel takes at a time.
+                // One row more and one fewer than the kernel processes at a time.
                 for (rows, columns) in [(5, 6), (4, 3), (1, 1), (3, 4), (2, 5)] {
                     let mut dst = vec![f32::NAN; rows * columns];
                     let (xs, ys) = (xs[..rows].concat(), ys[..columns].concat());
@@ -398,13 +398,13 @@ fn products_are_those_of_decoded_blocks() {
     every_format!(check);
 }
 
-/// What a call that cannot work says.
+/// Returns the panic message of an invalid call.
 fn panic_of(call: impl FnOnce() + std::panic::UnwindSafe) -> String {
     let panic = std::panic::catch_unwind(call).expect_err("no panic");
     panic.downcast_ref::<String>().cloned().unwrap_or_default()
 }
 
-/// Slices that do not fit are a panic that names the format and both lengths, as the signatures have no error.
+/// Slices of a wrong length panic with the format and both lengths, as the signatures return no error.
 #[test]
 fn lengths_that_do_not_fit() {
     fn check<T: GgmlType>() {

@@ -1,5 +1,5 @@
-//! GGUF files: against a file made by the `gguf` package (`fixtures/gguf/make.py`), hand-made bytes of every version, what was
-//! written before, and files that lie.
+//! GGUF files: a file made by the `gguf` package (`fixtures/gguf/make.py`), hand-made bytes of every version, round trips, and malformed
+//! files.
 
 use std::io::{Cursor, Seek, SeekFrom, Write};
 
@@ -14,7 +14,7 @@ use crate::agree::{assert_close, assert_same, Tolerance};
 const CPU: Device = Device::Cpu;
 const FORMATS: &[u8] = include_bytes!("fixtures/gguf/formats.gguf");
 
-/// The formats in the file, and which of them the package quantised itself.
+/// The formats in the file, and whether the package quantised them itself.
 const IN_FILE: [(GgmlDType, bool); 13] = [
     (GgmlDType::F32, true),
     (GgmlDType::F16, true),
@@ -50,7 +50,7 @@ fn every_format_as_gguf_reads_it() -> Result<()> {
         assert_eq!(tensor.dtype(), dtype);
         assert_eq!(tensor.shape().dims(), &[2, 256]);
         let want = values(&content, &format!("{dtype:?}.values"))?;
-        // Two roundings to f32 of values up to 100 or so.
+        // Two f32 roundings of values up to about 100.
         let room = Tolerance::of(DType::F32, 3e-7).or_absolute(1e-5);
         let got = tensor.dequantize(&CPU)?;
         assert_close(&got, &want, room, &format!("{dtype:?}"))?;
@@ -93,7 +93,7 @@ fn metadata_as_gguf_writes_it() -> Result<()> {
     assert_eq!(numbers.collect::<Result<Vec<_>>>()?, [1, -2, 3]);
     assert_eq!(get("general.alignment").to_u64()?, 64);
     assert_eq!(content.tensor_data_offset % 64, 0);
-    // Integers of other sizes, where they fit.
+    // Integers of other sizes, if the value fits.
     assert_eq!(get("a.u8").to_u64()?, 200);
     assert_eq!(get("a.i8").to_i64()?, -100);
     assert_eq!(get("a.bool").to_u64()?, 1);
@@ -213,7 +213,7 @@ fn written_and_read() -> Result<()> {
     Ok(())
 }
 
-/// The parts of a file, put together by hand after the specification.
+/// The parts of a file, assembled by hand from the specification.
 #[derive(Default)]
 struct Parts {
     version: u32,
@@ -242,7 +242,7 @@ impl Parts {
         self
     }
 
-    /// A count or a length: 32 bits in version 1, 64 bits since.
+    /// Writes a count or a length: 32 bits in version 1, 64 bits in later versions.
     fn count(&mut self, value: u64) -> &mut Self {
         match self.version {
             1 => self.u32(value as u32),
@@ -314,9 +314,9 @@ fn every_version() -> Result<()> {
     Ok(())
 }
 
-/// Tokens may be pieces of characters.
+/// Tokens may be parts of UTF-8 sequences.
 #[test]
-fn text_that_is_no_utf8() -> Result<()> {
+fn text_that_is_not_utf8() -> Result<()> {
     let mut parts = Parts::new(3, 0, 1);
     parts.text(b"token").u32(8).text(b"a\xffb");
     assert_eq!(
@@ -351,7 +351,7 @@ fn files_that_lie_about_their_head() {
         for version in [1, 2, 3] {
             let mut file = Parts::new(version, tensors, values);
             fill(&mut file);
-            // Enough to pass the first look at the counts.
+            // Enough bytes to pass the first check of the counts.
             file.bytes.extend([0; 64]);
             cases.push((file.bytes, Box::leak(parts.to_vec().into_boxed_slice())));
         }
@@ -480,7 +480,7 @@ fn files_that_lie_about_their_tensors() -> Result<()> {
             .to_string()
             .contains("cannot find tensor u"));
     }
-    // A row that is no whole number of blocks, though all rows together are.
+    // A row that is not a whole number of blocks, though the sum of all rows is.
     let mut file = Parts::new(3, 1, 0);
     file.tensor(b"t", &[16, 2], 2, 0)
         .padded(32)
@@ -495,7 +495,7 @@ fn files_that_lie_about_their_tensors() -> Result<()> {
     Ok(())
 }
 
-/// Wherever a file ends, and whatever byte of it changes, reading gives a value or an error.
+/// A file truncated anywhere, or with any byte changed, gives a value or an error.
 #[test]
 fn cut_and_changed_files() -> Result<()> {
     let metadata = every_value();
@@ -554,7 +554,7 @@ fn mapped_files() -> Result<()> {
     }
     let err = mapped.tensor("nothing", &CPU).unwrap_err().to_string();
     assert!(err.contains("cannot find tensor nothing"), "{err}");
-    // A tensor outlives the file's handle.
+    // A tensor remains valid after the file's handle is dropped.
     drop(mapped);
     assert_eq!(first.data()?, second.data()?);
 
@@ -574,13 +574,13 @@ trait ContentTensor {
 }
 
 impl ContentTensor for MmapedContent {
-    /// The tensor as a stream gives it.
+    /// Returns the tensor as read from a stream.
     fn content_tensor(&self, name: &str) -> Result<QTensor> {
         Content::tensor(self, &mut Cursor::new(FORMATS), name, &CPU)
     }
 }
 
-/// The parts of a model in a folder, as `llama-gguf-split` names them.
+/// Returns the paths of a split model in a folder, named as by `llama-gguf-split`.
 fn parts(folder: &std::path::Path, count: usize) -> Result<Vec<std::path::PathBuf>> {
     let mut paths = Vec::new();
     for no in 0..count {
@@ -613,7 +613,7 @@ fn parts(folder: &std::path::Path, count: usize) -> Result<Vec<std::path::PathBu
 fn models_in_several_files() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let paths = parts(folder.path(), 3)?;
-    // Any part opens all.
+    // Any part opens the whole model.
     for path in &paths {
         let (content, mut reader) = gguf_file::open(path)?;
         // SAFETY: nobody changes the files while they are mapped.
@@ -629,7 +629,7 @@ fn models_in_several_files() -> Result<()> {
         }
     }
     let error = |path: &std::path::Path| {
-        // Without the call stack, which is not the same.
+        // Without the call stack, which differs.
         let line = |err: candle_core::Error| {
             let text = err.to_string();
             text.lines().next().unwrap_or_default().to_string()
@@ -640,10 +640,10 @@ fn models_in_several_files() -> Result<()> {
         assert_eq!(line(mapped.unwrap_err()), err);
         err
     };
-    // A part alone says what it is.
+    // A part on its own reports its number and the total.
     let content = Content::read(&mut std::fs::File::open(&paths[1])?)?;
     assert_eq!(gguf_file::part_of(&content.metadata)?, Some((1, 3)));
-    // Another name.
+    // A different name.
     let renamed = folder.path().join("model.gguf");
     std::fs::copy(&paths[0], &renamed)?;
     let err = error(&renamed);
@@ -651,7 +651,7 @@ fn models_in_several_files() -> Result<()> {
         err.contains("model.gguf") && err.contains("-00001-of-00003.gguf"),
         "{err}"
     );
-    // Two parts that changed places.
+    // Two parts with exchanged names.
     std::fs::rename(&paths[2], &renamed)?;
     std::fs::copy(&paths[1], &paths[2])?;
     let err = error(&paths[0]);
@@ -659,7 +659,7 @@ fn models_in_several_files() -> Result<()> {
         err.contains("m-00003-of-00003.gguf") && err.contains("part 2 of 3"),
         "{err}"
     );
-    // A part that ends early.
+    // A truncated part.
     let whole = std::fs::read(&renamed)?;
     std::fs::write(&paths[2], &whole[..whole.len() - 1])?;
     let err = error(&paths[0]);
@@ -667,7 +667,7 @@ fn models_in_several_files() -> Result<()> {
         err.contains("m-00003-of-00003.gguf") && err.contains("part2."),
         "{err}"
     );
-    // A part that is not there.
+    // A missing part.
     std::fs::remove_file(&paths[2])?;
     for path in &paths[..2] {
         let err = error(path);

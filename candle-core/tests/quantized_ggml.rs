@@ -1,4 +1,4 @@
-//! GGML and imatrix files, put together by hand.
+//! GGML and imatrix files, assembled by hand.
 
 use std::io::{Cursor, Write};
 
@@ -13,7 +13,7 @@ fn words(bytes: &mut Vec<u8>, words: &[u32]) {
     bytes.extend(words.iter().flat_map(|word| word.to_le_bytes()));
 }
 
-/// Magic and version.
+/// Returns the magic number and the version.
 fn head(magic: &[u8; 4], version: Option<u32>) -> Vec<u8> {
     let mut bytes = vec![];
     words(&mut bytes, &[u32::from_be_bytes(*magic)]);
@@ -21,7 +21,7 @@ fn head(magic: &[u8; 4], version: Option<u32>) -> Vec<u8> {
     bytes
 }
 
-/// A file with two tokens and two tensors: 64 elements of Q8_0 in two rows, and three of f32.
+/// Returns a file with two tokens and two tensors: 64 elements of Q8_0 in two rows, and three of f32.
 fn file(magic: &[u8; 4], version: Option<u32>) -> Vec<u8> {
     let mut bytes = head(magic, version);
     words(&mut bytes, &[2, 11, 12, 13, 14, 15, 16]);
@@ -138,7 +138,7 @@ fn malformed_ggml() {
         (twice, ["GGML", "\"bias\" appears twice"]),
     ] {
         let Err(err) = read(&bytes) else {
-            panic!("{parts:?} is no error");
+            panic!("{parts:?} is not an error");
         };
         let err = err.to_string();
         for part in parts {
@@ -201,7 +201,7 @@ fn importance_matrices() -> Result<()> {
     entry(&mut bytes, b"blk.0", 4, &[4., 8.]);
     entry(&mut bytes, b"never", 0, &[5.]);
     entry(&mut bytes, b"empty", 1, &[]);
-    // Chunks and the name of the text may follow.
+    // The number of chunks and the name of the text may follow.
     let mut long = bytes.clone();
     words(&mut long, &[7, 1]);
     long.push(b'x');

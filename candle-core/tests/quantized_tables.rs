@@ -1,4 +1,4 @@
-//! The formats whose codes are looked up in tables (IQ, TQ, MXFP4), on every device, against elements that the `gguf` package decodes.
+//! Table-based formats (IQ, TQ, MXFP4) on every device, compared with elements that the `gguf` package decodes.
 
 use std::io::Cursor;
 
@@ -10,7 +10,7 @@ use crate::agree::{assert_close, Tolerance};
 
 const CPU: Device = Device::Cpu;
 
-/// Where the f16 scale of a block is, in bytes.
+/// The location of a block's f16 scale, in bytes.
 #[derive(Clone, Copy)]
 enum Scale {
     At(usize),
@@ -36,7 +36,7 @@ const FORMATS: [(GgmlDType, u32, Scale); 12] = [
     (GgmlDType::TQ2_0, 35, Scale::At(64)),
 ];
 
-/// The formats that there are encoders for.
+/// The formats with an encoder.
 const ENCODED: [GgmlDType; 4] = [
     GgmlDType::IQ4NL,
     GgmlDType::MXFP4,
@@ -44,7 +44,7 @@ const ENCODED: [GgmlDType; 4] = [
     GgmlDType::TQ2_0,
 ];
 
-/// The upper bytes of a linear congruential sequence, as in `data/table_formats.py`.
+/// Returns the upper bytes of a linear congruential sequence, as in `data/table_formats.py`.
 fn bytes_of(seed: u32, count: usize) -> Vec<u8> {
     let mut state = seed;
     let next = |_| {
@@ -54,7 +54,7 @@ fn bytes_of(seed: u32, count: usize) -> Vec<u8> {
     (0..count).map(next).collect()
 }
 
-/// A block of any bits with a finite scale.
+/// Returns a random block with a finite scale.
 fn block((dtype, _, scale): (GgmlDType, u32, Scale), seed: u32) -> Vec<u8> {
     let size = dtype.type_size();
     let mut bytes = bytes_of(seed, size);
@@ -66,7 +66,7 @@ fn block((dtype, _, scale): (GgmlDType, u32, Scale), seed: u32) -> Vec<u8> {
     bytes
 }
 
-/// Blocks of any bits whose elements are of a usual size, `(n, k)` of them.
+/// Returns `(n, k)` random weights with elements of a usual magnitude.
 fn weight(format: (GgmlDType, u32, Scale), (n, k): (usize, usize)) -> Vec<u8> {
     let mut bytes = vec![];
     for seed in 0..n * k / format.0.block_size() {
@@ -88,14 +88,14 @@ fn tensor(
     QTensor::new(QStorage::from_data(bytes.into(), device, dtype)?, shape)
 }
 
-/// Steps of 1/128 between -1 and 1.
+/// Returns multiples of 1/128 between -1 and 1.
 fn noise(shape: (usize, usize), seed: u32) -> Result<Tensor> {
     let bytes = bytes_of(seed, shape.0 * shape.1).into_iter();
     let floats: Vec<f32> = bytes.map(|b| (f32::from(b) - 128.) / 128.).collect();
     Tensor::from_vec(floats, shape, &CPU)
 }
 
-/// Whether this device has the formats; it says so if not.
+/// Returns whether the device supports the formats, and prints a message if not.
 fn is_supported(device: &Device) -> Result<bool> {
     if !device.is_cuda() {
         return Ok(true);
@@ -130,7 +130,7 @@ fn decoded_as_gguf_does(device: &Device) -> Result<()> {
         let got = weight.dequantize(&CPU)?.flatten_all()?.to_vec1::<f32>()?;
         for (i, (got, want)) in got.iter().zip(floats.as_chunks::<4>().0).enumerate() {
             let want = f32::from_le_bytes(*want);
-            // A GPU may flush a subnormal number to 0, and has another zero then.
+            // A GPU may flush a subnormal number to 0, and may give the other zero.
             let same = match device {
                 Device::Cpu => got.to_bits() == want.to_bits(),
                 _ => got == &want || want.abs() < f32::MIN_POSITIVE && *got == 0.,
@@ -156,7 +156,7 @@ fn products(device: &Device) -> Result<()> {
                 let x = noise((m, k), 5)?;
                 let want = x.matmul(&dense.t()?)?;
                 let got = layer.forward(&x.to_device(device)?)?.to_device(&CPU)?;
-                // An element of x is off by at most 1 / 254, evenly, a sum of `k` by the root of `k` times as much.
+                // The error of an element of x is uniform, at most 1 / 254; that of a sum of `k` is the root of `k` times as large.
                 let room = 0.008 * (k as f64).sqrt() * f64::from(largest);
                 let what = format!("{:?}, {m} rows of {k}, {n} columns", format.0);
                 assert_close(&got, &want, Tolerance::EXACT.or_absolute(room), &what)?;
@@ -186,7 +186,7 @@ fn rows_by_id(device: &Device) -> Result<()> {
     Ok(())
 }
 
-/// The product of a row with a NaN is NaN; the other rows do not change.
+/// The product of a row that contains a NaN is NaN; the other rows do not change.
 #[test]
 fn no_numbers_stay_in_their_row() -> Result<()> {
     for format in FORMATS {
@@ -205,7 +205,7 @@ fn no_numbers_stay_in_their_row() -> Result<()> {
     Ok(())
 }
 
-/// A file's blocks are read unchanged, under ggml's number.
+/// The blocks of a file are read unchanged, under ggml's number.
 #[test]
 fn files() -> Result<()> {
     for format in FORMATS {
@@ -236,7 +236,7 @@ fn files() -> Result<()> {
     Ok(())
 }
 
-/// Blocks as the `gguf` package makes them, and the errors of the one format that it does not make.
+/// Blocks equal those of the `gguf` package; the one format that it does not encode has bounded errors.
 #[test]
 fn encoders() -> Result<()> {
     let file: &[u8] = include_bytes!("data/table_formats.bin");
@@ -255,19 +255,19 @@ fn encoders() -> Result<()> {
     }
     assert!(file.is_empty());
 
-    // Sums of twelve even numbers are as good as normally distributed, with variance 1 here.
+    // Sums of twelve uniform numbers are almost normally distributed, with variance 1 here.
     let bytes = bytes_of(3, 12 * (1 << 14));
     let normal = |twelve: &[u8; 12]| twelve.iter().map(|&b| f32::from(b)).sum::<f32>() / 256. - 6.;
     let xs: Vec<f32> = bytes.as_chunks().0.iter().map(normal).collect();
     let xs = Tensor::from_vec(xs, (64, 256), &CPU)?;
     let ys = QTensor::quantize(&xs, GgmlDType::IQ4NL)?.dequantize(&CPU)?;
     let error = (xs - ys)?.sqr()?.mean_all()?.to_scalar::<f32>()?.sqrt();
-    // That of Q4_0 is 0.084.
+    // The error of Q4_0 is 0.084.
     assert!(error < 0.08, "{error}");
     Ok(())
 }
 
-/// Numbers that are none, too large or too small: some result, no panic.
+/// NaN, infinity, and numbers too large or too small give some result, without a panic.
 #[test]
 fn encoding_odd_numbers() -> Result<()> {
     for dtype in ENCODED {

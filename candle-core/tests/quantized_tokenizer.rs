@@ -47,7 +47,7 @@ fn ids(tokenizer: &Tokenizer, text: &str, special: bool) -> Vec<u32> {
     tokenizer.encode(text, special).unwrap().get_ids().to_vec()
 }
 
-/// Byte-level: "Ġ" stands for a space.
+/// Byte-level: "Ġ" represents a space.
 fn gpt2() -> Metadata {
     let tokens = [
         "h", "e", "l", "o", "Ġ", "1", "2", "3", "he", "ll", "hell", "hello", "Ġhello", "12", "123",
@@ -118,7 +118,7 @@ fn byte_level() {
     assert_eq!(pair.get_type_ids(), [0, 0, 0, 1, 1, 1]);
 }
 
-/// Added tokens are texts: letters of bytes in them are letters (tokenizers#1392).
+/// Added tokens are plain text: characters of the byte alphabet in them are themselves (tokenizers#1392).
 #[test]
 fn added_tokens_of_letters() {
     let defined = [
@@ -148,11 +148,11 @@ fn added_tokens_of_letters() {
             format!("h{text}i")
         );
     }
-    // The bytes of a letter are still one.
+    // The bytes of a character still decode to it.
     assert_eq!(tokenizer.decode(&[0, 2, 3], false).unwrap(), "h\u{e4}");
 }
 
-/// SentencePiece: "▁" stands for a space; what no token covers goes byte by byte.
+/// SentencePiece: "▁" represents a space; text without a token becomes bytes.
 fn llama() -> Metadata {
     let tokens = [
         "<unk>", "<s>", "</s>", "<0xC3>", "<0xA4>", "▁", "a", "b", "c", "▁a", "ab", "bc", "▁ab",
@@ -186,7 +186,7 @@ fn sentence_piece() {
         "▁a and bc: the higher score first"
     );
     assert_eq!(ids(&tokens, "ä", false), [5, 3, 4], "bytes");
-    assert_eq!(ids(&tokens, "☃", false), [5, 0], "bytes that are no tokens");
+    assert_eq!(ids(&tokens, "☃", false), [5, 0], "bytes without a token");
     assert_eq!(ids(&tokens, "ab ab", false), [12, 12]);
     assert_eq!(ids(&tokens, "</s>", false), [2]);
     assert_eq!(
@@ -223,7 +223,7 @@ fn unigram() {
     assert_eq!(tokens.decode(&[6, 3, 5, 4], true).unwrap(), "ab ba");
 }
 
-/// BERT's, whose vocabulary has `##` for what continues a word; the converter has a space for what begins one.
+/// BERT: the vocabulary marks a continuation with `##`; the converter marks the start of a word with a space.
 #[test]
 fn word_piece() {
     let tokens = [
@@ -250,12 +250,12 @@ fn word_piece() {
         "a piece begins no word"
     );
     assert_eq!(bert.decode(&[2, 5, 6, 8, 3], true).unwrap(), "unable,");
-    // By their texts where no keys name them.
+    // By text, if no key gives an id.
     for name in ["cls_token_id", "seperator_token_id", "unknown_token_id"] {
         metadata.remove(&key(name)).unwrap();
     }
     assert_eq!(ids(&tokenizer(&metadata).unwrap(), "a", true), [2, 7, 3]);
-    // With capitals in the vocabulary, texts keep theirs.
+    // If the vocabulary has capitals, text keeps its case.
     metadata.insert(
         key("tokens"),
         texts(&[

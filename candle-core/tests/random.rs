@@ -1,4 +1,4 @@
-//! Random numbers on every device: their range, their moments, and on GPUs the sequence itself.
+//! Random numbers on every device: their range and moments and, on GPUs, the exact sequence.
 
 use candle_core::{test_device, DType, Device, Result, Tensor};
 
@@ -24,7 +24,7 @@ fn uniform(device: &Device) -> Result<()> {
         let values = values(&like.rand_like(-1., 3.)?)?;
         assert!(values.iter().all(|v| (-1. ..=3.).contains(v)));
         let (mean, std) = mean_and_std(&values);
-        // A uniform distribution has its width over the root of 12.
+        // The deviation of a uniform distribution is its width over the root of 12.
         assert!((mean - 1.).abs() < 0.03 && (std - 4. / 12f64.sqrt()).abs() < 0.03);
         assert!(values.iter().any(|&v| v < -0.99) && values.iter().any(|&v| v > 2.95));
     }
@@ -63,7 +63,7 @@ fn shapes_and_limits(device: &Device) -> Result<()> {
 }
 test_device!(shapes_and_limits);
 
-/// Draws that follow each other are not the same.
+/// Consecutive draws differ.
 fn draws_differ(device: &Device) -> Result<()> {
     let (a, b) = (
         Tensor::rand(0f32, 1., 9, device)?,
@@ -74,7 +74,7 @@ fn draws_differ(device: &Device) -> Result<()> {
 }
 test_device!(draws_differ);
 
-/// A test of the GPUs, which have one sequence.
+/// Defines a test for each GPU backend; they share one sequence.
 #[cfg(any(feature = "cuda", feature = "webgpu"))]
 macro_rules! test_gpu {
     ($name:ident) => {
@@ -85,7 +85,7 @@ macro_rules! test_gpu {
             #[cfg(feature = "cuda")]
             #[test]
             fn cuda() -> Result<()> {
-                // Another device than that of other tests, which draw numbers as well.
+                // A separate device, as other tests draw numbers too.
                 super::$name(&Device::new_cuda_with_stream(0)?)
             }
 
@@ -98,7 +98,7 @@ macro_rules! test_gpu {
     };
 }
 
-/// The upper end stays out, also after rounding to a dtype with few digits.
+/// The upper bound is excluded, also after rounding to a dtype with few digits.
 #[cfg(any(feature = "cuda", feature = "webgpu"))]
 fn the_upper_end_is_left_out(device: &Device) -> Result<()> {
     for dtype in FLOATS {
@@ -114,8 +114,8 @@ fn the_upper_end_is_left_out(device: &Device) -> Result<()> {
 #[cfg(any(feature = "cuda", feature = "webgpu"))]
 test_gpu!(the_upper_end_is_left_out);
 
-/// The first word of Philox 4x32-10 for counter and key 0 is 6627e8d5 (Random123's known answers); the numbers for the other
-/// seed come from a Python program of a dozen lines, which gives Random123's known answers too.
+/// The first word of Philox 4x32-10 for counter and key 0 is 6627e8d5 (Random123's known answers). The numbers for the other seed come from
+/// a short Python program, which reproduces Random123's known answers too.
 #[cfg(any(feature = "cuda", feature = "webgpu"))]
 fn follows_philox(device: &Device) -> Result<()> {
     let unit = |n: u32| n as f32 / (1 << 24) as f32;
@@ -129,7 +129,7 @@ fn follows_philox(device: &Device) -> Result<()> {
     device.set_seed(seed)?;
     assert_eq!(device.get_current_seed()?, seed);
     assert_eq!(values(&Tensor::rand(0f32, 1., 6, device)?)?, expected);
-    // In pieces it is the same sequence.
+    // Smaller draws give the same sequence.
     device.set_seed(seed)?;
     let mut pieces = values(&Tensor::rand(0f32, 1., 1, device)?)?;
     pieces.extend(values(&Tensor::rand(0f32, 1., (1, 5), device)?)?);
@@ -139,7 +139,7 @@ fn follows_philox(device: &Device) -> Result<()> {
     let expected = [
         -0.110069, 0.3810399, 0.2546997, 0.8905808, -0.4162359, -0.5946814,
     ];
-    // Logarithm and cosine are made of sums and products, which every GPU has to the last digit or one off.
+    // Logarithm and cosine consist of sums and products, which every GPU computes to within one ULP.
     for (got, want) in normal.iter().zip(expected) {
         assert!((got - want).abs() < 2e-6, "{got} {want}");
     }

@@ -1,4 +1,4 @@
-//! Reductions on every device: over each dimension and several, by layout, length of the rows, and dtype.
+//! Reductions on every device: over one dimension and several, by layout, row length and dtype.
 
 use candle_core::{test_device, test_utils, DType, Device, Result, Tensor, D};
 
@@ -14,7 +14,7 @@ const REDUCTIONS: [(&str, Reduction); 5] = [
     ("argmax", |t, dim| t.argmax_keepdim(dim)),
 ];
 
-/// Every reduction of one dimension, against the CPU.
+/// Compares every reduction of one dimension with the CPU.
 fn check(here: &Tensor, cpu: &Tensor, dim: usize, what: &str) -> Result<()> {
     for (name, reduction) in REDUCTIONS {
         let what = format!(
@@ -60,7 +60,7 @@ fn lengths(device: &Device) -> Result<()> {
 }
 test_device!(lengths);
 
-/// Few long rows: a row is cut into parts.
+/// Few long rows: each row is split.
 fn long_rows(device: &Device) -> Result<()> {
     for dtype in DTYPES {
         for (rows, len) in [(1, 16384), (1, 40_001), (3, 20_000), (5, 16_385)] {
@@ -76,7 +76,7 @@ fn long_rows(device: &Device) -> Result<()> {
 }
 test_device!(long_rows);
 
-/// Rows longer than some drivers let a loop run, few and many.
+/// Rows longer than the loops of some drivers, few and many.
 fn very_long_rows(device: &Device) -> Result<()> {
     for dtype in [DType::F32, DType::U8] {
         for dims in [[64, 70_001], [2, 70_001]] {
@@ -116,7 +116,7 @@ fn first_of_equals(device: &Device) -> Result<()> {
 }
 test_device!(first_of_equals);
 
-/// A NaN stays where it comes first and is passed over elsewhere; sums take it up.
+/// A NaN in the first position is the result of minima and maxima; elsewhere they ignore it. Sums propagate it.
 fn not_a_number(device: &Device) -> Result<()> {
     for dtype in [DType::F32, DType::F16, DType::BF16] {
         for len in [2usize, 40, 300, 20_000] {
@@ -190,7 +190,7 @@ fn integers_wrap(device: &Device) -> Result<()> {
 }
 test_device!(integers_wrap);
 
-/// A vocabulary, as when the next token is chosen.
+/// An argmax over a vocabulary, as for the next token.
 fn argmax_of_a_vocabulary(device: &Device) -> Result<()> {
     let mut data: Vec<f32> = (0..128_256)
         .map(|i| ((i * 31) % 1009) as f32 / 64.)
@@ -203,7 +203,7 @@ fn argmax_of_a_vocabulary(device: &Device) -> Result<()> {
 }
 test_device!(argmax_of_a_vocabulary);
 
-/// Values of numpy 2 for `t = np.cos(np.arange(60)).reshape(3, 4, 5)`.
+/// Values from NumPy 2 for `t = np.cos(np.arange(60)).reshape(3, 4, 5)`.
 fn as_numpy(device: &Device) -> Result<()> {
     let t = Tensor::arange(0f32, 60., device)?
         .cos()?
@@ -228,7 +228,7 @@ fn as_numpy(device: &Device) -> Result<()> {
 }
 test_device!(as_numpy);
 
-/// `numpy.cumsum`: what follows an infinity or a NaN does not reach what comes before, and a long row takes no square of memory.
+/// `numpy.cumsum`: an infinity or a NaN does not affect earlier elements, and the memory for a long row is not quadratic.
 fn cumsum(device: &Device) -> Result<()> {
     let (inf, nan) = (f32::INFINITY, f32::NAN);
     let t = Tensor::new(&[1f32, inf, 2., -inf, 3., nan], device)?;
@@ -264,7 +264,7 @@ fn cumsum(device: &Device) -> Result<()> {
     Ok(())
 }
 
-/// Sums of 16-bit floats are rounded once for each element, integers wrap.
+/// Sums of 16-bit floats are rounded once per element; integers wrap.
 fn cumsum_of_each_dtype(device: &Device) -> Result<()> {
     let f16 = Tensor::ones(5000, DType::F16, device)?.cumsum(0)?;
     let last = f16.to_dtype(DType::F32)?.to_vec1::<f32>()?;
@@ -298,7 +298,7 @@ fn cumsum_gradient(device: &Device) -> Result<()> {
     Ok(())
 }
 
-/// numpy: sums are in f32 until the end.
+/// As in NumPy, the sum is kept in f32 and rounded once at the end.
 fn means_of_16_bits(device: &Device) -> Result<()> {
     let close = |t: Tensor, want: f32, what: &str| -> Result<()> {
         let got = t.to_dtype(DType::F32)?.to_scalar::<f32>()?;

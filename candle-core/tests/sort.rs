@@ -1,15 +1,15 @@
-//! Sorting against a stable sort of the numbers as the standard library does it.
+//! Sorting compared with a stable sort by the standard library.
 
 use candle_core::{test_device, DType, Device, Result, Tensor, Var};
 
 use crate::agree::{dtypes, numbers, VIEWS};
 
-/// The indexes of a row in order, by definition: pairs are exchanged only where the second comes before the first.
+/// Returns the sorted indexes of a row by definition: pairs are exchanged only if the second comes before the first.
 fn expected(row: &[f64], asc: bool) -> Vec<u32> {
     let mut indexes: Vec<u32> = (0..row.len() as u32).collect();
     indexes.sort_by(|&a, &b| {
         let (a, b) = (row[a as usize], row[b as usize]);
-        // NaN is the greatest.
+        // NaN is the largest.
         let order = a.partial_cmp(&b).unwrap_or(a.is_nan().cmp(&b.is_nan()));
         if asc {
             order
@@ -20,10 +20,10 @@ fn expected(row: &[f64], asc: bool) -> Vec<u32> {
     indexes
 }
 
-/// Both orders of `t`, which has the numbers of `cpu`.
+/// Checks both orders of `t`, which has the values of `cpu`.
 fn check(t: &Tensor, cpu: &Tensor, what: &str) -> Result<()> {
     let len = t.dims()[t.rank() - 1];
-    // i64 past 2^53 does not occur in these tests.
+    // No i64 in these tests exceeds 2^53.
     let values = cpu.to_dtype(DType::F64)?.flatten_all()?.to_vec1::<f64>()?;
     for asc in [true, false] {
         let want: Vec<u32> = values
@@ -57,7 +57,7 @@ fn check(t: &Tensor, cpu: &Tensor, what: &str) -> Result<()> {
 
 fn layouts_and_dtypes(device: &Device) -> Result<()> {
     for dtype in dtypes(device)? {
-        // Values come several times, so that stability shows.
+        // Repeated values, so that stability is visible.
         let cpu = numbers(&[4, 9, 70], dtype)?;
         let here = cpu.to_device(device)?;
         for (name, view) in VIEWS {
@@ -68,7 +68,7 @@ fn layouts_and_dtypes(device: &Device) -> Result<()> {
 }
 test_device!(layouts_and_dtypes);
 
-/// Rows within a tile of shared memory, at its end and past it; few and many.
+/// Row lengths within a tile of shared memory, at its end and past it; few and many rows.
 fn lengths(device: &Device) -> Result<()> {
     for len in [1, 2, 3, 31, 257, 4096, 4097, 5000, 40_000] {
         let cpu = numbers(&[2, len], DType::F32)?;

@@ -1,11 +1,11 @@
-//! Streams in pieces give what the whole tensors give.
+//! Streams in chunks give the same results as whole tensors.
 
 use candle_core::streaming::{BinOp, Map, StreamTensor, StreamingBinOp, StreamingModule};
 use candle_core::{test_device, DType, Device, Result, Tensor, D};
 
 use crate::agree::{assert_same, numbers};
 
-/// Lengths that come and go: ahead, behind, nothing, without indices.
+/// Lengths of chunks: one stream ahead, behind, without a chunk, without elements.
 const LENGTHS: [[usize; 2]; 8] = [
     [3, 0],
     [0, 5],
@@ -17,7 +17,7 @@ const LENGTHS: [[usize; 2]; 8] = [
     [7, 0],
 ];
 
-/// The next `len` indices of a stream; `None` for a piece that is nothing.
+/// Returns the next `len` indices of a stream; an empty chunk if `None`.
 fn piece(whole: &Tensor, dim: usize, at: &mut usize, len: Option<usize>) -> Result<StreamTensor> {
     let Some(len) = len else {
         return Ok(().into());
@@ -36,7 +36,7 @@ fn a_binary_op_of_unequal_pieces(device: &Device) -> Result<()> {
             (BinOp::Mul, (&lhs * &rhs)?),
             (BinOp::Div, (&lhs / &rhs)?),
         ] {
-            // A zero-length piece may be a tensor without indices, or nothing.
+            // A zero-length chunk is a tensor without elements, or no tensor.
             for zero in [None, Some(0)] {
                 let some = |len| if len == 0 { zero } else { Some(len) };
                 let mut stream = StreamingBinOp::new(op, D::Minus(shape.len() - dim));
@@ -88,7 +88,7 @@ fn reset_forgets_and_an_error_does_not() -> Result<()> {
         values(&stream.step(&row(&[9.])?, &().into())?),
         Some(vec![4.])
     );
-    // Whole tensors of two shapes are not broadcast.
+    // Tensors of two shapes are not broadcast.
     let error = stream.forward(
         other.as_option().expect("a tensor"),
         &Tensor::zeros(2, DType::F32, &Device::Cpu)?,

@@ -1,4 +1,4 @@
-//! The pool for short parallel sections, and the process's pool.
+//! The barrier pool for short parallel sections, and the process-wide pool.
 
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::atomic::{
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use candle_core::utils::{self, BarrierPool};
 
-/// How often each number was called.
+/// Returns how often each index was called.
 fn calls(pool: &BarrierPool) -> Vec<usize> {
     let counts: Vec<_> = (0..=pool.n_workers())
         .map(|_| AtomicUsize::new(0))
@@ -39,7 +39,7 @@ fn each_number_once() {
     assert_eq!(pool.n_workers() + 1, utils::get_num_threads());
 }
 
-/// A pool of `workers` threads that this test starts. They end with the process.
+/// Returns a pool of `workers` threads that this test starts. They end with the process.
 fn pool_of_program(workers: usize) -> &'static BarrierPool {
     let pool: &'static BarrierPool = Box::leak(Box::new(BarrierPool::of_program(workers)));
     for worker in 0..workers {
@@ -59,12 +59,12 @@ fn a_program_brings_its_own_threads() {
             assert_eq!(calls(pool), vec![1; workers + 1]);
         }
     }
-    // The process's pool is there, so it stays.
+    // The process-wide pool exists, so it remains.
     utils::barrier_pool();
     assert!(utils::set_barrier_pool(BarrierPool::of_program(1)).is_err());
 }
 
-/// Where panics abort, a thread ends in the middle of its part: the caller must not wait for it for ever.
+/// Where a panic aborts, a thread ends in the middle of its part: the caller must not wait for it forever.
 #[test]
 fn a_lost_thread_is_a_panic() {
     let pool = pool_of_program(2);
@@ -83,8 +83,8 @@ fn a_lost_thread_is_a_panic() {
     assert_eq!(*message, "worker 1 ended in the middle of its work");
 }
 
-/// No worker runs a section's body after the call has returned, however close to the end it joins. Without the pool's `swap`s this
-/// fails in qemu-user 7.2 for AArch64, in one of a few runs; no processor has shown it.
+/// No worker runs a section's body after the call has returned, however late it joins. Without the pool's `swap`s this fails in qemu-user
+/// 7.2 for AArch64 in some runs; it has not failed on a processor.
 #[test]
 fn a_section_is_over_when_it_returns() {
     const SECTIONS: usize = 100_000;
@@ -107,7 +107,7 @@ fn a_section_is_over_when_it_returns() {
     assert_eq!(late.into_inner(), 0);
 }
 
-/// Pauses around the time after which threads sleep: sections begin before, while and after they do.
+/// Pauses around the time after which threads sleep: sections begin before, during and after it.
 #[test]
 fn sections_meet_threads_that_fall_asleep() {
     let pool = BarrierPool::new(3);
@@ -129,7 +129,7 @@ fn sections_meet_threads_that_fall_asleep() {
     }
 }
 
-/// The caller has the last number, and sections really are shared.
+/// The caller has the last index, and sections are actually shared.
 #[test]
 fn the_caller_takes_part() {
     let pool = BarrierPool::new(2);
@@ -191,7 +191,7 @@ fn many_callers_at_once() {
     assert_eq!(count.into_inner(), 8 * 300);
 }
 
-/// A panic comes out at the caller, whoever panicked, once nobody uses the section's data any more; the pool works on.
+/// The caller re-raises a panic of any thread, once no thread uses the section's data; the pool remains usable.
 #[test]
 fn panics_come_out_at_the_caller() {
     let pool = BarrierPool::new(3);
@@ -214,7 +214,7 @@ fn panics_come_out_at_the_caller() {
             assert_eq!(calls(&pool), [1; 4]);
         }
     }
-    // All at once: one of them comes out.
+    // All threads panic at once: one panic is raised.
     let all = catch_unwind(AssertUnwindSafe(|| {
         pool.execute(|i| std::panic::resume_unwind(Box::new(i)));
     }));
@@ -222,7 +222,7 @@ fn panics_come_out_at_the_caller() {
     assert_eq!(calls(&pool), [1; 4]);
 }
 
-/// The other parts of a section see what was written before it, and the caller what they wrote.
+/// The other threads of a section see earlier writes, and the caller sees theirs.
 #[test]
 fn writes_are_seen_on_both_sides() {
     let pool = BarrierPool::new(3);

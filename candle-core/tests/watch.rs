@@ -1,5 +1,5 @@
-//! The switches of the environment that look into GPUs. Each is read when a device is opened, so each test here runs another one
-//! of this file, marked as ignored, in a separate process.
+//! The environment variables for GPU diagnostics. Each is read when a device is opened, so each test runs another test of this file, marked
+//! as ignored, in a child process.
 
 use std::process::{Command, Output};
 
@@ -9,10 +9,10 @@ use candle_core::{
     Result, Shape, Tensor,
 };
 
-/// Names the device that a child opens.
+/// The variable with the name of the device that a child opens.
 const DEVICE: &str = "CANDLE_TEST_DEVICE";
 
-/// Runs the ignored test `name` with variables set; `Ok` is what it wrote to stderr.
+/// Runs the ignored test `name` with variables set. Returns its stderr, or stdout and stderr if it fails or does not run.
 fn child(name: &str, env: &[(String, String)]) -> std::result::Result<String, String> {
     let program = std::env::current_exe().expect("this program has a path");
     let Output {
@@ -34,13 +34,14 @@ fn child(name: &str, env: &[(String, String)]) -> std::result::Result<String, St
         String::from_utf8_lossy(&stderr),
     );
     let ran = stdout.contains("1 passed");
-    match status.success() && ran {
-        true => Ok(stderr.into_owned()),
-        false => Err(format!("{stdout}\n{stderr}")),
+    if status.success() && ran {
+        Ok(stderr.into_owned())
+    } else {
+        Err(format!("{stdout}\n{stderr}"))
     }
 }
 
-/// The device of a child.
+/// Opens the device of a child.
 fn device() -> Result<Device> {
     match std::env::var(DEVICE).as_deref() {
         Ok("cuda") => Device::new_cuda(0),
@@ -49,7 +50,7 @@ fn device() -> Result<Device> {
     }
 }
 
-/// A test for each GPU of this build: of its body, with the backend's name in small letters.
+/// Defines a test for each GPU backend of this build; it calls the function with the backend's lower-case name.
 macro_rules! test_backends {
     ($($name:ident),* $(,)?) => {$(
         mod $name {
@@ -70,10 +71,10 @@ macro_rules! test_backends {
 test_backends!(
     log_names_every_launch,
     verify_finds_the_first_difference,
-    a_fallback_is_asked_for_and_logged,
+    a_fallback_is_requested_and_logged,
 );
 
-/// The variables of a child: its device, and a switch, if any.
+/// Returns the variables of a child: its device and, optionally, a switch.
 fn with(backend: &str, switch: Option<&str>) -> Vec<(String, String)> {
     let mut env = vec![(DEVICE.to_string(), backend.to_string())];
     env.extend(switch.map(|switch| (variable(backend, switch), "1".to_string())));
@@ -84,10 +85,10 @@ fn variable(backend: &str, switch: &str) -> String {
     format!("CANDLE_{}_{switch}", backend.to_uppercase())
 }
 
-/// `x + 1`, but on a GPU for one element.
+/// `x + 1`; on a GPU one element is wrong.
 struct Wrong;
 
-/// The result on the CPU with the error in it.
+/// Returns the CPU's result with that error.
 fn wrong(copy: &CpuStorage, layout: &Layout) -> Result<(Vec<f32>, Shape)> {
     let (right, shape) = CustomOp1::cpu_fwd(&Wrong, copy, layout)?;
     let mut data = right.as_slice::<f32>()?.to_vec();
@@ -125,7 +126,7 @@ impl CustomOp1 for Wrong {
     }
 }
 
-/// The same in place.
+/// The same, in place.
 impl InplaceOp1 for Wrong {
     fn name(&self) -> &'static str {
         "wrong in place"
@@ -153,7 +154,7 @@ impl InplaceOp1 for Wrong {
     }
 }
 
-/// `x + 1` where there is a form of it: on the CPU.
+/// `x + 1` with a CPU implementation only.
 struct Absent;
 
 fn unsupported<T>() -> Result<T> {
@@ -189,7 +190,7 @@ impl CustomOp1 for Absent {
     }
 }
 
-/// Ops of several kinds.
+/// Runs ops of several kinds.
 fn work(device: &Device) -> Result<Vec<f32>> {
     let lhs = Tensor::arange(0f32, 6., device)?.reshape((2, 3))?;
     let rhs = Tensor::ones((4, 3), DType::F32, device)?.t()?;
@@ -219,7 +220,7 @@ fn log_names_every_launch(backend: &str) {
     };
     let begins = format!("{backend}: #");
     if backend == "webgpu" {
-        // On CUDA it may be a library's.
+        // On CUDA the product may be a library call.
         let product = "matmul [2, 3] F32, [3, 4] F32 stride [1, 3] | Matmul";
         line(&[&begins, product, launch]);
     }
@@ -235,7 +236,7 @@ fn log_names_every_launch(backend: &str) {
     assert!(!silent.contains(&format!("{backend}:")), "{silent}");
 }
 
-/// Whether the device times what it does.
+/// Returns whether the backend measures time.
 fn timed(backend: &str) -> bool {
     #[cfg(feature = "webgpu")]
     if backend == "webgpu" {
@@ -279,7 +280,7 @@ fn dumped_shaders_are_what_runs_webgpu() -> Result<()> {
 #[ignore = "run by verify_finds_the_first_difference"]
 fn child_verify() -> Result<()> {
     let (device, again) = (device()?, device()?);
-    // What is right passes, and so do a device's own errors.
+    // Correct results pass, and so do a device's own errors.
     assert_eq!(work(&device)?, work(&again)?);
     let ids = Tensor::new(&[7u32], &device)?;
     let t = Tensor::arange(0f32, 6., &device)?;
@@ -313,7 +314,7 @@ fn child_verify() -> Result<()> {
 
 fn verify_finds_the_first_difference(backend: &str) {
     child("child_verify", &with(backend, Some("VERIFY"))).expect("the child passes");
-    // Without the switch nobody looks.
+    // Without the switch nothing is verified.
     let failure = child("child_verify", &with(backend, None)).expect_err("no difference is found");
     assert!(
         failure.contains("a difference") || failure.contains("out of range"),
@@ -322,7 +323,7 @@ fn verify_finds_the_first_difference(backend: &str) {
 }
 
 #[test]
-#[ignore = "run by a_fallback_is_asked_for_and_logged"]
+#[ignore = "run by a_fallback_is_requested_and_logged"]
 fn child_fallback() -> Result<()> {
     let t = Tensor::arange(0f32, 12., &device()?)?.reshape((3, 4))?;
     let here = t.apply_op1_no_bwd(&Absent)?;
@@ -332,7 +333,7 @@ fn child_fallback() -> Result<()> {
     Ok(())
 }
 
-fn a_fallback_is_asked_for_and_logged(backend: &str) {
+fn a_fallback_is_requested_and_logged(backend: &str) {
     let log = child("child_fallback", &with(backend, Some("FALLBACK"))).expect("the child passes");
     let warning = format!("{backend}: warning: absent [3, 4] F32 runs on the CPU");
     assert!(log.contains(&warning), "{log}");

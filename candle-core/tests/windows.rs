@@ -1,4 +1,4 @@
-//! Convolution, pooling, resampling and sorting: what a device gives, against the CPU.
+//! Convolution, pooling, resampling and sorting on every device, compared with the CPU.
 
 use candle_core::{test_device, DType, Device, Result, Tensor};
 
@@ -6,7 +6,7 @@ use candle_core::{test_device, DType, Device, Result, Tensor};
 use crate::agree::assert_same;
 use crate::agree::{assert_as_on_cpu, assert_close, numbers, Tolerance, DTYPES};
 
-/// A convolution: sizes as in `Tensor::conv2d`.
+/// A convolution, with sizes as in `Tensor::conv2d`.
 #[derive(Debug, Clone, Copy)]
 struct Conv {
     input: [usize; 4],
@@ -51,7 +51,7 @@ const fn conv(
 }
 
 impl Conv {
-    /// Input and kernel, the input as a transposed and narrowed view.
+    /// Returns input and kernel, the input as a transposed and narrowed view.
     fn operands(&self, dtype: DType, kernel: [usize; 4], device: &Device) -> Result<[Tensor; 2]> {
         let [b, c, h, w] = self.input;
         let input = numbers(&[b, c, w + 1, h], dtype)?.to_device(device)?;
@@ -153,7 +153,7 @@ fn transposed_convolutions(device: &Device) -> Result<()> {
     Ok(())
 }
 
-/// Columns of more than 64 MiB, so that the work is done in pieces: rows of an image, then whole images, then channels.
+/// Columns of more than 64 MiB, so that the work is split: rows of an image, then whole images, then channels.
 fn convolutions_in_pieces(device: &Device) -> Result<()> {
     for (input, c_out) in [([1, 16, 400, 310], 2), ([5, 16, 200, 210], 2)] {
         let run = |device: &Device| -> Result<Tensor> {
@@ -283,7 +283,7 @@ fn sorting(device: &Device) -> Result<()> {
         ] {
             for asc in [true, false] {
                 let what = format!("arg_sort {dtype:?} {shape:?} asc:{asc}");
-                // 251 different numbers: long rows have many equal ones.
+                // 251 distinct numbers: long rows have many equal ones.
                 assert_as_on_cpu(device, &what, |d| {
                     let t = numbers(&[shape[1], shape[0]], dtype)?.to_device(d)?.t()?;
                     t.arg_sort_last_dim(asc)
@@ -311,7 +311,7 @@ fn sorting(device: &Device) -> Result<()> {
     Ok(())
 }
 
-/// What resizing takes from the host is there after the first time: an upload would submit all that is in the queue.
+/// Tables that resizing uploads are cached after the first use: another upload would submit all queued work.
 #[cfg(feature = "webgpu")]
 #[test]
 fn resizing_again_uploads_nothing_webgpu() -> Result<()> {
@@ -332,7 +332,7 @@ fn resizing_again_uploads_nothing_webgpu() -> Result<()> {
     let got = t.upsample_bilinear2d(8, 9, false)?;
     assert_eq!(webgpu.stats().submits, before + 1);
     close(&got, &want, DType::F32, "another table of the same sizes")?;
-    // More sizes than are kept, and none.
+    // More sizes than the cache holds, and an empty result.
     for h in 1..40 {
         assert_same(
             &t.upsample_nearest2d(h, 3)?,

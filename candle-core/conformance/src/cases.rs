@@ -5,34 +5,34 @@ use candle_core::{DType, Result, Tensor};
 use super::compare::Tolerance;
 use super::inputs::Inputs;
 
-/// How near a result is to the CPU's.
+/// The required agreement of a result with the CPU's.
 #[derive(Debug, Clone, Copy)]
 enum Near {
-    /// The same, NaN too.
+    /// Bitwise equal, NaN included.
     Same,
-    /// Computed as IEEE 754 says in f32 (or f64), then rounded to the dtype; +0 and -0 count as equal.
+    /// Computed by IEEE 754 in f32 (or f64), then rounded to the dtype; +0 and -0 count as equal.
     Exact,
-    /// With this relative error in f32, and an absolute one near 0; see `elementwise` for the reasons.
+    /// Equal within this relative error in f32, and within an absolute one near 0; see `elementwise` for the reasons.
     Within(f64, f64),
-    /// Sums of products that are exact in f32, with up to this many roundings to the dtype on the way.
+    /// Sums of products that are exact in f32, with up to this many intermediate roundings to the dtype.
     Rounded(f64),
 }
 
 /// One op of the list.
 pub struct Case {
-    /// Its name, which is also how [`crate::MISSING`] and the table in `docs/webgpu-ops.md` call it.
+    /// Its name, also used by [`crate::MISSING`] and by the table in `docs/webgpu-ops.md`.
     pub name: &'static str,
-    /// What kind of op it is.
+    /// The op's family.
     pub family: &'static str,
-    /// Whether integers have it.
+    /// Whether integers support it.
     pub integers: bool,
-    /// Runs it on the device where the arguments are.
+    /// Runs it on the device of the arguments.
     pub run: fn(&Inputs) -> Result<Tensor>,
     near: Near,
 }
 
 impl Case {
-    /// The name in errors.
+    /// The op's name in errors.
     pub fn op(&self) -> &'static str {
         match self.name {
             name if self.family == "conversion" && !name.is_empty() => "to_dtype",
@@ -41,14 +41,14 @@ impl Case {
         }
     }
 
-    /// `None`: every bit, by way of text.
+    /// `None`: every bit, through text.
     pub fn tolerance(&self, dtype: DType) -> Option<Tolerance> {
         let integer = dtype.is_int();
         match self.near {
             Near::Same => None,
             _ if integer => None,
             Near::Exact => Some(Tolerance::EXACT),
-            // f64's functions are sums of series and keep 12 digits.
+            // f64's functions are sums of series, accurate to 12 digits.
             Near::Within(..) if dtype == DType::F64 => {
                 Some(Tolerance::of(dtype, 1e-12).or_absolute(1e-14))
             }
@@ -210,7 +210,7 @@ pub const CASES: &[Case] = &[
     op(W, "upsample_bilinear2d", Within(1e-6, 1e-6), |i| {
         i.image()?.upsample_bilinear2d(8, 11, false)
     }),
-    // Whether they are in range; `random` looks at their distribution.
+    // Whether they are in range; the tests in `random` check their distribution.
     floats(N, "rand_uniform", Same, |i| {
         let t = i.x.rand_like(0., 1.)?;
         t.ge(0.)?.mul(&t.le(1.)?)
@@ -220,12 +220,12 @@ pub const CASES: &[Case] = &[
     }),
 ];
 
-/// With 32 bits also of numbers that f32 does not hold: the CPU rounds them to the nearest.
+/// With 32 bits also of numbers that f32 cannot represent: the CPU rounds them to the nearest.
 fn to_f32(i: &Inputs) -> Result<Tensor> {
     let converted = i.x.to_dtype(DType::F32)?;
     match i.x.dtype() {
         DType::U32 | DType::I32 => {
-            // 125 times it is just within an i32.
+            // 125 times this number just fits an i32.
             let large = i.x.affine(16_777_259., 0.)?.to_dtype(DType::F32)?;
             Tensor::cat(&[converted, large], 0)
         }

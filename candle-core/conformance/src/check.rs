@@ -1,4 +1,4 @@
-//! Running the list.
+//! Runs the list of cases.
 
 use candle_core::{DType, Device, Error, Result, Tensor};
 use futures_util::{stream, StreamExt};
@@ -10,44 +10,44 @@ use super::compare::first_difference;
 use super::inputs::{Inputs, LAYOUTS};
 use super::support::{support_on, Support};
 
-/// Results on their way to the host at a time: Firefox looks for those that have come ten times a second.
+/// Maximum number of readbacks in flight: Firefox polls for finished ones ten times a second.
 const AT_ONCE: usize = 32;
 
-/// What came of one op with one dtype in one layout.
+/// The result of one op with one dtype in one layout.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Record {
     /// The op's name in the list.
     pub op: &'static str,
-    /// What kind of op it is.
+    /// The op's family.
     pub family: &'static str,
     /// The dtype of its arguments.
     pub dtype: &'static str,
     /// The layout of its arguments.
     pub layout: &'static str,
-    /// What came of it.
+    /// The outcome.
     pub outcome: Outcome,
-    /// Since the result before was back on the host: several are on their way at a time. Compiling the kernel is in it.
+    /// Time since the previous result arrived on the host, including compiling the kernel. Several results are in flight at a time.
     pub milliseconds: f64,
 }
 
-/// What came of an op.
+/// The outcome of an op.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase", tag = "is", content = "why")]
 pub enum Outcome {
-    /// As on the CPU.
+    /// Equal to the CPU's result.
     Passed,
-    /// The op does not exist for this dtype: the CPU and the device both say so.
+    /// The op is not defined for this dtype: the CPU and the device both return an error.
     Undefined,
-    /// The device says that it cannot do it: its error.
+    /// The device returns an error that it does not support the op.
     Unsupported(String),
-    /// Not what it has to be: the first difference, or which error came in place of what.
+    /// A wrong result: the first difference, or the actual and the expected error.
     Failed(String),
 }
 
-/// Runs all ops with one dtype on `device` and on the CPU, and calls `each` with what came of every one in every layout.
+/// Runs all ops with one dtype on `device` and on the CPU, and calls `each` with every op's record in every layout.
 ///
 /// # Errors
-/// If the arguments cannot be made on the CPU, or cannot be copied to `device` although it has the dtype.
+/// If the arguments cannot be created on the CPU, or cannot be copied to `device` although it supports the dtype.
 pub async fn check(device: &Device, dtype: DType, mut each: impl FnMut(Record)) -> Result<()> {
     let f64_error = f64_error(device)?;
     for (layout, view) in LAYOUTS {
@@ -121,7 +121,7 @@ async fn outcome(
             Outcome::Unsupported(got.to_string())
         }
         (Support::Missing(_), Ok(_), Ok(difference)) if here.on_cpu() => same(difference),
-        // A missing op of an empty tensor may have nothing to refuse.
+        // A missing op of an empty tensor may have no kernel to run.
         (Support::Missing(_), _, Ok(_)) if here.is_small() => Outcome::Passed,
         (Support::Missing(_), _, Err(got)) if here.is_small() => {
             Outcome::Unsupported(got.to_string())
@@ -151,7 +151,7 @@ fn names(error: &Error, case: &Case, dtype: DType) -> bool {
     text.contains(&plain(case.op())) && text.contains(dtype)
 }
 
-/// Why the device does not compute with f64, which most adapters lack; `None` where it does.
+/// The error if the device does not compute with f64, which most adapters lack; `None` if it does.
 ///
 /// # Errors
 /// If the device fails in another way.
@@ -165,7 +165,7 @@ pub fn f64_error(device: &Device) -> Result<Option<String>> {
     }
 }
 
-/// The error below backtraces and contexts.
+/// The error inside backtraces and contexts.
 pub fn root(error: &Error) -> &Error {
     match error {
         Error::WithBacktrace { inner, .. } => root(inner),

@@ -1,4 +1,4 @@
-//! Numbers to compute with, and how near results have to be.
+//! Numbers for arguments, and the comparison of results.
 
 use candle_core::{DType, Device, Result, Tensor, WithDType};
 
@@ -15,30 +15,30 @@ pub fn numbers(shape: &[usize], dtype: DType) -> Result<Tensor> {
     match dtype {
         DType::U8 | DType::U32 => data.to_dtype(dtype),
         DType::I16 | DType::I32 => data.to_dtype(dtype)? - 125.,
-        // Past 32 bits.
+        // Exceeds 32 bits.
         DType::I64 => (data * 1e10)? - 1e12,
         _ => ((data.to_dtype(DType::F32)? - 125.)? / 16.)?.to_dtype(dtype),
     }
 }
 
-/// By how much two devices may differ.
+/// The tolerance for the difference between two devices.
 #[derive(Debug, Clone, Copy)]
 pub struct Tolerance {
-    /// In parts of the expected number.
+    /// Relative to the expected number.
     pub relative: f64,
-    /// For numbers near 0.
+    /// Absolute, for numbers near 0.
     pub absolute: f64,
 }
 
 impl Tolerance {
-    /// For functions that every device computes as IEEE 754 says; +0 and -0 count as equal.
+    /// For functions that every device computes by IEEE 754; +0 and -0 count as equal.
     pub const EXACT: Self = Self {
         relative: 0.,
         absolute: 0.,
     };
 
-    /// `relative` in f32, where a GPU may take subnormal numbers for 0; results in a 16-bit dtype may in addition fall on the
-    /// other side of a rounding step.
+    /// `relative` in f32, where a GPU may flush subnormal numbers to 0; results in a 16-bit dtype may in addition differ by one rounding
+    /// step.
     pub fn of(dtype: DType, relative: f64) -> Self {
         let (step, absolute) = match dtype {
             DType::F16 => (2f64.powi(-10), 2f64.powi(-24)),
@@ -60,7 +60,7 @@ impl Tolerance {
         self
     }
 
-    /// As it is, with more room for results near 0.
+    /// The same, with a larger absolute tolerance near 0.
     pub fn or_absolute(mut self, absolute: f64) -> Self {
         self.absolute = self.absolute.max(absolute);
         self
@@ -69,7 +69,7 @@ impl Tolerance {
     fn admits(self, got: f64, want: f64) -> bool {
         got == want
             || (got.is_nan() && want.is_nan())
-            // Infinities differ from everything but themselves.
+            // Infinities are only equal to themselves.
             || (want.is_finite() && (got - want).abs() <= self.absolute + self.relative * want.abs())
     }
 }
@@ -113,16 +113,16 @@ async fn elements(t: &Tensor) -> Result<Elements> {
         DType::F16 => floats::<half::f16>(t).await,
         DType::F8E4M3 => floats::<float8::F8E4M3>(t).await,
         DType::F32 => floats::<f32>(t).await,
-        // Whatever else there is has no elements to read, and the error says so.
+        // Other dtypes have no elements to read; the error says so.
         _ => floats::<f64>(t).await,
     }
 }
 
-/// How `got` differs from `want` in dtype, shape or the first element that is too far off; `None` if it does not. Without a tolerance
-/// every element has to be the same number, +0 and -0 apart; NaN is the same as NaN.
+/// The difference of `got` from `want` in dtype, shape or the first element outside of the tolerance; `None` if there is none. Without a
+/// tolerance every element has to be the same number, +0 and -0 apart; NaN equals NaN.
 ///
 /// # Errors
-/// What kernels reported, which comes with the elements.
+/// Errors that kernels reported, which arrive with the elements.
 pub async fn first_difference(
     got: &Tensor,
     want: &Tensor,
@@ -161,7 +161,7 @@ impl Elements {
     }
 }
 
-/// The first element that is not as expected.
+/// The first element that differs from the expected one.
 fn differing<T: std::fmt::Display>(
     got: &[T],
     want: &[T],
@@ -210,7 +210,7 @@ mod tests {
         assert_eq!(found.as_deref(), Some("[2, 2] of F32, expected [4] of F32"));
         let found = difference(&want.to_dtype(DType::F64)?, &want, near);
         assert_eq!(found.as_deref(), Some("[4] of F64, expected [4] of F32"));
-        // Not the same in i64, though in f64.
+        // Different in i64, though equal in f64.
         let (got, want) = (
             Tensor::new(&[i64::MAX], cpu)?,
             Tensor::new(&[i64::MAX - 1], cpu)?,

@@ -1,4 +1,4 @@
-//! What ops are given: two tensors of a dtype in a layout, and indexes that fit them.
+//! Arguments of ops: two tensors of a dtype in a layout, and indexes that fit them.
 
 use candle_core::{DType, Device, Result, Tensor};
 
@@ -6,10 +6,10 @@ use super::compare::numbers;
 
 /// Makes a tensor of a shape.
 type Make<'a> = &'a dyn Fn(&[usize]) -> Result<Tensor>;
-/// Makes a matrix in some layout out of it.
+/// Creates a matrix with a layout from it.
 pub type View = fn(Make) -> Result<Tensor>;
 
-/// All are matrices of 5 rows and 7 columns, so an odd number of elements, but for the last two.
+/// All are matrices of 5 rows and 7 columns, so an odd number of elements, except the last two.
 pub const LAYOUTS: [(&str, View); 6] = [
     ("contiguous", |make| make(&[5, 7])),
     ("transposed", |make| make(&[7, 5])?.t()),
@@ -25,15 +25,15 @@ pub const LAYOUTS: [(&str, View); 6] = [
 
 /// The arguments of a case.
 pub struct Inputs {
-    /// Of the dtype and in the layout that are tested.
+    /// A tensor of the tested dtype and layout.
     pub x: Tensor,
-    /// As `x`, greater than 0.
+    /// Like `x`, with elements greater than 0.
     pub y: Tensor,
-    /// Of `x`'s shape, u8, in the layout too; some are 0.
+    /// A mask of `x`'s shape, u8, in the same layout; some elements are 0.
     pub mask: Tensor,
-    /// Of `x`'s shape, u32, contiguous: columns of `x`.
+    /// Columns of `x`: of `x`'s shape, u32, contiguous.
     pub columns: Tensor,
-    /// One for each row of `x`, u32: rows of `x`, one of them twice.
+    /// Rows of `x`, one of them twice: one index for each row of `x`, u32.
     pub rows: Tensor,
 }
 
@@ -41,7 +41,7 @@ impl Inputs {
     /// The arguments of a dtype in a layout.
     ///
     /// # Errors
-    /// If the device does not have the dtype.
+    /// If the device does not support the dtype.
     pub fn new(dtype: DType, view: View, device: &Device) -> Result<Self> {
         let x = view(&|shape| numbers(shape, dtype)?.to_device(device))?;
         let y = view(&|shape| {
@@ -74,15 +74,15 @@ impl Inputs {
     /// `x` as one image of one channel.
     ///
     /// # Errors
-    /// None that a view could have.
+    /// None: the views are valid.
     pub fn image(&self) -> Result<Tensor> {
         self.x.unsqueeze(0)?.unsqueeze(0)
     }
 
-    /// `x` as one signal with a channel a row.
+    /// `x` as one signal with one channel per row.
     ///
     /// # Errors
-    /// None that a view could have.
+    /// None: the views are valid.
     pub fn signal(&self) -> Result<Tensor> {
         self.x.unsqueeze(0)
     }
@@ -90,7 +90,7 @@ impl Inputs {
     /// A kernel of numbers below 4, of `x`'s dtype.
     ///
     /// # Errors
-    /// If the device does not have the dtype.
+    /// If the device does not support the dtype.
     pub fn kernel(&self, shape: &[usize]) -> Result<Tensor> {
         let len: usize = shape.iter().product();
         let numbers: Vec<u8> = (0..len).map(|i| (i * 5 % 4) as u8).collect();

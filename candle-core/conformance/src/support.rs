@@ -1,4 +1,4 @@
-//! Which ops a WebGPU device lacks, as data, and the table of `docs/webgpu-ops.md` made from it. A CUDA device lacks none.
+//! The ops that a WebGPU device lacks, as data, and the table of `docs/webgpu-ops.md` generated from it. A CUDA device lacks none.
 
 use std::fmt::Write;
 
@@ -6,27 +6,27 @@ use candle_core::{DType, Device};
 
 use super::cases::CASES;
 
-/// What a pair of op and dtype is.
+/// The support of an op for a dtype.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Support {
-    /// As on the CPU.
+    /// Supported, like on the CPU.
     Yes,
     /// Not defined: an error on every device.
     NoOp,
-    /// There on the CPU and on CUDA, an error on WebGPU; with the reason.
+    /// Supported on the CPU and on CUDA, an error on WebGPU; with the reason.
     Missing(&'static str),
 }
 
 const INTEGERS: &[DType] = &[DType::U8, DType::U32, DType::I16, DType::I32, DType::I64];
 
-/// Ops that WebGPU lacks for some dtypes, and why.
+/// Ops that WebGPU lacks for some dtypes, and the reason.
 pub const MISSING: &[(&[&str], &[DType], &str)] = &[(
     &["upsample_bilinear2d"],
     INTEGERS,
     "integers are mixed in f64 on the CPU, which few adapters have; convert to f32",
 )];
 
-/// What the op of a name is for a dtype on WebGPU.
+/// The support of the op with this name for a dtype on WebGPU.
 pub fn support(op: &str, dtype: DType) -> Support {
     let found = MISSING
         .iter()
@@ -41,7 +41,7 @@ pub fn support(op: &str, dtype: DType) -> Support {
     }
 }
 
-/// What the op of a name is for a dtype on a device: what WebGPU lacks, CUDA has.
+/// The support of the op with this name for a dtype on a device: CUDA supports those that WebGPU lacks.
 pub fn support_on(device: &Device, op: &str, dtype: DType) -> Support {
     match support(op, dtype) {
         Support::Missing(_) if device.is_cuda() => Support::Yes,

@@ -1,4 +1,4 @@
-//! From a kernel's text to a shared library of the host, kept on disk under a hash of all that it is made of.
+//! Compiles a kernel's source to a shared library of the host, cached on disk by a hash of everything it is built from.
 
 use crate::launch::RawLaunch;
 use crate::loader::Library;
@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::OnceLock;
 
-/// Begins what stands for PTX: the rest of the line is the library's path.
+/// The prefix of the text that replaces PTX: the rest of the line is the library's path.
 pub const TEXT_PREFIX: &str = "// candle-cuda-emulator ";
 
 pub type Run = unsafe extern "C" fn(*const RawLaunch, u64, u64);
@@ -24,8 +24,8 @@ const FIBER: &str = include_str!("../shim/fiber.h");
 const OPS: &str = include_str!("../shim/ops.h");
 const RUNTIME: &str = include_str!("../shim/runtime.cpp");
 
-/// Of every compilation. A kernel may be called as a function of libc is, so names are hidden. Kernels cast pointers
-/// and count on integers that wrap; a device joins products and sums.
+/// Flags of every compilation. A kernel may have the name of a function of libc, so names are hidden. Kernels cast pointers and rely on
+/// integers that wrap; a device fuses products and sums.
 const FLAGS: &[&str] = &[
     "-std=c++17",
     "-fvisibility=hidden",
@@ -38,13 +38,13 @@ const FLAGS: &[&str] = &[
     "c++",
 ];
 
-/// Kernels reach the runtime's variables at fixed offsets of a thread, which it has to have from the start.
+/// Kernels access the runtime's variables at fixed offsets of a thread, which requires static TLS.
 const RUNTIME_FLAGS: &[&str] = &["-O3", "-ftls-model=initial-exec", "-D__CUDA_ARCH__=900"];
 
-/// Kernels call nothing but libm, which the program has: half of the time of a small one was its libraries'.
+/// Kernels call nothing but libm, which the program has: linking the libraries took half of the time of a small one.
 const WITHOUT_LIBRARIES: &str = "-nostdlib";
 
-/// The host's compiler: `CXX`, g++, c++ or clang++, whichever is there first.
+/// The host's compiler: `CXX`, g++, c++ or clang++, the first that exists.
 fn compiler() -> Result<&'static (String, String), String> {
     static COMPILER: OnceLock<Result<(String, String), String>> = OnceLock::new();
     let found = COMPILER.get_or_init(|| {
@@ -72,7 +72,7 @@ fn machine_flags() -> Vec<&'static str> {
     Vec::new()
 }
 
-/// Where compiled libraries are kept.
+/// The folder of compiled libraries.
 pub fn folder() -> Result<PathBuf, String> {
     let folder = match std::env::var_os("CANDLE_CUDA_EMULATOR_CACHE") {
         Some(folder) => PathBuf::from(folder),
@@ -93,14 +93,14 @@ pub fn hash(value: impl Hash) -> String {
     format!("{:016x}{:016x}", half(1), half(2))
 }
 
-/// A name beside `path` that no other thread or process writes to.
+/// A name in the folder of `path` that no other thread or process writes to.
 fn beside(path: &Path) -> PathBuf {
     static COUNT: AtomicUsize = AtomicUsize::new(0);
     let count = COUNT.fetch_add(1, Ordering::Relaxed);
     path.with_extension(format!("{}-{count}.part", std::process::id()))
 }
 
-/// Writes a file that others see whole or not at all.
+/// Writes a file atomically: others see all of it or nothing.
 pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), String> {
     let part = beside(path);
     std::fs::write(&part, bytes)
@@ -108,7 +108,7 @@ pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), String> {
         .map_err(|error| format!("{}: {error}", path.display()))
 }
 
-/// Runs the compiler on a text and returns what it writes to its output, or its complaints.
+/// Runs the compiler on a source; returns its output, or its messages.
 fn run_compiler(arguments: &[&str], text: &str) -> Result<Vec<u8>, String> {
     let (name, _) = compiler()?;
     let failed = |error: std::io::Error| format!("{name}: {error}");
@@ -125,7 +125,7 @@ fn run_compiler(arguments: &[&str], text: &str) -> Result<Vec<u8>, String> {
         .map_err(failed)?;
     let mut input = child.stdin.take().ok_or("no pipe to the compiler")?;
     let text = text.to_string();
-    // Errors show in what the compiler says.
+    // A failed write shows in the compiler's messages.
     let writer = std::thread::spawn(move || drop(input.write_all(text.as_bytes())));
     let output = child.wait_with_output().map_err(failed)?;
     let _ = writer.join();
@@ -148,7 +148,7 @@ fn build(arguments: &[&str], text: &str, library: &Path) -> Result<(), String> {
     std::fs::rename(&part, library).map_err(|error| format!("{}: {error}", library.display()))
 }
 
-/// The runtime's entry, compiled and loaded at the first call.
+/// The runtime's entry, compiled and loaded on the first call.
 pub fn runtime() -> Result<Run, String> {
     static RUNTIME_ENTRY: OnceLock<Result<Run, String>> = OnceLock::new();
     let load = || {
@@ -156,7 +156,7 @@ pub fn runtime() -> Result<Run, String> {
         let key = hash((parts, FLAGS, machine_flags(), &compiler()?.1, RUNTIME_FLAGS));
         let path = folder()?.join(format!("runtime-{key}.so"));
         if !path.exists() {
-            // Its quoted includes are in the text, each where it is asked for.
+            // Its quoted includes are inserted where they occur.
             let mut text = RUNTIME.to_string();
             for (name, part) in [
                 ("fiber.h", FIBER),
@@ -167,7 +167,7 @@ pub fn runtime() -> Result<Run, String> {
             ] {
                 text = text.replace(&format!("#include \"{name}\"\n"), part);
             }
-            // Kernels reach its variables at fixed offsets, so they have to have some from the start.
+            // Kernels access its variables at fixed offsets, so they have to be in static TLS.
             build(RUNTIME_FLAGS, &text, &path)?;
         }
         let library = Library::open(&path, true)?;
@@ -178,7 +178,7 @@ pub fn runtime() -> Result<Run, String> {
     RUNTIME_ENTRY.get_or_init(load).clone()
 }
 
-/// Compiles a text with these definitions (`NAME=VALUE`) for an architecture (75, 80, ...) to a library.
+/// Compiles a source with these definitions (`NAME=VALUE`) for an architecture (75, 80, ...) to a library.
 pub fn program(source: &str, arch: u32, definitions: &[String]) -> Result<PathBuf, String> {
     let shim = [DEVICE, NUMBERS, WARP, PRIMITIVES, LAUNCH];
     let key = hash((
@@ -231,7 +231,7 @@ pub fn program(source: &str, arch: u32, definitions: &[String]) -> Result<PathBu
     Ok(path)
 }
 
-/// A library's bytes as a file that can be opened.
+/// Writes a library's bytes to a file that can be opened.
 pub fn keep_image(image: &[u8]) -> Result<PathBuf, String> {
     let path = folder()?.join(format!("module-{}.so", hash(image)));
     if !path.exists() {

@@ -27,13 +27,13 @@ pub extern "C" fn cuMemFree_v2(start: usize) -> Status {
 pub extern "C" fn cuMemAllocAsync(to: *mut usize, bytes: usize, stream: usize) -> Status {
     status(stream::device(stream).and_then(|device| {
         let capture = stream::capture(stream)?;
-        // As on a card: no bytes are a null pointer, where `cuMemAlloc` refuses them.
+        // As on a card: 0 bytes return a null pointer, whereas `cuMemAlloc` rejects them.
         if bytes == 0 {
             return unsafe { put(to, 0) };
         }
         let allocation = memory::allocate(device, bytes, Kind::Device, capture)?;
         if capture.is_some() {
-            // A replay finds it as fresh as the first run does.
+            // A replay finds it as uninitialised as the first run does.
             submit(
                 stream,
                 Node::Set {
@@ -63,7 +63,7 @@ pub extern "C" fn cuMemFreeAsync(start: usize, stream: usize) -> Status {
     status(stream::capture(stream).and_then(|capture| match capture {
         _ if start == 0 => Ok(()),
         None => memory::free(start, Kind::Device),
-        // A graph keeps what was allocated in its capture, and cannot free anything else.
+        // A graph owns the memory allocated in its capture, and cannot free other memory.
         Some(id) => match memory::find(start) {
             Some(found) if found.capture == Some(id) && found.start == start => Ok(()),
             _ => Err(ERROR_INVALID_VALUE),
@@ -71,7 +71,7 @@ pub extern "C" fn cuMemFreeAsync(start: usize, stream: usize) -> Status {
     }))
 }
 
-/// Which sides of a copy are on a device.
+/// The sides of a copy that are on a device.
 #[derive(Clone, Copy)]
 enum Sides {
     To,

@@ -1,4 +1,4 @@
-//! Devices, their attributes, and which context a thread has.
+//! Devices, their attributes, and the contexts of threads.
 
 use crate::status::*;
 use std::cell::RefCell;
@@ -7,14 +7,14 @@ use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::OnceLock;
 
-/// Of each device.
+/// Memory of each device in bytes.
 pub const MEMORY: usize = 8 << 30;
 const NAME: &[u8] = b"CUDA emulator\0";
 
 static READY: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
-    /// The contexts of this thread; the last is the current one. Zero stands for none.
+    /// The contexts of this thread; the last is the current one. Zero means none.
     static CONTEXTS: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -50,7 +50,7 @@ pub fn compute_capability() -> (i32, i32) {
     })
 }
 
-/// Bytes of shared memory of a block whose kernel asked for more than 48 KiB.
+/// Maximum shared memory in bytes of a block whose kernel requested more than 48 KiB.
 pub fn shared_at_most() -> usize {
     match compute_capability() {
         (7, 5) => 64 << 10,

@@ -1,5 +1,4 @@
-//! The little of ELF files that is needed: how long one is, and its threads' variables, which are what a kernel
-//! declares `__shared__`.
+//! The required parts of ELF files: the length of a file, and its thread-local variables, which are a kernel's `__shared__` variables.
 
 fn number<const N: usize>(image: &[u8], at: usize) -> Option<usize> {
     let mut bytes = [0; 8];
@@ -10,7 +9,7 @@ fn number<const N: usize>(image: &[u8], at: usize) -> Option<usize> {
 /// Bytes of a 64-bit ELF file that ends with its section headers, as linkers write it.
 ///
 /// # Safety
-/// Points to a text that ends with 0, or to a whole ELF file.
+/// `image` points to a string that ends with 0, or to a complete ELF file.
 pub unsafe fn length(image: *const u8) -> Option<usize> {
     for (i, byte) in b"\x7fELF\x02\x01".iter().enumerate() {
         if unsafe { *image.add(i) } != *byte {
@@ -21,7 +20,7 @@ pub unsafe fn length(image: *const u8) -> Option<usize> {
     Some(number::<8>(header, 40)? + number::<2>(header, 58)? * number::<2>(header, 60)?)
 }
 
-/// Name and bytes of each.
+/// Name and size in bytes of each thread-local variable.
 pub fn thread_variables(image: &[u8]) -> Vec<(String, usize)> {
     const SYMBOLS: usize = 2;
     const THREAD_LOCAL: usize = 6;

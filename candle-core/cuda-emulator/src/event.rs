@@ -1,4 +1,4 @@
-//! Events: when they were recorded, and in which capture.
+//! Events: their time, and their capture.
 
 use crate::memory;
 use crate::status::*;

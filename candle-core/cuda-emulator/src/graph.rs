@@ -1,4 +1,4 @@
-//! What streams do, and lists of it that are done again.
+//! Operations of streams, and lists of them that are replayed.
 
 use crate::launch::Launch;
 use crate::memory;
@@ -59,7 +59,7 @@ impl Node {
     }
 }
 
-/// The nodes of a capture, in the order in which they were asked for: one that their dependencies allow.
+/// The nodes of a capture, in the order of the calls, which satisfies their dependencies.
 struct Graph {
     capture: u64,
     nodes: Vec<Node>,
@@ -83,7 +83,7 @@ fn all() -> MutexGuard<'static, Graphs> {
     ALL.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// Makes a graph of a capture and returns its handle.
+/// Converts a capture to a graph and returns its handle.
 pub fn keep(capture: Capture) -> usize {
     let mut graphs = all();
     graphs.last_handle += 64;

@@ -1,4 +1,4 @@
-//! Launches: what the driver refuses, and how the rest runs.
+//! Launches: the driver's checks, and execution.
 
 use crate::compile;
 use crate::device::shared_at_most;
@@ -10,9 +10,9 @@ use std::ffi::{c_char, c_void};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// Of a module, for the runtime.
+/// A module's program, for the runtime.
 pub struct Program {
-    /// Where the calling thread has this program's shared variables.
+    /// The calling thread's address of this program's shared variables.
     pub shared_address: unsafe extern "C" fn() -> *mut c_char,
 }
 
@@ -50,7 +50,7 @@ fn host_threads() -> u64 {
     })
 }
 
-/// `CANDLE_CUDA_EMULATOR_ORDER=reverse`: the last thread of a block goes first, which shows some missing barriers.
+/// `CANDLE_CUDA_EMULATOR_ORDER=reverse`: the last thread of a block runs first, which reveals some missing barriers.
 fn reversed() -> bool {
     static REVERSED: OnceLock<bool> = OnceLock::new();
     *REVERSED.get_or_init(|| {
@@ -59,7 +59,7 @@ fn reversed() -> bool {
 }
 
 impl Launch {
-    /// Threads of all blocks, above which blocks are spread over threads of the host.
+    /// Minimum number of threads of all blocks for which blocks are distributed over threads of the host.
     const SPREAD: u64 = 1 << 15;
 
     pub fn run(&self) -> Result<(), Status> {
@@ -105,7 +105,7 @@ impl Launch {
         Ok(())
     }
 
-    /// A kernel's pointers are null or of its device's memory, or of pinned memory of the host.
+    /// A kernel's pointers must be null, or point to its device's memory or to pinned host memory.
     fn check_pointers(&self, name: &str) -> Result<(), Status> {
         for (i, (words, (_, pointer))) in self
             .parameters
@@ -136,7 +136,7 @@ impl Launch {
 
 fn spread(run: compile::Run, raw: &RawLaunch, blocks: u64, workers: u64) {
     struct Shared<'a>(&'a RawLaunch);
-    // Only read, and what it points to outlives the threads.
+    // Only read, and the data that it points to outlives the threads.
     unsafe impl Sync for Shared<'_> {}
     let (shared, next) = (&Shared(raw), &AtomicU64::new(0));
     let chunk = blocks.div_ceil(workers * 4);

@@ -2,7 +2,7 @@
 //! `libcuda.so.1` and as `libnvrtc.so.13`, this library compiles kernels with the host's C++ compiler and runs their
 //! threads sequentially on the CPU. README.md describes its use in tests.
 #![cfg(unix)]
-// Names and signatures are the driver's; what a pointer has to be is in NVIDIA's reference.
+// Names and signatures are the driver's; NVIDIA's reference has the requirements on pointers.
 #![allow(
     non_snake_case,
     clippy::missing_safety_doc,

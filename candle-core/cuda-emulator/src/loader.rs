@@ -13,14 +13,14 @@ extern "C" {
 const NOW: c_int = 2;
 const GLOBAL: c_int = if cfg!(target_os = "macos") { 8 } else { 0x100 };
 
-/// Never closed: what it exports may be in use by a graph.
+/// Never closed: a graph may use its exports.
 pub struct Library(*mut c_void);
 
 unsafe impl Send for Library {}
 unsafe impl Sync for Library {}
 
 impl Library {
-    /// With its symbols for libraries opened later, if `global`.
+    /// If `global`, its symbols are available to libraries opened later.
     pub fn open(path: &Path, global: bool) -> Result<Self, String> {
         let name =
             CString::new(path.as_os_str().as_encoded_bytes()).map_err(|error| error.to_string())?;

@@ -1,4 +1,4 @@
-//! Device memory: the host's, filled with 0xFF, with a guard before and after each allocation.
+//! Device memory: host memory, filled with 0xFF, with a guard before and after each allocation.
 
 use crate::device::{current_device, MEMORY};
 use crate::status::*;
@@ -6,7 +6,7 @@ use std::alloc::Layout;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard};
 
-/// Bytes before and after, that nobody may write. The front one keeps the alignment of the device, 256.
+/// Sizes in bytes of the guards before and after, which must not be written. The front one keeps the device's alignment of 256.
 const FRONT: usize = 256;
 const BACK: usize = 1024;
 const GUARD: u8 = 0xa5;
@@ -14,7 +14,7 @@ const GUARD: u8 = 0xa5;
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     Device,
-    /// Of the host, reachable from every device.
+    /// Of the host, accessible from every device.
     Host,
 }
 
@@ -24,7 +24,7 @@ pub struct Allocation {
     pub bytes: usize,
     pub device: usize,
     pub kind: Kind,
-    /// The capture that it was made in, whose graph keeps it.
+    /// The capture in which it was allocated, whose graph owns it.
     pub capture: Option<u64>,
 }
 
@@ -45,7 +45,7 @@ impl Allocation {
         None
     }
 
-    /// Stops the program if a guard changed.
+    /// Aborts the program if a guard changed.
     pub fn check(&self, by: &str) {
         if let Some(offset) = self.damage() {
             eprintln!(
@@ -63,9 +63,9 @@ impl Allocation {
 
 struct Memory {
     by_start: BTreeMap<usize, Allocation>,
-    /// Bytes in use, of each device.
+    /// Bytes in use on each device.
     used: BTreeMap<usize, usize>,
-    /// What ran last, to be named when a guard turns out to be damaged.
+    /// The last kernel, for the message about a damaged guard.
     last_kernel: String,
 }
 
@@ -128,21 +128,21 @@ pub fn free(start: usize, kind: Kind) -> Result<(), Status> {
     if kind == Kind::Device {
         *memory.used.entry(allocation.device).or_default() -= allocation.bytes;
     }
-    // What still reads it finds NaN.
+    // Later reads of it return NaN.
     allocation.fill(0xff);
     let layout = Allocation::layout(allocation.bytes).ok_or(ERROR_UNKNOWN)?;
     unsafe { std::alloc::dealloc((start - FRONT) as *mut u8, layout) };
     Ok(())
 }
 
-/// The allocation that an address is in, or right behind.
+/// The allocation that contains an address, or ends at it.
 pub fn find(address: usize) -> Option<Allocation> {
     let memory = all();
     let (_, found) = memory.by_start.range(..=address).next_back()?;
     (address <= found.start + found.bytes).then_some(*found)
 }
 
-/// That `bytes` from `start` on are in one allocation of a device, or of pinned memory.
+/// An error unless `bytes` from `start` on are in one allocation of a device, or in pinned memory.
 pub fn expect_within(start: usize, bytes: usize) -> Result<(), Status> {
     if bytes == 0 {
         return Ok(());
@@ -160,7 +160,7 @@ pub fn expect_within(start: usize, bytes: usize) -> Result<(), Status> {
     }
 }
 
-/// Looks at every guard, as synchronisation does.
+/// Checks every guard, as synchronisation does.
 pub fn check_all() {
     let memory = all();
     let by = format!("kernel {:?} or one before", memory.last_kernel);
@@ -176,7 +176,7 @@ pub fn ran(kernel: &str) {
     memory.last_kernel.push_str(kernel);
 }
 
-/// Frees what a capture allocated, once its graphs are gone.
+/// Frees the allocations of a capture, after its graphs are destroyed.
 pub fn free_capture(capture: u64) {
     let starts: Vec<usize> = all()
         .by_start
@@ -222,7 +222,7 @@ pub unsafe extern "C" fn cuMemHostGetDevicePointer_v2(
     }
 }
 
-// Pools: the one of each device, which keeps nothing back.
+// Pools: one for each device, which keeps no freed memory.
 
 #[no_mangle]
 pub unsafe extern "C" fn cuDeviceGetDefaultMemPool(to: *mut usize, device: i32) -> Status {

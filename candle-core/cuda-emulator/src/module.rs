@@ -27,7 +27,7 @@ pub struct Function {
     pub program: Arc<Program>,
     /// Bytes of the `__shared__` variables that it declares.
     pub static_shared: usize,
-    /// Bytes that a launch may ask for.
+    /// Maximum bytes that a launch may request.
     pub dynamic_shared: AtomicUsize,
 }
 
@@ -40,7 +40,7 @@ impl Function {
         unsafe { &*self.kernel }
     }
 
-    /// Of each parameter its size, and whether it is a pointer.
+    /// The size of each parameter, and whether it is a pointer.
     pub fn parameters(&self) -> impl Iterator<Item = (usize, bool)> + '_ {
         let kernel = self.kernel();
         (0..)
@@ -199,7 +199,7 @@ fn get_function(to: *mut usize, handle: usize, name: &CStr) -> Result<(), Status
         .ok_or(ERROR_NOT_FOUND)?
         .cast_const()
         .cast();
-    // A kernel's own variables have names that begin with its own.
+    // The names of a kernel's own variables begin with its name.
     let text = name.to_string_lossy();
     let own = format!("_ZZ{}{text}", text.len());
     let static_shared = module

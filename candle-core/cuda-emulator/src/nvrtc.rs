@@ -1,4 +1,4 @@
-//! NVRTC's functions. A "cubin" is a shared library of the host, bytes and all.
+//! NVRTC's functions. A "cubin" is the bytes of a shared library of the host.
 
 use crate::compile::{self, TEXT_PREFIX};
 use crate::real;
@@ -67,7 +67,7 @@ pub unsafe extern "C" fn nvrtcCreateProgram(
     _header_texts: *const *const c_char,
     _header_names: *const *const c_char,
 ) -> Code {
-    // The backend's programs are one text each.
+    // Each of the backend's programs is a single source.
     if source.is_null() || headers != 0 {
         return INVALID_INPUT;
     }
@@ -95,7 +95,7 @@ pub unsafe extern "C" fn nvrtcDestroyProgram(program: *mut *mut Program) -> Code
     SUCCESS
 }
 
-/// What an option list says: the architecture, the definitions, and everything but the architecture.
+/// A parsed option list: the architecture, the definitions, and everything except the architecture.
 #[derive(Default)]
 struct Options {
     arch: u32,
@@ -184,7 +184,7 @@ pub unsafe extern "C" fn nvrtcCompileProgram(
     code
 }
 
-/// With the 0 that ends it.
+/// The length includes the final 0.
 #[no_mangle]
 pub unsafe extern "C" fn nvrtcGetProgramLogSize(program: *mut Program, to: *mut usize) -> Code {
     match unsafe { program.as_ref() } {

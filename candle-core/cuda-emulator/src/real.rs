@@ -1,4 +1,4 @@
-//! The same text through NVIDIA's compiler, if there is one: what no device of theirs would take is an error here too.
+//! Compiles the same source with NVIDIA's compiler, if there is one: code that NVIDIA's devices would reject is an error here too.
 
 use crate::compile::{folder, hash, write_whole};
 use crate::loader::Library;
@@ -25,7 +25,7 @@ struct Nvrtc {
 
 impl Nvrtc {
     fn open(path: &Path) -> Result<Self, String> {
-        // It asks for this one by its bare name, and only when it compiles.
+        // It opens this one by its plain name, and only when it compiles.
         let folder = path.parent().unwrap_or(Path::new("."));
         let files =
             std::fs::read_dir(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
@@ -88,7 +88,7 @@ impl Nvrtc {
     }
 }
 
-/// The architectures to try: those asked for that are not older than the text's own.
+/// The architectures to try: the requested ones that are not older than the source's own.
 fn architectures(own: u32) -> Vec<String> {
     let asked = std::env::var("CANDLE_CUDA_EMULATOR_ARCHS")
         .unwrap_or_else(|_| "sm_75,sm_80,sm_90a,sm_120".to_string());
@@ -105,7 +105,7 @@ fn architectures(own: u32) -> Vec<String> {
         .collect()
 }
 
-/// Compiles for each architecture, if `CANDLE_CUDA_EMULATOR_NVRTC` names NVIDIA's library. What passed is remembered.
+/// Compiles for each architecture, if `CANDLE_CUDA_EMULATOR_NVRTC` names NVIDIA's library. Successes are cached.
 pub fn check(source: &str, options: &[String], arch: u32) -> Result<(), String> {
     static NVRTC: OnceLock<Result<Nvrtc, String>> = OnceLock::new();
     let Some(path) = std::env::var_os("CANDLE_CUDA_EMULATOR_NVRTC").map(PathBuf::from) else {

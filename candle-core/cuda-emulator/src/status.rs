@@ -1,4 +1,4 @@
-//! What the driver's functions return.
+//! Return values of the driver's functions.
 
 use std::ffi::{c_char, CStr};
 
@@ -50,15 +50,15 @@ statuses! {
     ERROR_UNKNOWN = 999, "unknown error";
 }
 
-/// As C sees a result.
+/// A result as C's status.
 pub fn status(result: Result<(), Status>) -> Status {
     result.err().unwrap_or(SUCCESS)
 }
 
-/// Writes through a pointer of the caller's.
+/// Writes through a caller's pointer.
 ///
 /// # Safety
-/// Null, or a place for a `T`.
+/// `to` is null, or points to a `T`.
 pub unsafe fn put<T>(to: *mut T, value: T) -> Result<(), Status> {
     if to.is_null() {
         return Err(ERROR_INVALID_VALUE);

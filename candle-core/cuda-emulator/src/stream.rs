@@ -1,4 +1,4 @@
-//! Streams. Work is done when it is asked for, so a stream keeps nothing but its capture.
+//! Streams. Work is done immediately, so a stream only stores its capture.
 
 use crate::device::current_device;
 use crate::graph::{self, Node};
@@ -11,7 +11,7 @@ use std::time::Instant;
 
 pub struct Capture {
     pub id: u64,
-    /// Whose streams' calls are restricted: all threads', the one's that began it, nobody's.
+    /// The streams with restricted calls: those of all threads, of the thread that began it, or none.
     mode: u32,
     by: ThreadId,
     origin: usize,
@@ -45,7 +45,7 @@ pub fn all() -> MutexGuard<'static, Streams> {
     ALL.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// A handle that nothing else has.
+/// A new, unique handle.
 pub fn new_handle(streams: &mut Streams) -> usize {
     streams.last_handle += 64;
     0x10_0000 + streams.last_handle
@@ -70,12 +70,12 @@ pub fn device(handle: usize) -> Result<usize, Status> {
     get(&all(), handle).map(|stream| stream.device)
 }
 
-/// The capture that a stream is in.
+/// The capture of a stream.
 pub fn capture(handle: usize) -> Result<Option<u64>, Status> {
     get(&all(), handle).map(|stream| stream.capture)
 }
 
-/// Does it now, or writes it down if the stream is captured.
+/// Executes the node, or records it if the stream is captured.
 pub fn submit(handle: usize, node: Node) -> Result<(), Status> {
     let mut streams = all();
     match get(&streams, handle)?.capture {
@@ -97,7 +97,7 @@ pub fn submit(handle: usize, node: Node) -> Result<(), Status> {
     }
 }
 
-/// For what a capture forbids: it makes the captures that it would disturb invalid, as the driver does.
+/// For calls that a capture forbids: invalidates the captures that they would disturb, like the driver.
 pub fn forbidden_in_capture() -> Result<(), Status> {
     let mut streams = all();
     let here = std::thread::current().id();
@@ -196,7 +196,7 @@ pub extern "C" fn cuStreamWaitEvent(handle: usize, event: usize, _flags: u32) ->
         _ => return ERROR_INVALID_HANDLE,
     };
     match (stream.capture, event.capture) {
-        // Work that is only written down joins this stream to its capture.
+        // Recorded work adds this stream to its capture.
         (None, Some(id)) if streams.captures.contains_key(&id) => {
             if let Some(stream) = streams.streams.get_mut(&handle) {
                 stream.capture = Some(id);

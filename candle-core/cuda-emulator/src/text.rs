@@ -1,4 +1,4 @@
-//! What a host compiler has to see changed in a kernel's text, and which kernels the text has.
+//! Changes to a kernel's source for a host compiler, and the kernels in the source.
 
 /// A kernel and the first argument of its `__launch_bounds__`.
 #[derive(Debug, PartialEq)]
@@ -11,7 +11,7 @@ fn is_word(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || byte == b'_'
 }
 
-/// Where `word` stands on its own, from `from` on.
+/// The position of `word` as a whole word, from `from` on.
 fn find_word(text: &str, word: &str, from: usize) -> Option<usize> {
     let bytes = text.as_bytes();
     text.get(from..)?
@@ -24,7 +24,7 @@ fn find_word(text: &str, word: &str, from: usize) -> Option<usize> {
         })
 }
 
-/// Past blanks and the lines that a preprocessor writes.
+/// Skips blanks and the preprocessor's line markers.
 fn skip_blank(text: &str, mut at: usize) -> usize {
     let bytes = text.as_bytes();
     while let Some(byte) = bytes.get(at) {
@@ -39,7 +39,7 @@ fn skip_blank(text: &str, mut at: usize) -> usize {
     at
 }
 
-/// The end of what the parenthesis at `at` opens, one past its partner.
+/// The position after the parenthesis that matches the one at `at`.
 fn past_parenthesis(text: &str, at: usize) -> Option<usize> {
     let mut depth = 0;
     for (i, byte) in text.bytes().enumerate().skip(at) {
@@ -70,7 +70,7 @@ fn first_argument(arguments: &str) -> String {
         .to_string()
 }
 
-/// The kernels of a preprocessed text that are no templates.
+/// The kernels of a preprocessed source that are not templates.
 pub fn entries(text: &str) -> Vec<Entry> {
     let mut entries: Vec<Entry> = Vec::new();
     let mut from = 0;
@@ -91,7 +91,7 @@ pub fn entries(text: &str) -> Vec<Entry> {
     entries
 }
 
-/// Reads a kernel's head: the name is the word before the first parenthesis that belongs to no attribute.
+/// Parses a kernel's head: the name is the word before the first parenthesis that is not part of an attribute.
 fn entry(text: &str, start: usize, global: usize) -> Option<Entry> {
     let bounds = "__launch_bounds__";
     let argument = |at: usize| {
@@ -128,7 +128,7 @@ fn entry(text: &str, start: usize, global: usize) -> Option<Entry> {
     }
 }
 
-/// Makes a pointer of each `extern __shared__` array.
+/// Converts each `extern __shared__` array to a pointer.
 pub fn dynamic_shared(text: &str) -> Result<String, String> {
     let mut out = String::with_capacity(text.len() + 256);
     let mut from = 0;
@@ -149,7 +149,7 @@ pub fn dynamic_shared(text: &str) -> Result<String, String> {
                 let open = skip_blank(declared, found + attribute.len());
                 let past =
                     past_parenthesis(declared, open).ok_or("an attribute without its end")?;
-                // Before the type or behind it; the memory is aligned to more than anybody asks for.
+                // Before or after the type; the memory has a larger alignment than any request.
                 declared = if found == 0 {
                     declared[past..].trim()
                 } else {

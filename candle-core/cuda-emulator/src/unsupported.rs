@@ -1,4 +1,4 @@
-//! What cudarc's safe layer can call besides, and what the emulator does not do: each says so. None looks at its
+//! Other functions that cudarc's safe layer can call. The emulator does not support them: each returns an error without reading its
 //! arguments, so none declares them.
 
 use crate::status::{Status, ERROR_NOT_SUPPORTED};
@@ -29,10 +29,10 @@ unsupported! {
     cuLibraryLoadData cuLibraryGetKernel cuKernelGetFunction
 }
 
-/// A real NVRTC looks for it in the driver that it finds, and goes on without what it does not have.
+/// NVIDIA's NVRTC looks for it in the driver that it finds, and does without the functions that it lacks.
 ///
 /// # Safety
-/// `table` is null or a place for a pointer.
+/// `table` is null or points to a pointer.
 #[no_mangle]
 pub unsafe extern "C" fn cuGetExportTable(table: *mut *const std::ffi::c_void) -> Status {
     if !table.is_null() {

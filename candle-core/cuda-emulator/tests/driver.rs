@@ -1,4 +1,4 @@
-//! Graphs, guards, several devices, and the library as a program that knows nothing of it opens it.
+//! Graphs, guards, several devices, and the library as an unmodified program opens it.
 #![cfg(unix)]
 
 mod common;
@@ -28,7 +28,7 @@ fn a_graph_replays_what_was_captured() {
         gpu.upload(&[0f32; 8]),
     );
     assert_eq!(cuStreamBeginCapture_v2(gpu.stream, 1), 0);
-    // The parameters are copied: what is written to them later does not count.
+    // The parameters are copied: later writes to them have no effect.
     let mut parameters = vec![x as u64, bits(2.0), 8];
     assert_eq!(gpu.launch(function, 1, 32, 0, &parameters), 0);
     parameters.fill(0);
@@ -90,7 +90,7 @@ fn copies_stay_in_their_allocations() {
     assert_eq!(cuMemFreeAsync(x + 8, gpu.stream), 1);
     assert_eq!(cuMemFreeAsync(x, gpu.stream), 0);
     assert_eq!(cuMemFreeAsync(x, gpu.stream), 1);
-    // Seen on an H100.
+    // Observed on an H100.
     let mut none = 1;
     assert_eq!(cuMemAllocAsync(&mut none, 0, gpu.stream), 0);
     assert_eq!(none, 0);
@@ -100,7 +100,7 @@ fn copies_stay_in_their_allocations() {
     assert_eq!(cuMemcpyDtoDAsync_v2(0, 0, 0, gpu.stream), 0);
 }
 
-/// Runs one of this file's ignored tests in a process that it may end, and returns what it wrote.
+/// Runs one of this file's ignored tests in a process that it may abort; returns the process's output.
 fn ends(test: &str) -> String {
     let program = std::env::current_exe().unwrap();
     let output = Command::new(program)

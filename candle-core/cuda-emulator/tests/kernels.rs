@@ -1,4 +1,4 @@
-//! Kernels whose results are known, and what launches are refused.
+//! Kernels with known results, and launches that are rejected.
 #![cfg(unix)]
 
 mod common;
@@ -212,7 +212,7 @@ fn refused_launches() {
     assert_eq!(gpu.launch(function, 1, 1025, 0, &[x]), INVALID_VALUE);
     assert_eq!(gpu.launch(function, 0, 32, 0, &[x]), INVALID_VALUE);
     assert_eq!(gpu.launch(0, 1, 32, 0, &[x]), INVALID_HANDLE);
-    // Memory of the host.
+    // Host memory.
     let host = [0f32; 32];
     assert_eq!(
         gpu.launch(function, 1, 32, 128, &[host.as_ptr() as u64]),

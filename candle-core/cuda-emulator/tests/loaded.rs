@@ -1,4 +1,4 @@
-//! The library as a program that knows nothing of it opens it: in a folder, under NVIDIA's names.
+//! The library as an unmodified program opens it: in a folder, under NVIDIA's names.
 #![cfg(target_os = "linux")]
 
 use std::ffi::{c_char, c_int, c_void, CStr, CString};
@@ -27,7 +27,7 @@ impl Library {
     }
 }
 
-/// The cdylib of this build, which is beside the tests.
+/// The cdylib of this build, in the folder of the tests.
 fn built() -> PathBuf {
     let folder = std::env::current_exe()
         .unwrap()

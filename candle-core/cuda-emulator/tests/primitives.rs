@@ -1,4 +1,4 @@
-//! The functions that the backend has as inline PTX, against plain arithmetic.
+//! Compares the functions that the backend implements in inline PTX with plain arithmetic.
 #![cfg(unix)]
 
 mod common;
@@ -111,7 +111,7 @@ fn products_of_floats() {
     assert_eq!(found("f16_short", a, b), expected(16));
     let (a, b) = operands(16, bf16);
     assert_eq!(found("bf16", gpu.upload(&a), gpu.upload(&b)), expected(16));
-    // The low bits do not count.
+    // The low bits are ignored.
     let (a, b) = operands(8, |v| (v as f32).to_bits() | 0x1fff);
     assert_eq!(found("tf32", gpu.upload(&a), gpu.upload(&b)), expected(8));
 }

@@ -9,8 +9,8 @@ use candle_core::{bail, CudaDevice, DType, Device, Result};
 
 use crate::kernels;
 
-/// x = the transpose of x as two rows of three, plus one. Layout and `note` are copied from the host: what is recorded must not read the
-/// host's memory later.
+/// x = the transpose of x as two rows of three, plus one. Layout and `note` are copied from the host: the recording must not read host
+/// memory later.
 fn step(
     cuda: &CudaDevice,
     func: &CudaFunc,
@@ -67,7 +67,7 @@ pub fn check(device: &Device) -> Result<()> {
     let Some(graph) = graph else {
         bail!("nothing was captured")
     };
-    // What the host had at the time is gone, or something else is there.
+    // The host's data at that time is freed or overwritten.
     cuda.memcpy_htod(&[0u32, 0], &mut note)?;
     for _ in 0..3 {
         graph.launch().w()?;
@@ -75,7 +75,7 @@ pub fn check(device: &Device) -> Result<()> {
     }
     let (got, note) = (cuda.clone_dtoh(&x)?, cuda.clone_dtoh(&note)?);
     if got != want || note != [7, 8] {
-        bail!("{got:?} in place of {want:?}; {note:?}")
+        bail!("{got:?} instead of {want:?}; {note:?}")
     }
     Ok(())
 }

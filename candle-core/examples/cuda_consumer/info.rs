@@ -1,4 +1,4 @@
-//! What programs ask before they choose their kernels, and what they share work between cards with.
+//! Properties that programs query before they choose their kernels, and sharing work between cards.
 
 use candle_core::cuda_backend::cudarc::driver::{result, sys::CUdevice_attribute};
 use candle_core::cuda_backend::cudarc::nccl::safe::{Comm, Id, ReduceOp};
@@ -32,7 +32,7 @@ pub fn check(device: &Device) -> Result<()> {
     device.synchronize()
 }
 
-/// What a row of cards does after its part of a product. It takes several processes, so it is compiled here and not run.
+/// The work of several cards after their parts of a product. It needs several processes, so it is compiled here but not run.
 #[allow(dead_code)]
 pub fn all_reduce(comm: &Comm, storage: &CudaStorage, device: &CudaDevice) -> Result<CudaStorage> {
     fn sum<T>(comm: &Comm, storage: &CudaStorage, device: &CudaDevice) -> Result<CudaStorage>

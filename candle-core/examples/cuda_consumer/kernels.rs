@@ -1,4 +1,4 @@
-//! This program's kernels: CUDA C++, compiled for the card when they are first used.
+//! This program's kernels: CUDA C++, compiled for the card on first use.
 
 use candle_core::cuda_backend::cudarc::driver::{LaunchConfig, PushKernelArg};
 use candle_core::cuda_backend::{CudaFunc, WrapErr};
@@ -23,7 +23,7 @@ pub fn fill(device: &CudaDevice, address: u64, value: f32, count: u32) -> Result
     let func = of(device, "fill", DType::F32)?;
     let mut builder = func.builder();
     builder_arg!(builder, address, value, count);
-    // SAFETY: the caller has `count` numbers there.
+    // SAFETY: the caller guarantees `count` numbers there.
     unsafe { builder.launch(LaunchConfig::for_num_elems(count)) }.w()?;
     Ok(())
 }

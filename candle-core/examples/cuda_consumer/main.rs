@@ -1,11 +1,11 @@
-//! A program that reaches below candle's tensors on CUDA, as inference engines do: pointers for its kernels, streams, graphs.
+//! A program that works below candle's tensors on CUDA, like inference engines: pointers for its kernels, streams, graphs.
 //!
 //! ```sh
 //! cargo run -p candle-core --features cuda,nccl --example cuda_consumer -- [if-present]
 //! ```
 //!
-//! It is written against upstream's names, and compiles against upstream's feature `cuda` as well, but for `kernels.rs`: there NVRTC compiles what
-//! nvcc compiles elsewhere. With `if-present` a machine without a CUDA device is no error.
+//! It is written against upstream's names, and also compiles against upstream's feature `cuda`, except `kernels.rs`: there NVRTC compiles
+//! what nvcc compiles elsewhere. With `if-present` a machine without a CUDA device is not an error.
 
 mod graphs;
 mod info;
@@ -45,7 +45,7 @@ fn main() -> Result<()> {
 pub fn expect(tensor: &Tensor, want: &[f32]) -> Result<()> {
     let got = tensor.flatten_all()?.to_vec1::<f32>()?;
     if got != want {
-        candle_core::bail!("got {got:?} in place of {want:?}")
+        candle_core::bail!("got {got:?} instead of {want:?}")
     }
     Ok(())
 }

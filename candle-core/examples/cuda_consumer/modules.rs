@@ -1,4 +1,4 @@
-//! Kernels from PTX, and the search for upstream's kernels that are worth loading ahead.
+//! Kernels from PTX, and the search for upstream's kernels to load in advance.
 
 use candle_core::cuda_backend::cudarc::driver::{LaunchConfig, PushKernelArg};
 use candle_core::cuda_backend::{kernels, CudaError, WrapErr};
@@ -29,7 +29,7 @@ const PTX: &str = "
 pub fn check(device: &Device) -> Result<()> {
     preload(device)?;
     missing(device)?;
-    // The emulator that tests use in place of a card runs no PTX.
+    // The emulator that replaces a card in tests cannot run PTX.
     let cuda = device.as_cuda_device()?;
     let name = cuda.cuda_stream().context().name().w()?;
     if name.to_lowercase().contains("emulat") {
@@ -72,7 +72,7 @@ fn ptx(device: &Device) -> Result<()> {
     Ok(())
 }
 
-/// Loads every kernel whose name is in a module's text, so that no token waits for it.
+/// Loads every kernel whose name is in a module's PTX, so that no token waits for it.
 fn preload(device: &Device) -> Result<()> {
     let cuda = device.as_cuda_device()?;
     let modules = [
@@ -94,7 +94,7 @@ fn preload(device: &Device) -> Result<()> {
     Ok(())
 }
 
-/// A kernel of upstream's, by name: the error says what to use.
+/// One of upstream's kernels, by name: the error names the replacement.
 fn missing(device: &Device) -> Result<()> {
     let error = match device
         .as_cuda_device()?

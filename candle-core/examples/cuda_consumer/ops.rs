@@ -1,4 +1,4 @@
-//! Ops of the program: one body for all dtypes, by candle's own traits.
+//! The program's ops: one body for all dtypes, through candle's own traits.
 
 use candle_core::backend::BackendStorage;
 use candle_core::cuda_backend::cudarc::driver::{
@@ -140,7 +140,7 @@ impl Map2InPlace for Overwrite {
     }
 }
 
-/// The name of the kernel that upstream has for a dtype, and a copy.
+/// The name of upstream's kernel for a dtype, and a copy.
 struct Named(std::cell::RefCell<String>);
 
 impl Map1Any for Named {

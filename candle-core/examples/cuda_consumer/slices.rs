@@ -1,4 +1,4 @@
-//! Storages from outside: borrowed, taken by pointer, made of slices.
+//! Storages from outside: borrowed, accessed through a pointer, built from slices.
 
 use candle_core::backend::BackendStorage;
 use candle_core::cuda_backend::cudarc::driver::{
@@ -16,7 +16,8 @@ pub fn check(device: &Device) -> Result<()> {
     wrong_dtype(device)
 }
 
-/// A tensor's elements as an address for a kernel: what is behind it must not be freed before the kernel has read it, so the guard stays.
+/// A tensor's elements as an address for a kernel: the memory must not be freed before the kernel has read it, so the guard is returned
+/// too.
 fn address_of<'a, T: CudaDType + DeviceRepr>(
     storage: &'a CudaStorage,
     offset: usize,
@@ -33,7 +34,7 @@ fn pointers(device: &Device) -> Result<()> {
         .narrow(0, 1, 2)?;
     let (storage, layout) = x.storage_and_layout();
     let Storage::Cuda(storage) = &*storage else {
-        bail!("{:?} is no CUDA device", x.device())
+        bail!("{:?} is not a CUDA device", x.device())
     };
     let cuda = storage.device();
     let stream = cuda.cuda_stream();
@@ -59,7 +60,7 @@ where
     device.as_cuda_device()?.alloc_zeros::<T>(count)
 }
 
-/// Storages made of slices, for each of the types.
+/// Storages built from slices, for each of the types.
 fn literals(device: &Device) -> Result<()> {
     let cuda = device.as_cuda_device()?;
     let storages = [
@@ -90,7 +91,7 @@ fn literals(device: &Device) -> Result<()> {
     for (storage, dtype) in storages.into_iter().zip(dtypes) {
         let x = Tensor::from((Storage::Cuda(storage), Shape::from((2, 2))));
         if x.dtype() != dtype {
-            bail!("{:?} in place of {dtype:?}", x.dtype())
+            bail!("{:?} instead of {dtype:?}", x.dtype())
         }
         expect(&x.to_dtype(DType::F32)?, &[0.; 4])?;
     }
@@ -110,7 +111,7 @@ fn copies(device: &Device) -> Result<()> {
     if back != host || cuda.clone_dtoh(&first)? != [7., 8., 9.] {
         bail!("copies mix: {back:?}")
     }
-    // Written through the address alone, as a kernel from a static library would.
+    // Written only through the address, as a kernel from a static library would.
     let mut storage = CudaStorage::wrap_cuda_slice(second, cuda.clone());
     let stream = cuda.cuda_stream();
     {
@@ -137,7 +138,7 @@ fn wrong_dtype(device: &Device) -> Result<()> {
     }
 }
 
-/// A stream beside the device's: events order them.
+/// A second stream in addition to the device's: events order them.
 pub fn second_stream(device: &Device) -> Result<()> {
     let cuda = device.as_cuda_device()?;
     let main = cuda.cuda_stream();
@@ -158,7 +159,7 @@ pub fn second_stream(device: &Device) -> Result<()> {
     let copy = Tensor::from((Storage::Cuda(copy), Shape::from(4)));
     expect(&(copy + x.clone())?, &[2., 4., 6., 8.])?;
 
-    // Another device of the same card, with another stream: tensors are copied from one to the other.
+    // Another device of the same card, with another stream: tensors are copied between them.
     let other = Device::new_cuda_with_stream(0)?;
     if other.same_device(device) {
         bail!("a device with a separate stream is the same device")

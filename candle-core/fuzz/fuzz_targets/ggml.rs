@@ -1,4 +1,4 @@
-//! A file of GGML before GGUF.
+//! A GGML file in a format before GGUF.
 
 #![no_main]
 

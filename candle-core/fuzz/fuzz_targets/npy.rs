@@ -1,4 +1,4 @@
-//! An array of NumPy.
+//! A NumPy array.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! A zip archive with arrays of NumPy.
+//! A zip archive with NumPy arrays.
 
 #![no_main]
 

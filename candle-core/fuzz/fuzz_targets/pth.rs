@@ -1,4 +1,4 @@
-//! A checkpoint of PyTorch.
+//! A PyTorch checkpoint.
 
 #![no_main]
 

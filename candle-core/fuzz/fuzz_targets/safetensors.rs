@@ -1,4 +1,4 @@
-//! Headers of safetensors files, and every tensor behind them.
+//! Headers of safetensors files, and all of their tensors.
 
 #![no_main]
 

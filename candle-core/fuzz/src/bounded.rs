@@ -9,11 +9,11 @@ use std::sync::Once;
 
 use candle_core::{Result, Tensor};
 
-/// Memory that reading may take for each byte of the input. Deflate unpacks one byte to at most 1032, and a buffer that
-/// grows may be twice as large as what is in it.
+/// Maximum memory for reading, per byte of the input. Deflate unpacks one byte to at most 1032, and the capacity of a growing buffer may be
+/// twice its length.
 const BYTES_PER_BYTE: usize = 2048;
 
-/// Memory that reading may take whatever the input is: buffers and thread pools.
+/// Memory that reading may use for any input: buffers and thread pools.
 const BYTES_ALWAYS: usize = 4 << 20;
 
 static TAKEN: AtomicUsize = AtomicUsize::new(0);
@@ -27,7 +27,7 @@ static ALLOCATOR: Counting = Counting;
 fn take(bytes: usize) {
     let taken = TAKEN.fetch_add(bytes, Relaxed).saturating_add(bytes);
     if taken > LIMIT.load(Relaxed) {
-        // Telling it allocates as well.
+        // Reporting allocates as well.
         LIMIT.store(usize::MAX, Relaxed);
         eprintln!(
             "{taken} bytes are taken after an allocation of {bytes}, more than the input justifies"
@@ -36,7 +36,7 @@ fn take(bytes: usize) {
     }
 }
 
-// SAFETY: everything is handed to the system's allocator as it is; counting changes no pointer.
+// SAFETY: all calls are forwarded unchanged to the system's allocator; counting changes no pointer.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         take(layout.size());
@@ -60,10 +60,10 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// Reads an input with `f`, within the memory that its length justifies. An error is a fine outcome, as long as it has a text.
+/// Reads an input with `f`, within the memory that its length justifies. An error is a valid outcome if it has a message.
 pub fn bounded(data: &[u8], f: impl FnOnce() -> Result<()>) {
     static WITHOUT_BACKTRACES: Once = Once::new();
-    // Naming the functions in one takes more memory than any input. SAFETY: no other thread reads the environment yet.
+    // A backtrace with function names takes more memory than any input. SAFETY: no other thread reads the environment yet.
     WITHOUT_BACKTRACES.call_once(|| unsafe { std::env::set_var("RUST_LIB_BACKTRACE", "0") });
     let justified = data.len().saturating_mul(BYTES_PER_BYTE);
     let limit = TAKEN.load(Relaxed).saturating_add(justified);
@@ -75,10 +75,11 @@ pub fn bounded(data: &[u8], f: impl FnOnce() -> Result<()>) {
     LIMIT.store(usize::MAX, Relaxed);
 }
 
-/// A tensor that repeats its elements may name more of them than a file has bytes, on purpose; reading it is up to its user.
+/// A tensor that repeats its elements may have more of them than the file has bytes, by design; whether to read them is the user's
+/// decision.
 const READ_AT_MOST: usize = 1 << 16;
 
-/// Looks at every element.
+/// Reads every element.
 pub fn read(tensor: &Tensor) -> Result<()> {
     if tensor.elem_count() <= READ_AT_MOST {
         tensor.write_bytes(&mut std::io::sink())?;

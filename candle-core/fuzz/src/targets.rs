@@ -1,4 +1,4 @@
-//! What each target does with an input. An error is a fine outcome.
+//! The bodies of the fuzz targets. An error is a valid outcome.
 
 use std::io::Cursor;
 use std::path::Path;
@@ -12,7 +12,7 @@ use candle_core::Device;
 
 use crate::bounded::{bounded, read};
 
-/// A file of GGML before GGUF.
+/// A GGML file in a format before GGUF.
 pub fn ggml(data: &[u8]) {
     bounded(data, || {
         let content = ggml_file::Content::read(&mut Cursor::new(data), &Device::Cpu)?;
@@ -44,12 +44,12 @@ pub fn imatrix(data: &[u8]) {
     });
 }
 
-/// An array of NumPy.
+/// A NumPy array.
 pub fn npy(data: &[u8]) {
     bounded(data, || read(&npy::from_reader(&mut &*data)?));
 }
 
-/// A zip archive with arrays of NumPy.
+/// A zip archive with NumPy arrays.
 pub fn npz(data: &[u8]) {
     bounded(data, || {
         let arrays = NpzTensors::from_bytes(data.to_vec())?;
@@ -65,7 +65,7 @@ pub fn pickle(data: &[u8]) {
     bounded(data, || {
         let mut stack = Stack::empty();
         let result = stack.read_loop(&mut &*data);
-        // Also what is there when the pickle ends in the middle.
+        // Also the stack of a pickle that ends early.
         let shown = format!("{:?}", stack.stack());
         assert!(shown.starts_with('['));
         result?;
@@ -78,7 +78,7 @@ pub fn pickle(data: &[u8]) {
     });
 }
 
-/// A checkpoint of PyTorch.
+/// A PyTorch checkpoint.
 pub fn pth(data: &[u8]) {
     bounded(data, || {
         let checkpoint = PthTensors::from_bytes(data.to_vec(), None)?;
@@ -91,7 +91,7 @@ pub fn pth(data: &[u8]) {
     });
 }
 
-/// Headers of safetensors files, and every tensor behind them.
+/// Headers of safetensors files, and all of their tensors.
 pub fn safetensors(data: &[u8]) {
     bounded(data, || {
         for tensor in load_buffer(data, &Device::Cpu)?.values() {

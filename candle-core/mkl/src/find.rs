@@ -1,4 +1,4 @@
-//! Where MKL's libraries are. The build script's, apart from it so that it can be tested.
+//! The search for MKL's libraries. Separate from the build script for testing.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 /// MKL's own name for static libraries with 32-bit integers and Intel's OpenMP.
 const PACKAGE: &str = "mkl-static-lp64-iomp";
 
-/// The interface, the threads, the computations: each needs the next.
+/// The interface, the threads, the computations: each depends on the next.
 const LIBRARIES: [&str; 3] = ["mkl_intel_lp64", "mkl_intel_thread", "mkl_core"];
 
-/// Where packages put MKL and OpenMP's runtime: oneAPI's, older ones of Intel's, Debian's.
+/// Install prefixes of MKL and of OpenMP's runtime: oneAPI's, older ones of Intel's, Debian's.
 const USUAL: &[&str] = &[
     "/opt/intel/oneapi/mkl/latest",
     "/opt/intel/oneapi/compiler/latest",
@@ -17,7 +17,7 @@ const USUAL: &[&str] = &[
     "/usr",
 ];
 
-/// Where libraries are below a prefix: oneAPI's from 2024 on and PyPI's, older ones of Intel's, Debian's, PyPI's on Windows.
+/// Library folders below a prefix: oneAPI's from 2024 on and PyPI's, older ones of Intel's, Debian's, PyPI's on Windows.
 const BELOW: &[&str] = &["lib", "lib/intel64", "lib/x86_64-linux-gnu", "Library/lib"];
 
 const HOW_TO: &str = "Install MKL and say where it is, in one of these ways:
@@ -26,14 +26,14 @@ const HOW_TO: &str = "Install MKL and say where it is, in one of these ways:
   - Debian (non-free) and Ubuntu (multiverse): `apt install libmkl-dev`
 Or build without the feature `mkl`: matrix products need no library then.";
 
-/// What `pkg-config` answers.
+/// A reply of `pkg-config`.
 pub enum Asked {
     Yes(String),
-    /// Why there is none.
+    /// The reason for having no reply.
     No(String),
 }
 
-/// What the search depends on.
+/// The inputs of the search.
 pub struct Host<'a> {
     pub os: String,
     pub arch: String,
@@ -42,18 +42,18 @@ pub struct Host<'a> {
     pub pkg_config: &'a dyn Fn(&[&str]) -> Asked,
 }
 
-/// What Cargo is told.
+/// The output for Cargo.
 #[derive(Debug, PartialEq)]
 pub struct Found {
     pub directories: Vec<PathBuf>,
-    /// As `cargo:rustc-link-lib` wants them, in the order of the linker.
+    /// In the form of `cargo:rustc-link-lib`, in the linker's order.
     pub libraries: Vec<String>,
 }
 
-/// Looks for MKL: where `MKLROOT` says and nowhere else if it is set, or else where pkg-config says, or else in the usual places.
+/// Searches MKL: in `MKLROOT` only if it is set, otherwise in pkg-config's folders, otherwise in the usual install folders.
 ///
 /// # Errors
-/// What was looked for, where, and how to get it.
+/// With the searched files and folders, and installation instructions.
 pub fn find(host: &Host) -> Result<Found, String> {
     if host.arch != "x86_64" {
         return Err(format!(
@@ -63,12 +63,12 @@ pub fn find(host: &Host) -> Result<Found, String> {
     }
     let files = Files::of(&host.os);
     let mut report = String::new();
-    // Directories that pkg-config names, and prefixes.
+    // Folders that pkg-config returns, and prefixes.
     let mut places = Vec::new();
     let mut roots: Vec<PathBuf> = Vec::new();
     if let Some(root) = (host.variable)("MKLROOT") {
         report += "  MKLROOT is set, so nowhere else\n";
-        // OpenMP's runtime is there too, or beside MKL in oneAPI's layout.
+        // OpenMP's runtime is there too, or next to MKL in oneAPI's layout.
         let compiler = (host.variable)("CMPLR_ROOT");
         let compiler = compiler.unwrap_or_else(|| root.join("../../compiler/latest"));
         roots.extend([root, compiler]);
@@ -100,7 +100,7 @@ pub fn find(host: &Host) -> Result<Found, String> {
     };
     let mkl = places.iter().find(all_in);
     let with = |file: &str| places.iter().find(|place| place.join(file).is_file());
-    // The shared one first, as Intel advises: two runtimes in one process disturb each other.
+    // The shared one is preferred, as Intel recommends: two runtimes in one process interfere.
     let openmp = with(files.openmp_shared)
         .map(|at| (at, "dylib"))
         .or_else(|| with(files.openmp_static).map(|at| (at, "static:-bundle")));
@@ -109,7 +109,7 @@ pub fn find(host: &Host) -> Result<Found, String> {
         if openmp != mkl {
             directories.push(openmp.clone());
         }
-        // Not bundled: the archives are 600 MB, of which a program takes a few.
+        // Not bundled: the archives have 600 MB, and a program needs a few.
         let archive = |name: &&str| format!("static:-bundle={name}");
         let mut libraries: Vec<_> = LIBRARIES.iter().map(archive).collect();
         libraries.push(format!("{kind}={}", files.openmp));
@@ -141,14 +141,14 @@ pub fn find(host: &Host) -> Result<Found, String> {
     ))
 }
 
-/// How files are named on a system.
+/// File names on a system.
 struct Files {
     prefix: &'static str,
     extension: &'static str,
     openmp: &'static str,
     openmp_shared: &'static str,
     openmp_static: &'static str,
-    /// What MKL itself needs.
+    /// Libraries that MKL itself depends on.
     system: &'static [&'static str],
 }
 
@@ -159,7 +159,7 @@ impl Files {
                 prefix: "",
                 extension: "lib",
                 openmp: "libiomp5md",
-                // An import library: the one that is loaded is a DLL.
+                // An import library: the library that is loaded is a DLL.
                 openmp_shared: "libiomp5md.lib",
                 openmp_static: "libiomp5mt.lib",
                 system: &[],
@@ -188,7 +188,7 @@ fn below(root: &Path) -> Vec<PathBuf> {
     BELOW.iter().map(|below| root.join(below)).collect()
 }
 
-/// The directory that one of pkg-config's flags names: `-L/there` or `/there/libmkl_core.a`.
+/// The folder in one of pkg-config's flags: `-L/there` or `/there/libmkl_core.a`.
 fn directory_of(flag: &str) -> Option<PathBuf> {
     if let Some(directory) = flag.strip_prefix("-L") {
         return Some(PathBuf::from(directory));
@@ -238,7 +238,7 @@ mod tests {
         Asked::No("Package mkl-static-lp64-iomp was not found".into())
     }
 
-    /// PyPI's layout, Intel's older one, and oneAPI's with OpenMP beside MKL.
+    /// PyPI's layout, Intel's older one, and oneAPI's with OpenMP next to MKL.
     #[test]
     fn mklroot() {
         let layouts = [
@@ -259,7 +259,7 @@ mod tests {
         }
     }
 
-    /// What pkg-config prints for Intel's files, and what for one that has `-L` alone; `MKLROOT` goes first.
+    /// pkg-config's output for Intel's files, and for one that only has `-L`; `MKLROOT` takes precedence.
     #[test]
     fn by_pkg_config() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,12 +1,13 @@
-//! Gradients of convolutions, which are convolutions again: the input's is the transposed convolution; the kernel's
-//! convolves input and gradient with batch and channels swapped, and stride and dilation too. Both have the groups of the convolution.
+//! Gradients of convolutions, which are convolutions themselves. The input's gradient is the transposed convolution. The kernel's gradient
+//! convolves input and gradient with batch and channels swapped, and with stride and dilation swapped. Both use the groups of the
+//! convolution.
 
 use super::{Grads, Node};
 use crate::conv::Steps;
 use crate::{Result, Tensor};
 
 impl Steps {
-    /// As `self`, over `(batch, channels, length)` or `(batch, channels, height, width)`.
+    /// The convolution with the parameters of `self`, over `(batch, channels, length)` or `(batch, channels, height, width)`.
     fn conv(self, arg: &Tensor, kernel: &Tensor, groups: usize) -> Result<Tensor> {
         let (padding, stride, dilation) = (self.padding, self.stride, self.dilation);
         match arg.rank() {
@@ -24,7 +25,7 @@ impl Steps {
         groups: usize,
     ) -> Result<Tensor> {
         let (padding, stride, dilation) = (self.padding, self.stride, self.dilation);
-        // The remainder of the input after the last stride may still be in the last window, in place of padding.
+        // The remainder of the input after the last stride may still be in the last window, instead of padding.
         let rest = |dim: usize| {
             let reached = (arg.dims()[dim] - 1) * stride + (kernel.dims()[dim] - 1) * dilation + 1;
             like.dims()[dim] + 2 * padding - reached
@@ -51,7 +52,7 @@ impl Steps {
             dilation: self.stride,
             ..self
         };
-        // Within a group the batch is what is summed over: `(a group's channels, (group, batch), ...)`.
+        // Within a group the sum runs over the batch: `(a group's channels, (group, batch), ...)`.
         let (batch, channels) = (input.dims()[0], input.dims()[1]);
         let rest = &input.dims()[2..];
         let input = match groups {
@@ -67,7 +68,7 @@ impl Steps {
     }
 }
 
-/// In how many groups `channels` are, of which a kernel `(_, channels / groups, ...)` has those of one.
+/// Number of groups of `channels`, for a kernel `(_, channels / groups, ...)`.
 fn groups(channels: usize, kernel: &Tensor) -> usize {
     (channels / kernel.dims()[1].max(1)).max(1)
 }
@@ -104,7 +105,7 @@ pub(super) fn conv_transpose(
     steps: Steps,
 ) -> Result<()> {
     let groups = groups(node.grad.dims()[1], kernel);
-    // With much output padding a convolution finds more windows than the input has elements.
+    // With large output padding the convolution has more windows than the input has elements.
     grads.add(arg, || {
         cut(&steps.conv(&node.grad, &node.arg(kernel), groups)?, arg)
     })?;

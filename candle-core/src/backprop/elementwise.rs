@@ -56,7 +56,7 @@ fn silu(x: &Tensor) -> Result<Tensor> {
 
 /// The derivative of `x / 2 (1 + tanh(u))` with `u = sqrt(2 / pi) (x + 0.044715 x^3)`.
 fn gelu(x: &Tensor) -> Result<Tensor> {
-    // Beyond, it is 0 or 1 in every dtype, and no power of x overflows.
+    // Outside of this range it is 0 or 1 in every dtype, and no power of x overflows inside.
     let x = x.clamp(-20., 20.)?;
     let square = x.sqr()?;
     let u = (&x * square.affine(0.044715 * SQRT_2_OVER_PI, SQRT_2_OVER_PI))?;

@@ -43,8 +43,8 @@ pub(super) fn scatter(
     })
 }
 
-/// 1 where an element of `src` is in the result of a scatter. If several have the same index only one is; which one is
-/// found by scattering their positions in the same way.
+/// 1 where an element of `src` is in the result of a scatter, else 0. If several elements have the same index, only one of them is in the
+/// result; scattering their positions in the same way finds it.
 fn written(arg: &Tensor, ids: &Tensor, src: &Tensor, dim: usize) -> Result<Tensor> {
     let len = u32::try_from(src.dims()[dim])?;
     let mut dims = vec![1; src.rank()];

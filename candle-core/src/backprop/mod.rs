@@ -13,8 +13,8 @@
 //! # Ok(())
 //! # }
 //! ```
-//!
-//! What has gradients:
+//! Scope:
+//! - The graph starts at variables ([`Var`](crate::Var)). A tensor that does not depend on one has no gradient, and none is computed.
 //! - The graph starts at variables ([`Var`](crate::Var)). A tensor that comes from none has no gradient, and none is computed.
 //! - Floats only. The graph ends at integer tensors, so at comparisons, indices and `to_dtype` to or from integers, and at
 //!   [`Tensor::detach`].
@@ -26,11 +26,11 @@
 //! each gets half; equal extremes in `max` and `min` share the gradient equally (`amax`); in `max_pool2d` the first of a window gets all;
 //! `clamp` has 1 at its limits.
 //!
-//! Memory: the gradient of an intermediate tensor is dropped after it is propagated; those of the variables are left.
-//! They have no graph themselves, unless the environment variable `CANDLE_GRAD_DO_NOT_DETACH` is set to something other
-//! than nothing or `0`: then they can be differentiated again.
+//! Memory: the gradient of an intermediate tensor is dropped after it is propagated; only those of the variables remain. They have no graph
+//! themselves, unless the environment variable `CANDLE_GRAD_DO_NOT_DETACH` is set to something other than an empty value or `0`: then they
+//! can be differentiated again.
 //!
-//! There is a file per family of ops. Gradients are composed of tensor ops, so that every device supports them.
+//! One file per family of ops. Gradients are composed of tensor ops, so every device supports them.
 
 mod conv;
 mod elementwise;
@@ -51,7 +51,7 @@ pub(crate) use resample::ScaledBilinear;
 use crate::op::{Op, UnaryOp};
 use crate::{Error, Result, Shape, Tensor, TensorId};
 
-/// Gradients by tensor, as [`Tensor::backward`] gives them.
+/// Gradients by tensor, returned by [`Tensor::backward`].
 #[derive(Debug, Default)]
 pub struct GradStore(HashMap<TensorId, Tensor>);
 
@@ -73,7 +73,7 @@ impl GradStore {
 
     /// Sets the gradient with respect to a tensor; returns the previous one.
     ///
-    /// Clipping, for example, puts a scaled gradient in place of the one that was found.
+    /// Gradient clipping, for example, replaces the gradient by a scaled one.
     pub fn insert(&mut self, tensor: &Tensor, grad: Tensor) -> Option<Tensor> {
         self.insert_id(tensor.id(), grad)
     }
@@ -141,8 +141,8 @@ impl Grads<'_> {
         self.store.accumulate(arg.id(), grad)
     }
 
-    /// Adds to the part from `start` on along `dim` of an argument's gradient. A part of an existing gradient is
-    /// changed in place: otherwise each step over a sequence would cost as much as the whole sequence.
+    /// Adds to the part from `start` on along `dim` of an argument's gradient. An existing gradient is changed in place: otherwise each
+    /// step over a sequence would cost as much as the whole sequence.
     fn add_part(&mut self, arg: &Tensor, dim: usize, start: usize, part: &Tensor) -> Result<()> {
         let len = part.dims()[dim];
         if let Some(grad) = self.store.get(arg).filter(|_| !self.keep_graph) {
@@ -210,16 +210,16 @@ fn keep_graph_by_env() -> bool {
 }
 
 impl Tensor {
-    /// The tensors that gradients flow through from this one to variables, variables included, each before those that it was
-    /// computed from. Empty when this tensor does not come from a variable.
+    /// The tensors on a path from this one to a variable, variables included, each before the tensors that it was computed from. Empty if
+    /// this tensor does not depend on a variable.
     pub fn sorted_nodes(&self) -> Vec<&Tensor> {
         enum Visit<'a> {
             Arrive(&'a Tensor),
-            /// All arguments are done.
+            /// All arguments have been visited.
             Leave(&'a Tensor, &'a Op),
         }
         let mut nodes = vec![];
-        // Whether a tensor leads to a variable; false as well while its arguments are being looked at.
+        // Whether a tensor depends on a variable; also false while its arguments are being visited.
         let mut wanted = HashMap::new();
         // An explicit stack: recursion would overflow on long chains.
         let mut stack = vec![Visit::Arrive(self)];
@@ -255,8 +255,8 @@ impl Tensor {
         nodes
     }
 
-    /// The gradients of this tensor, of the sum of its elements if there are several, with respect to the variables that it was
-    /// computed from. See [`backprop`](crate::backprop) for what takes part.
+    /// Computes the gradients of this tensor, or of the sum of its elements if it has several, with respect to the variables that it
+    /// depends on. See [`backprop`](crate::backprop) for the rules.
     ///
     /// ```
     /// use candle_core::{Device, Var};
@@ -269,8 +269,8 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::BackwardNotSupported`] when an op has no gradient, such as a custom op without `bwd`. When a device lacks an
-    /// op that a gradient is made of.
+    /// [`Error::BackwardNotSupported`] if an op has no gradient, such as a custom op without `bwd`. An error if the device does not support
+    /// an op that a gradient uses.
     pub fn backward(&self) -> Result<GradStore> {
         self.backward_keeping(keep_graph_by_env())
     }
@@ -289,7 +289,7 @@ impl Tensor {
             let Some(op) = node.op().as_ref().filter(|_| !node.is_variable()) else {
                 continue;
             };
-            // `None` if an op returned no gradient although a path leads to a variable: a custom op's may be 0.
+            // `None` if an op returned no gradient although a path leads to a variable: a custom op may return `None` for 0.
             if let Some(grad) = grads.store.remove(node) {
                 let step = Node {
                     res: if keep_graph {
@@ -447,7 +447,7 @@ fn propagate(grads: &mut Grads, node: &Node, op: &Op) -> Result<()> {
     }
 }
 
-/// Adds the gradients that a custom op returned. `None` stands for 0.
+/// Adds the gradients that a custom op returned; `None` means 0.
 fn custom<const N: usize>(
     grads: &mut Grads,
     op: &str,

@@ -3,7 +3,7 @@
 use super::{Grads, Node};
 use crate::{Result, Tensor};
 
-/// A repeated element gets the sum over its copies.
+/// The gradient of a repeated element is the sum over its copies.
 pub(super) fn broadcast(grads: &mut Grads, node: &Node, arg: &Tensor) -> Result<()> {
     grads.add(arg, || {
         let added = node.grad.rank() - arg.rank();
@@ -23,7 +23,7 @@ pub(super) fn permute(grads: &mut Grads, node: &Node, arg: &Tensor, dims: &[usiz
     })
 }
 
-/// Zeros before and after along a dimension.
+/// Pads a dimension with `left` zeros before and `right` zeros after.
 pub(super) fn pad(t: &Tensor, dim: usize, left: usize, right: usize) -> Result<Tensor> {
     let mut parts = vec![t.clone()];
     let zeros = |len| {

@@ -11,7 +11,7 @@ pub(super) struct Windows {
 }
 
 impl Windows {
-    /// From `(b, c, h, w)` to a view `(b, c, h_out, w_out, k_h, k_w)`.
+    /// A view of `(b, c, h, w)` as windows: `(b, c, h_out, w_out, k_h, k_w)`.
     fn of(self, t: &Tensor) -> Result<Tensor> {
         t.unfold(2, self.size.0, self.stride.0)?
             .unfold(3, self.size.1, self.stride.1)
@@ -56,7 +56,7 @@ pub(super) fn avg(grads: &mut Grads, node: &Node, arg: &Tensor, windows: Windows
     })
 }
 
-/// The first of the greatest elements of a window gets its gradient.
+/// The first of the greatest elements of a window receives its gradient.
 pub(super) fn max(grads: &mut Grads, node: &Node, arg: &Tensor, windows: Windows) -> Result<()> {
     grads.add(arg, || {
         let elements = windows.of(&node.arg(arg).detach())?;

@@ -4,7 +4,7 @@ use super::{masked, Grads, Node};
 use crate::op::ReduceOp;
 use crate::{DType, Error, Result, Tensor};
 
-/// The node has kept the reduced dimensions, with size 1.
+/// The gradient of a reduction. The node has kept the reduced dimensions, with size 1.
 pub(super) fn reduce(
     grads: &mut Grads,
     node: &Node,

@@ -3,16 +3,16 @@
 
 use super::{Grads, Node};
 use crate::backend::BackendStorage;
-use crate::resample::{linear, nearest as nearest_places, Mix};
+use crate::resample::{linear, nearest as nearest_indices, Mix};
 use crate::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor};
 
-/// Adds the slices of `t` along `dim` to those that `places` names, of `size`.
-fn fold(t: &Tensor, dim: usize, size: usize, places: Vec<usize>) -> Result<Tensor> {
-    let places = places.into_iter().map(u32::try_from);
-    let places = places.collect::<std::result::Result<Vec<_>, _>>()?;
+/// Adds the slices of `t` along `dim` to the slices at `indices` of a result with `size` slices.
+fn fold(t: &Tensor, dim: usize, size: usize, indices: Vec<usize>) -> Result<Tensor> {
+    let indices = indices.into_iter().map(u32::try_from);
+    let indices = indices.collect::<std::result::Result<Vec<_>, _>>()?;
     let mut dims = t.dims().to_vec();
     dims[dim] = size;
-    super::zeros(dims, t)?.index_add(&Tensor::new(places, t.device())?, t, dim)
+    super::zeros(dims, t)?.index_add(&Tensor::new(indices, t.device())?, t, dim)
 }
 
 /// The dimensions that are resampled, those after batch and channels, last first.
@@ -24,8 +24,8 @@ pub(super) fn nearest(grads: &mut Grads, node: &Node, arg: &Tensor) -> Result<()
     grads.add(arg, || {
         let mut grad = node.grad.clone();
         for (dim, size) in resampled_dims(arg) {
-            let places = nearest_places(size, grad.dims()[dim]);
-            grad = fold(&grad, dim, size, places)?;
+            let indices = nearest_indices(size, grad.dims()[dim]);
+            grad = fold(&grad, dim, size, indices)?;
         }
         Ok(grad)
     })
@@ -42,7 +42,7 @@ pub(super) fn bilinear(
     })
 }
 
-/// `scales` are those of height and width.
+/// The gradient of linear resampling; `scales` are those of height and width.
 fn linear_grad(
     grad: &Tensor,
     arg: &Tensor,
@@ -60,19 +60,19 @@ fn linear_grad(
             let weights = Tensor::from_vec(weights, weight_dims.as_slice(), &crate::Device::Cpu)?
                 .to_dtype(grad.dtype())?
                 .to_device(grad.device())?;
-            let places = mixes.iter().map(|mix| mix.indices[i]).collect();
-            fold(&grad.broadcast_mul(&weights)?, dim, size, places)
+            let indices = mixes.iter().map(|mix| mix.indices[i]).collect();
+            fold(&grad.broadcast_mul(&weights)?, dim, size, indices)
         };
         grad = (part(0)? + part(1)?)?;
     }
     Ok(grad)
 }
 
-/// Bilinear resampling by scales that are not the ratios of the sizes, which `Op::UpsampleBilinear2D` has no place for.
+/// Bilinear resampling by scales that are not the ratios of the sizes; `Op::UpsampleBilinear2D` has no fields for them.
 pub(crate) struct ScaledBilinear {
     pub target: (usize, usize),
     pub align_corners: bool,
-    /// Of height and width.
+    /// Scales of height and width.
     pub scales: (f64, f64),
 }
 

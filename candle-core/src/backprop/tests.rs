@@ -1,4 +1,4 @@
-//! What cannot be seen from outside: gradients of gradients, without the environment variable that is the process's.
+//! Tests of private parts: gradients of gradients, without the environment variable, which would affect the whole process.
 
 use super::GradStore;
 use crate::{Device, Result, Tensor, Var, D};
@@ -10,7 +10,7 @@ fn of(grads: &GradStore, var: &Var) -> Result<Vec<f64>> {
     }
 }
 
-/// The second derivatives of functions of single elements are those of differences of the first.
+/// The second derivatives of elementwise functions agree with differences of the first derivatives.
 #[test]
 fn second_derivatives() -> Result<()> {
     type F = fn(&Tensor) -> Result<Tensor>;

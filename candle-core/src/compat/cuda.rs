@@ -1,4 +1,4 @@
-//! What upstream's CUDA module exports, for a build without CUDA.
+//! Exports of upstream's CUDA module, for a build without CUDA.
 
 use crate::absent::Never;
 use crate::{Error, Result};
@@ -41,7 +41,7 @@ reduced_precision!(
 );
 
 impl CudaDevice {
-    /// As [`BackendDevice::new`](crate::backend::BackendDevice::new), with a separate stream.
+    /// Like [`BackendDevice::new`](crate::backend::BackendDevice::new), with a separate stream.
     pub fn new_with_stream(_: usize) -> Result<Self> {
         Err(Error::NotCompiledWithCudaSupport)
     }

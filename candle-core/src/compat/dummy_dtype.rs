@@ -1,8 +1,8 @@
 //! The block formats' element types: F4, F6E2M3, F6E3M2, F8E8M0.
 //!
-//! A [`CpuStorage`] can hold their raw bytes so that checkpoints load and save. Nothing computes with them: the Rust types
-//! carry no value, arithmetic on them gives the one value there is, and ops on such storages fail with
-//! `UnsupportedDTypeForOp`. To calculate, decode the bytes into another dtype.
+//! A [`CpuStorage`] holds their raw bytes so that checkpoints load and save. Nothing computes with them: the Rust types carry no value,
+//! arithmetic returns the type's only value, and ops on such storages fail with `UnsupportedDTypeForOp`. To calculate, decode the bytes
+//! into another dtype.
 
 use std::fmt::{Display, Formatter};
 use std::num::ParseFloatError;
@@ -119,7 +119,7 @@ macro_rules! container_dtype {
                 Err(Error::UnsupportedDTypeForOp(DType::$ty, "cpu_storage_as_slice").bt())
             }
 
-            /// Always fails, as `cpu_storage_as_slice`.
+            /// Always fails, like `cpu_storage_as_slice`.
             fn cpu_storage_data(_s: CpuStorage) -> Result<Vec<Self>> {
                 Err(Error::UnsupportedDTypeForOp(DType::$ty, "cpu_storage_data").bt())
             }

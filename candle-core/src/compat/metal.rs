@@ -1,9 +1,9 @@
-//! What upstream's Metal backend exports beside its device and storage.
+//! Exports of upstream's Metal backend other than its device and storage.
 
 /// An error of the Metal backend.
 #[derive(thiserror::Error, Debug)]
 pub enum MetalError {
-    /// What went wrong.
+    /// The message.
     #[error("{0}")]
     Message(String),
 }

@@ -1,4 +1,4 @@
-//! What backends have to know of a convolution, whichever it is. One dimension is two with a height of 1.
+//! Sizes and steps of a convolution in one form for all kinds. One dimension is two with a height of 1.
 
 use super::{ParamsConv1D, ParamsConv2D, ParamsConvTranspose1D, ParamsConvTranspose2D, Steps};
 use crate::{Error, Result};
@@ -19,7 +19,7 @@ pub(crate) struct Geometry {
     pub steps: [Steps; 2],
 }
 
-/// The steps along the height of something that has none.
+/// The steps along a dimension of size 1.
 const STILL: Steps = Steps {
     padding: 0,
     stride: 1,
@@ -36,7 +36,7 @@ macro_rules! steps {
     };
 }
 
-/// What parameters of all kinds have in common, with the sizes of the output to be worked out.
+/// Builds the geometry from parameters of any kind; the sizes of the output are computed later.
 macro_rules! geometry {
     ($p:ident, $op:literal, transposed $transposed:literal, groups $groups:expr, $input:expr, $kernel:expr, $steps:expr) => {
         Self {
@@ -79,7 +79,7 @@ impl Geometry {
             .sized([p.output_padding; 2])
     }
 
-    /// With the sizes of the output.
+    /// Fills in the sizes of the output.
     fn sized(mut self, output_padding: [usize; 2]) -> Result<Self> {
         let size = |d: usize| {
             let (steps, input, k) = (self.steps[d], self.input[d], self.kernel[d]);

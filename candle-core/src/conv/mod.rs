@@ -1,10 +1,10 @@
-//! Parameters of the convolutions, as the backends take them, and the sizes of their results.
+//! Parameters of the convolutions, as the backends receive them, and the sizes of their results.
 
 mod geometry;
 
 pub(crate) use geometry::Geometry;
 
-/// Which algorithm cuDNN uses for a forward convolution; other backends ignore it.
+/// The algorithm that cuDNN uses for a forward convolution; other backends ignore it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum CudnnFwdAlgo {
     /// Computes the matrix product without building the matrix.
@@ -70,14 +70,14 @@ conv_params! {
     }
 }
 
-/// How a kernel moves along one dimension, all in elements.
+/// Padding, stride and dilation along one dimension, all in elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Steps {
-    /// Zeros on both sides; of a transposed convolution, elements left out on both sides.
+    /// Zeros on both sides; for a transposed convolution, elements left out on both sides.
     pub padding: usize,
-    /// From one place of the kernel to the next.
+    /// Distance between neighbouring windows.
     pub stride: usize,
-    /// From one element of the kernel to the next.
+    /// Distance between neighbouring elements of the kernel.
     pub dilation: usize,
 }
 
@@ -158,7 +158,7 @@ mod tests {
         assert_eq!(steps(1, 1, 1).conv_size(0, 2), Ok(1));
         assert_eq!(steps(0, 2, 1).transposed_size(3, 3, 1), Ok(8));
         assert_eq!(steps(1, 2, 2).transposed_size(4, 3, 0), Ok(9));
-        // A convolution's size, transposed back, is the one that it came from or less than a stride away.
+        // The transposed size of a convolution's result is the original size or less than one stride below it.
         for size in 5..20 {
             for stride in 1..4 {
                 let steps = steps(1, stride, 2);

@@ -1,8 +1,8 @@
 //! Functions of f32 (and one of f64) without branches or calls, so that loops over them are vectorised.
 //!
-//! Argument reduction is the usual one (Cody and Waite for `exp`, splitting off the exponent for `ln`). The
-//! coefficients are minimax fits on the reduced range. No multiply-add is fused, so every CPU gives the same bits. The
-//! tests state each function's error, in units in the last place.
+//! Argument reduction is the usual one (Cody and Waite for `exp`, splitting off the exponent for `ln`). The coefficients are minimax fits
+//! on the reduced range. No multiply-add is fused, so every CPU returns the same bits. The tests state each function's error, in units in
+//! the last place.
 
 /// `a` clamped to `lo..=hi`; a NaN stays NaN. `f32::clamp` does the same, but can panic.
 #[inline(always)]
@@ -40,7 +40,7 @@ const LN_2: [f32; 2] = [0.693_359_4, -2.121_944_4e-4];
 /// `e^x`, within 2 ulp; subnormal results too.
 #[inline(always)]
 pub(crate) fn exp(x: f32) -> f32 {
-    // Adding it leaves the nearest integer in the lowest bits.
+    // Adding it rounds to the nearest integer, in the lowest bits.
     const ROUND: f32 = 12_582_912.;
     let x = limit(x, -104., 89.);
     let shifted = x * std::f32::consts::LOG2_E + ROUND;
@@ -84,7 +84,7 @@ pub(crate) fn exp_f64(x: f64) -> f64 {
         sum = sum * r + EXP[i];
     }
     let e = 1. + (r + r * r * sum);
-    // In two steps, as for f32; n is made positive, since vectors of 64-bit integers are not shifted with their sign.
+    // In two steps, as for f32; n is made positive, since vectors of 64-bit integers have no arithmetic shift.
     let n = shifted
         .to_bits()
         .wrapping_sub(ROUND.to_bits())
@@ -206,7 +206,7 @@ fn erfc_far(a: f32) -> f32 {
         3.504_761_5,
     ];
     let a = limit(a, 0.5, 10.6);
-    // a² is rounded; its error would be one of the result, times a². The upper half of a has an exact square.
+    // a² is rounded, and its absolute error would become a relative error of the result. The upper half of a has an exact square.
     let upper = f32::from_bits(a.to_bits() & 0xFFFF_F000);
     let square = exp(-upper * upper) * exp((upper - a) * (upper + a));
     square * polynomial(1. / (a + 1.5), ERFCX)
@@ -239,7 +239,7 @@ pub(crate) fn erfc(x: f32) -> f32 {
 mod tests {
     use super::*;
 
-    /// Every 4999th f32 and the values around which functions change their form.
+    /// Every 4999th f32, and the values around which a function changes its formula.
     fn arguments() -> impl Iterator<Item = f32> {
         let edges = [
             0.,
@@ -337,7 +337,7 @@ mod tests {
                 worst = worst.max((got - exact).abs() / ulp.exp2());
             }
         }
-        // The reference may itself be one off in the last place.
+        // The reference itself may be off by one in the last place.
         assert!(worst <= 1., "{worst} ulp");
         assert_eq!(exp_f64(f64::INFINITY), f64::INFINITY);
         assert_eq!(exp_f64(f64::NEG_INFINITY), 0.);

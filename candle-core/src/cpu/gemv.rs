@@ -8,12 +8,12 @@ use half::{bf16, f16};
 use super::half_floats::HalfFloat;
 use super::simd::{joined, LANES};
 
-/// Elements that are widened at a time without AVX2.
+/// Number of elements that are widened at a time without AVX2.
 const WIDEN: usize = 256;
 
 /// An element type of the matrix.
 pub(crate) trait GemvWeight: Copy + Send + Sync {
-    /// `dst = src`, of one length.
+    /// `dst = src`; both have the same length.
     fn widen(src: &[Self], dst: &mut [f32]);
 
     /// The same slice, if the elements are f32.
@@ -21,7 +21,7 @@ pub(crate) trait GemvWeight: Copy + Send + Sync {
         None
     }
 
-    /// As [`Self::as_f32s`], mutable.
+    /// Like [`Self::as_f32s`], mutable.
     fn as_f32s_mut(_: &mut [Self]) -> Option<&mut [f32]> {
         None
     }
@@ -83,8 +83,8 @@ impl GemvWeight for bf16 {
     }
 }
 
-/// `out[r]` is the dot product of `column` with row `r` of `rows`, which are contiguous. Each is summed in the same order, however many rows
-/// there are, and as by [`dot_columns`]: a token's numbers do not depend on those that are computed with it.
+/// Writes the dot product of `column` with row `r` of `rows`, which are contiguous, to `out[r]`. The order of summation does not depend on
+/// the number of rows, and equals that of [`dot_columns`]: a token's results do not depend on the other tokens of the batch.
 pub(crate) fn dot_rows<T: GemvWeight>(rows: &[f32], column: &[T], out: &mut [f32]) {
     let k = column.len();
     assert_eq!(rows.len(), k * out.len());
@@ -121,7 +121,7 @@ pub(crate) fn dot_rows<T: GemvWeight>(rows: &[f32], column: &[T], out: &mut [f32
     }
 }
 
-/// `out[j]` is the dot product of `row` with the elements from `matrix[j * stride]` on.
+/// Writes the dot product of `row` with the elements from `matrix[j * stride]` on to `out[j]`.
 pub(crate) fn dot_columns<T: GemvWeight>(
     row: &[f32],
     matrix: &[T],
@@ -132,7 +132,7 @@ pub(crate) fn dot_columns<T: GemvWeight>(
     assert!(out.is_empty() || (out.len() - 1) * stride + k <= matrix.len());
     #[cfg(target_arch = "x86_64")]
     if super::simd::has_avx2() {
-        // SAFETY: the matrix is as long as was asserted; the CPU has AVX2, FMA and F16C.
+        // SAFETY: the length of the matrix was asserted; the CPU has AVX2, FMA and F16C.
         return unsafe { x86::dot_columns(row, matrix, stride, out) };
     }
     for (j, out) in out.iter_mut().enumerate() {
@@ -140,7 +140,7 @@ pub(crate) fn dot_columns<T: GemvWeight>(
     }
 }
 
-/// Rows up to this width are read in short runs: a single row of sums stays in registers for the whole matrix.
+/// Maximum width for short runs: the sums of a single row of this width stay in registers for the whole matrix.
 #[cfg(target_arch = "x86_64")]
 const NARROW: usize = 128;
 
@@ -156,7 +156,7 @@ pub(crate) fn axpy_rows<T: GemvWeight>(
     #[cfg(target_arch = "x86_64")]
     if k > 0 && width <= NARROW && out.len() == width && super::simd::has_avx2() {
         assert!((k - 1) * stride + width <= matrix.len());
-        // SAFETY: the matrix is as long as was asserted; the CPU has AVX2, FMA and F16C.
+        // SAFETY: the length of the matrix was asserted; the CPU has AVX2, FMA and F16C.
         return unsafe { x86::add_narrow(&factors[..k], matrix, stride, out) };
     }
     for i in (0..k).step_by(4) {
@@ -186,8 +186,8 @@ pub(crate) fn axpy_rows<T: GemvWeight>(
     }
 }
 
-/// As `axpy_rows` for the first four rows of a matrix; returns how many columns it has done. If `out` has several rows,
-/// each element is widened once for all of them.
+/// Like `axpy_rows` for the first four rows of a matrix; returns the number of columns processed. If `out` has several rows, each element
+/// is widened once for all of them.
 fn add_four<T: GemvWeight>(
     factors: &[f32],
     k: usize,
@@ -200,14 +200,14 @@ fn add_four<T: GemvWeight>(
         let few = out.len() / width;
         assert!(few * width == out.len() && (few - 1) * k + 4 <= factors.len());
         assert!(3 * stride + width <= matrix.len());
-        // SAFETY: the lengths are as was asserted; the CPU has AVX2, FMA and F16C.
+        // SAFETY: the lengths were asserted; the CPU has AVX2, FMA and F16C.
         return unsafe { x86::add_four(factors, k, (matrix, stride), out, width) };
     }
     let _ = (factors, k, matrix, stride, out, width);
     0
 }
 
-/// `out += factors · rows`; all rows are as long as `out`.
+/// `out += factors · rows`; all rows have the length of `out`.
 #[inline]
 fn add_scaled<T: GemvWeight, const N: usize>(factors: [f32; N], rows: [&[T]; N], out: &mut [f32]) {
     assert!(rows.iter().all(|row| row.len() == out.len()));
@@ -228,7 +228,7 @@ fn add_scaled<T: GemvWeight, const N: usize>(factors: [f32; N], rows: [&[T]; N],
     }
 }
 
-/// The dot product of two slices of one length, on any CPU. Multiply-add is fused only where it is one instruction.
+/// The dot product of two slices of the same length, on any CPU. Multiply-add is fused only where it is one instruction.
 fn dot(lhs: &[f32], rhs: &[f32]) -> f32 {
     const FMA: bool = cfg!(target_arch = "aarch64");
     let mut acc = [0f32; LANES];
@@ -254,17 +254,16 @@ mod x86 {
     use std::arch::x86_64::*;
     use std::ops::Range;
 
-    /// Streams in which a matrix is read at the same time.
+    /// Number of streams in which a matrix is read at the same time.
     const STREAMS: usize = 4;
 
     /// Prefetch distance of each stream in bytes.
     const FETCHED: usize = 512;
 
-    /// The most columns whose sums are in registers at the same time.
+    /// Maximum number of columns whose sums are in registers at the same time.
     const WIDEST: usize = 64;
 
-    /// The prefetch distance in elements, about `bytes`, for rows `stride` apart of which `together` are multiplied at
-    /// a time.
+    /// The prefetch distance in elements, about `bytes`, for rows with stride `stride`, `together` of which are multiplied at a time.
     fn rows_ahead<T>(bytes: usize, stride: usize, together: usize) -> usize {
         (bytes / (stride * size_of::<T>()).max(1)).max(together) * stride
     }
@@ -272,7 +271,7 @@ mod x86 {
     /// The dot products of `R` rows with a column, in the order of [`dot_columns`].
     ///
     /// # Safety
-    /// Each row must be readable for as many elements as the column has.
+    /// Each row must be readable for the number of elements of the column.
     #[target_feature(enable = "avx2,fma,f16c")]
     pub(super) unsafe fn dots<T: GemvWeight, const R: usize>(
         rows: [*const f32; R],
@@ -328,11 +327,10 @@ mod x86 {
         sums
     }
 
-    /// The dot products of a row with some columns, each as eight partial sums, for the elements that fill whole
-    /// registers.
+    /// The dot products of a row with several columns, each as eight partial sums, over the elements that fill whole registers.
     ///
     /// # Safety
-    /// Each column must be as long as the row.
+    /// Each column must have the length of the row.
     #[target_feature(enable = "avx2,fma,f16c")]
     unsafe fn partial_dots<T: GemvWeight, const C: usize>(
         row: &[f32],
@@ -374,9 +372,8 @@ mod x86 {
         dots
     }
 
-    /// The matrix is read in several streams, each from its first column to its last. Neighbouring columns would be a
-    /// few pages each, and the hardware prefetcher, which follows streams within a page, would lose all of them at
-    /// every page end.
+    /// Reads the matrix in several streams, each from its first column to its last. Neighbouring columns would be a few pages each, and the
+    /// hardware prefetcher, which follows streams within a page, would lose all of them at every page end.
     ///
     /// # Safety
     /// `matrix` must have `row.len()` elements from `(out.len() - 1) * stride` on.
@@ -396,7 +393,7 @@ mod x86 {
             for (s, column) in columns.iter_mut().enumerate() {
                 *column = &matrix[(s * per_stream + j) * stride..][..k];
             }
-            // SAFETY: each column is as long as the row.
+            // SAFETY: each column has the length of the row.
             let [a, b, c, d] = unsafe { partial_dots(row, columns) };
             let pairs = _mm256_hadd_ps(_mm256_hadd_ps(a, b), _mm256_hadd_ps(c, d));
             let sums = _mm_add_ps(
@@ -420,16 +417,16 @@ mod x86 {
             }
         }
         for (j, out) in out.iter_mut().enumerate().skip(STREAMS * per_stream) {
-            // SAFETY: the row is as long as the column.
+            // SAFETY: the row has the length of the column.
             [*out] = unsafe { dots([row.as_ptr()], &matrix[j * stride..][..k]) };
         }
     }
 
-    /// Rows of each stream that are added in one block of columns before the next block: few, because each block leaves
-    /// the stream and resumes it.
+    /// Rows of each stream that are added in one block of columns before the next block: few, because each block leaves the stream and
+    /// resumes it.
     const BLOCK: usize = 2;
 
-    /// The matrix is read in several streams, as by [`dot_columns`].
+    /// Reads the matrix in several streams, like [`dot_columns`].
     ///
     /// # Safety
     /// `matrix` must have `out.len()` elements from `(factors.len() - 1) * stride` on.
@@ -441,7 +438,7 @@ mod x86 {
         out: &mut [f32],
     ) {
         let per_stream = factors.len() / STREAMS;
-        // If all sums fit into registers, they stay there.
+        // If all sums fit into registers, they stay in registers.
         let block = if out.len() > WIDEST {
             BLOCK
         } else {
@@ -469,10 +466,11 @@ mod x86 {
         }
     }
 
-    /// Adds `rows` of each of `S` streams, whose first rows are `per_stream` apart, in as many columns as fill registers.
+    /// Adds `rows` rows of each of `S` streams, whose first rows are `per_stream` apart, in the columns that fill whole registers. Returns
+    /// the number of columns processed.
     ///
     /// # Safety
-    /// These rows are rows of the matrix, which are as long as `out`, and there are factors for them.
+    /// These rows are rows of the matrix, with the length of `out`, and there are factors for them.
     #[target_feature(enable = "avx2,fma,f16c")]
     unsafe fn add_block<T: GemvWeight, const S: usize>(
         factors: &[f32],
@@ -488,7 +486,7 @@ mod x86 {
                 &mut out[start..],
             );
             let rows = rows.clone();
-            // SAFETY: as many columns as are left; the rest is this function's contract.
+            // SAFETY: at most the remaining columns; the rest is this function's contract.
             start += unsafe {
                 match out.len() {
                     WIDEST.. => add_registers::<T, S, 8>(factors, rows, per_stream, matrix, out),
@@ -500,10 +498,10 @@ mod x86 {
         }
     }
 
-    /// Adds up `8 * N` columns and returns that number.
+    /// Adds `8 * N` columns and returns that number.
     ///
     /// # Safety
-    /// As for [`add_block`]; `out` has as many elements.
+    /// As for [`add_block`]; `out` has at least that number of elements.
     #[target_feature(enable = "avx2,fma,f16c")]
     unsafe fn add_registers<T: GemvWeight, const S: usize, const N: usize>(
         factors: &[f32],
@@ -538,11 +536,11 @@ mod x86 {
         8 * N
     }
 
-    /// Returns the number of columns done: the rest is less than two registers.
+    /// Returns the number of columns processed: the remainder is shorter than two registers.
     ///
     /// # Safety
-    /// `out` must be rows of `width`, `matrix` have as many elements from `3 * stride` on, and `factors` four from `k` times the number of
-    /// each row of `out` on.
+    /// `out` must be rows of `width`; `matrix` must have `width` elements from `3 * stride` on, and `factors` four from `k * r` on for each
+    /// row `r` of `out`.
     #[target_feature(enable = "avx2,fma,f16c")]
     pub(super) unsafe fn add_four<T: GemvWeight>(
         factors: &[f32],
@@ -553,7 +551,7 @@ mod x86 {
     ) -> usize {
         let few = out.len() / width;
         let done = width - width % 16;
-        // The hardware prefetcher follows longer rows by itself.
+        // The hardware prefetcher follows longer rows unaided.
         let ahead = (width <= NARROW).then(|| rows_ahead::<T>(ahead(), stride, 4));
         for j in (0..done).step_by(16) {
             // SAFETY: 16 columns from `j` on are in each row; the factors are there by this function's contract.
@@ -584,7 +582,7 @@ mod x86 {
     }
 
     /// # Safety
-    /// All rows must be as long as `out`.
+    /// All rows must have the length of `out`.
     #[target_feature(enable = "avx2,fma,f16c")]
     pub(super) unsafe fn add_scaled<T: GemvWeight, const N: usize>(
         factors: [f32; N],
@@ -625,7 +623,7 @@ mod tests {
             .collect()
     }
 
-    /// Against sums in f64, at lengths around the registers' and with offsets.
+    /// Compares with sums in f64, for lengths around those of the registers and with offsets.
     fn check<T: GemvWeight>(narrow: fn(f32) -> T, wide: fn(T) -> f32) {
         for k in [0, 1, 3, 7, 8, 9, 31, 33, 64, 100, 128, 131, 300] {
             for m in [1, 2, 4, 5, 8] {
@@ -663,7 +661,7 @@ mod tests {
         }
     }
 
-    /// As [`check`], of a row with columns that are short, longer and long.
+    /// Like [`check`], for a row with columns that are short, longer and long.
     fn check_columns<T: GemvWeight>(narrow: fn(f32) -> T, wide: fn(T) -> f32) {
         for k in [1, 3, 7, 8, 9, 31, 33, 256, 257, 300, 2047, 2049, 4097, 4111] {
             for n in [1, 3, 4, 9] {

@@ -1,15 +1,15 @@
-//! Slices of 16-bit floats to f32 and back, with the CPU's instructions where it has them.
+//! Conversion of slices of 16-bit floats to f32 and back, with the CPU's instructions where available.
 
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
 use super::simd::multiversioned;
 
-/// A 16-bit float, whose slices convert faster than single values do.
+/// A 16-bit float whose slices convert faster than single values.
 pub(crate) trait HalfFloat: Copy {
     /// `dst = src`, over the shorter of the two.
     fn widen(src: &[Self], dst: &mut [f32]);
-    /// `dst = src` rounded to the nearest, ties to even; over the shorter of the two.
+    /// `dst = src` rounded to nearest, ties to even; over the shorter of the two.
     fn narrow(src: &[f32], dst: &mut [Self]);
 }
 
@@ -52,7 +52,7 @@ pub(crate) fn bf16_to_f32(v: bf16) -> f32 {
     f32::from_bits(u32::from(v.to_bits()) << 16)
 }
 
-/// Rounds without a branch, which would keep the loop from being vectorised.
+/// Rounds without a branch, which would prevent vectorisation of the loop.
 #[inline(always)]
 pub(crate) fn f32_to_bf16(v: f32) -> bf16 {
     let bits = v.to_bits();
@@ -81,7 +81,7 @@ mod x86 {
     use half::f16;
     use std::arch::x86_64::*;
 
-    /// Both slices have one length.
+    /// Both slices have the same length.
     #[target_feature(enable = "avx2,f16c")]
     pub(super) fn widen_f16(src: &[f16], dst: &mut [f32]) {
         let (sources, source_tail) = src.as_chunks::<8>();
@@ -105,7 +105,7 @@ mod x86 {
         }
     }
 
-    /// Both slices have one length.
+    /// Both slices have the same length.
     #[target_feature(enable = "avx2,f16c")]
     pub(super) fn narrow_f16(src: &[f32], dst: &mut [f16]) {
         const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT;

@@ -43,7 +43,7 @@ pub trait VecOps: num_traits::NumAssign + Copy {
         unsafe { *res = xs.iter().fold(Self::zero(), |acc, &v| acc + v) };
     }
 
-    /// Writes the largest element to `res`; leaves it as it is if `len` is 0.
+    /// Writes the largest element to `res`; leaves `res` unchanged if `len` is 0.
     ///
     /// # Safety
     /// `xs` must be readable for `len` elements, `res` must be writable.
@@ -54,7 +54,7 @@ pub trait VecOps: num_traits::NumAssign + Copy {
         }
     }
 
-    /// Writes the smallest element to `res`; leaves it as it is if `len` is 0.
+    /// Writes the smallest element to `res`; leaves `res` unchanged if `len` is 0.
     ///
     /// # Safety
     /// `xs` must be readable for `len` elements, `res` must be writable.
@@ -91,7 +91,7 @@ pub trait VecOps: num_traits::NumAssign + Copy {
 }
 
 /// # Safety
-/// As for `std::slice::from_raw_parts`, but any pointer does where `len` is 0.
+/// As for `std::slice::from_raw_parts`, except that any pointer is valid if `len` is 0.
 #[inline(always)]
 unsafe fn slice<'a, T>(data: *const T, len: usize) -> &'a [T] {
     match len {
@@ -132,7 +132,7 @@ pub(crate) fn map_through_f32<T: HalfFloat>(
     }
 }
 
-/// As [`map_through_f32`], for a function of two slices.
+/// Like [`map_through_f32`], for a function of two slices.
 pub(crate) fn zip_through_f32<T: HalfFloat>(
     lhs: &[T],
     rhs: &[T],
@@ -152,7 +152,7 @@ pub(crate) fn zip_through_f32<T: HalfFloat>(
     }
 }
 
-/// Folds with 16 partial results where there are as many elements; `None` for an empty slice.
+/// Folds with 16 partial results if there are at least 16 elements; `None` for an empty slice.
 #[inline(always)]
 fn fold<T: Copy>(xs: &[T], f: impl Fn(T, T) -> T) -> Option<T> {
     let Some((first, rest)) = xs.split_first_chunk::<16>() else {
@@ -212,7 +212,7 @@ macro_rules! int_vec_ops {
 
 int_vec_ops!(u8, u32, i16, i32, i64);
 
-/// Floats, whose sums and dot products are made from `$acc` partial results.
+/// Floats, whose sums and dot products use `$acc` partial results.
 macro_rules! float_vec_ops {
     ($($ty:ty, $acc:ty, |$x:ident| $widen:expr, |$s:ident| $narrow:expr;)+) => {$(
         impl VecOps for $ty {
@@ -268,7 +268,7 @@ pub fn par_for_each(n_threads: usize, func: impl Fn(usize) + Send + Sync) {
     par_range(0, n_threads, n_threads, func);
 }
 
-/// Calls `func(i)` for each `i` in `lo..up`, split into at most `n_threads` runs that go on in parallel.
+/// Calls `func(i)` for each `i` in `lo..up`, split into at most `n_threads` parallel runs.
 pub fn par_range(lo: usize, up: usize, n_threads: usize, func: impl Fn(usize) + Send + Sync) {
     if lo >= up {
         return;

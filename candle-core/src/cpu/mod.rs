@@ -1,4 +1,4 @@
-//! Numeric building blocks of the CPU backend that know nothing of tensors.
+//! Numeric building blocks of the CPU backend, independent of tensors.
 
 pub mod erf;
 pub(crate) mod functions;

@@ -2,11 +2,11 @@
 
 use std::mem::MaybeUninit;
 
-/// Elements that are widened at a time.
+/// Number of elements that are widened at a time.
 pub(crate) const WIDEN: usize = 256;
 
-/// A buffer of [`WIDEN`] elements. Only the part in use is initialised: for an op on a few elements, clearing all of it would be
-/// most of the work.
+/// A buffer of [`WIDEN`] elements. Only the used part is initialised: for an op on a few elements, clearing the whole buffer would be most
+/// of the work.
 pub(crate) struct WidenBuffer<T>([MaybeUninit<T>; WIDEN]);
 
 impl<T: Copy> WidenBuffer<T> {
@@ -15,15 +15,15 @@ impl<T: Copy> WidenBuffer<T> {
         Self([const { MaybeUninit::uninit() }; WIDEN])
     }
 
-    /// `len` elements, or [`WIDEN`] where that is less, that are `value`.
+    /// The first `len` elements, at most [`WIDEN`], initialised to `value`.
     #[inline(always)]
     pub fn filled(&mut self, value: T, len: usize) -> &mut [T] {
-        let room = &mut self.0[..len.min(WIDEN)];
-        for place in room.iter_mut() {
-            place.write(value);
+        let used = &mut self.0[..len.min(WIDEN)];
+        for element in used.iter_mut() {
+            element.write(value);
         }
-        // SAFETY: all of it was just written.
-        unsafe { &mut *(room as *mut [MaybeUninit<T>] as *mut [T]) }
+        // SAFETY: all elements were just written.
+        unsafe { &mut *(used as *mut [MaybeUninit<T>] as *mut [T]) }
     }
 }
 
@@ -32,12 +32,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_more_than_there_is_room_for() {
+    fn at_most_the_capacity_is_filled() {
         let mut scratch = WidenBuffer::new();
         for len in [0, 1, WIDEN, WIDEN + 1] {
-            let room = scratch.filled(len, len);
-            assert_eq!(room.len(), len.min(WIDEN));
-            assert!(room.iter().all(|&v| v == len));
+            let used = scratch.filled(len, len);
+            assert_eq!(used.len(), len.min(WIDEN));
+            assert!(used.iter().all(|&v| v == len));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A matrix whose parts several threads write.
+//! A matrix that several threads write.
 
 use std::marker::PhantomData;
 
@@ -10,7 +10,7 @@ pub(crate) struct SharedMatrix<'a, T> {
     lifetime: PhantomData<&'a mut [T]>,
 }
 
-// SAFETY: callers promise that no two threads write the same elements (see `at` and `write`).
+// SAFETY: callers guarantee that no two threads write the same elements (see `at` and `write`).
 unsafe impl<T: Send> Sync for SharedMatrix<'_, T> {}
 
 impl<'a, T> SharedMatrix<'a, T> {
@@ -24,7 +24,7 @@ impl<'a, T> SharedMatrix<'a, T> {
         }
     }
 
-    /// The element in row `i` and column `j`, which has `columns - 1` after it in its row. No two threads may write one element.
+    /// The element in row `i` and column `j`, followed by at least `columns - 1` elements in its row. No two threads may write one element.
     ///
     /// # Panics
     /// When these elements are not in the matrix.
@@ -34,7 +34,7 @@ impl<'a, T> SharedMatrix<'a, T> {
             at + columns <= self.len,
             "a part reaches outside its matrix"
         );
-        // SAFETY: within the slice, as was asserted.
+        // SAFETY: the assertion keeps it within the slice.
         unsafe { self.start.add(at) }
     }
 

@@ -1,4 +1,4 @@
-//! Function multiversioning: a loop is compiled for several instruction sets and the best is chosen at run time.
+//! Function multiversioning: a loop is compiled for several instruction sets, and the best is selected at run time.
 //!
 //! A build without `target-cpu` is limited to SSE2 on x86-64. [`multiversioned!`] compiles its body a second time for
 //! AVX2, FMA and F16C, which nearly all CPUs have. It never fuses multiply and add, so both versions give the same
@@ -15,9 +15,8 @@ pub(crate) fn has_avx2() -> bool {
 
 /// Prefetch distance in bytes.
 ///
-/// Intel's hardware prefetchers do not reach far enough ahead to hide the latency of the L3 cache. AMD's do (measured
-/// on a Zen 4), and software prefetching that far costs them up to a fifth of the speed; there only the next cache
-/// lines are prefetched, for page ends.
+/// Intel's hardware prefetchers do not reach far enough ahead to hide the latency of the L3 cache. AMD's do (measured on a Zen 4): there,
+/// software prefetching that far costs up to a fifth of the speed, so only the next cache lines are prefetched, for page ends.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn ahead() -> usize {
     use std::arch::x86_64::__cpuid;
@@ -39,18 +38,17 @@ pub(crate) fn ahead() -> usize {
 #[inline(always)]
 pub(crate) fn prefetch<T>(p: *const T) {
     use std::arch::x86_64::{_mm_prefetch, _MM_HINT_T0};
-    // SAFETY: a hint, for which no address is wrong.
+    // SAFETY: a prefetch is a hint; any address is valid.
     unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
 }
 
-/// Partial results of a fold over neighbours: four AVX2 registers of f32.
+/// Number of partial results of a fold over neighbours: four AVX2 registers of f32.
 pub(crate) const LANES: usize = 32;
 
-/// Merges partial results pairwise, each with the one half of them further on, until one is left.
+/// Merges partial results pairwise, each with the one half of the remaining width further on, until one is left.
 ///
-/// `black_box` hides the last whole register from the compiler, which would otherwise shape the main loop after the few
-/// instructions that merge halves and quarters of a register. Hiding all registers would cost a short row more stores
-/// and loads than it has additions.
+/// `black_box` hides the last whole register from the compiler, which would otherwise optimise the main loop for the few instructions that
+/// merge halves and quarters of a register. Hiding all registers would cost a short row more stores and loads than it has additions.
 #[inline(always)]
 pub(crate) fn joined<T: Copy>(mut lanes: [T; LANES], merge: impl Fn(T, T) -> T) -> T {
     for width in [16, 8] {
@@ -79,7 +77,7 @@ macro_rules! multiversioned {
         $vis:vis fn $name:ident [$($generics:tt)*] ($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)? $body:block
     )+) => {$(
         $(#[$meta])*
-        // A call costs nothing beside a slice, and every byte of a page's module is downloaded: one copy, not one per caller.
+        // A call costs nothing compared with a slice, and every byte of a page's module is downloaded: one copy, not one per caller.
         #[cfg_attr(target_arch = "wasm32", inline(never))]
         $vis fn $name<$($generics)*>($($arg: $ty),*) $(-> $ret)? {
             #[inline(always)]
@@ -92,7 +90,7 @@ macro_rules! multiversioned {
                     body($($arg),*)
                 }
                 if $crate::cpu::simd::has_avx2() {
-                    // SAFETY: the CPU has AVX2, FMA and F16C; every CPU that has these has the others too.
+                    // SAFETY: the CPU has AVX2, FMA and F16C; every CPU with these also has the others.
                     return unsafe { avx2($($arg),*) };
                 }
             }

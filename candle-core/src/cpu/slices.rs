@@ -1,6 +1,6 @@
-//! Functions of whole slices of f32, for kernels outside of this crate: vectorised for the CPU that the program runs on.
+//! Functions of whole slices of f32, for kernels outside of this crate: vectorised for the CPU at run time.
 //!
-//! Not in Candle's interface. Slices of 16-bit floats are widened, worked on and narrowed again.
+//! Not in Candle's interface. Slices of 16-bit floats are widened, processed and narrowed again.
 
 use half::{bf16, f16};
 
@@ -8,7 +8,7 @@ use super::functions;
 use super::half_floats::HalfFloat;
 use super::simd::{joined, multiversioned, LANES};
 
-/// The lanes and the remainder, folded with `f`.
+/// Folds the lanes and the remainder with `f`.
 #[inline(always)]
 fn fold(lanes: [f32; LANES], rest: impl Iterator<Item = f32>, f: impl Fn(f32, f32) -> f32) -> f32 {
     rest.fold(joined(lanes, &f), f)
@@ -28,7 +28,7 @@ multiversioned! {
         fold(lanes, rest.iter().copied(), greater)
     }
 
-    /// The sum.
+    /// The sum of the elements.
     pub fn sum[](xs: &[f32]) -> f32 {
         let mut lanes = [0f32; LANES];
         let (chunks, rest) = xs.as_chunks::<LANES>();
@@ -114,12 +114,12 @@ pub fn widen_bf16(src: &[bf16], dst: &mut [f32]) {
     HalfFloat::widen(src, dst);
 }
 
-/// `dst = src` rounded to the nearest, ties to even; over the shorter of the two.
+/// `dst = src` rounded to nearest, ties to even; over the shorter of the two.
 pub fn narrow_f16(src: &[f32], dst: &mut [f16]) {
     HalfFloat::narrow(src, dst);
 }
 
-/// `dst = src` rounded to the nearest, ties to even; over the shorter of the two.
+/// `dst = src` rounded to nearest, ties to even; over the shorter of the two.
 pub fn narrow_bf16(src: &[f32], dst: &mut [bf16]) {
     HalfFloat::narrow(src, dst);
 }

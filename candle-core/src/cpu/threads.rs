@@ -1,11 +1,11 @@
-//! Parallel loops: the one place that distributes work over threads. Not in Candle's interface.
+//! Parallel loops: the only code that distributes work over threads. Not in Candle's interface.
 //!
-//! Loops run on the process's [`BarrierPool`]: the calling thread starts at once. Rayon would hand all of the work to
-//! its workers and sleep, which takes longer than most ops. Rayon runs the loops that its own threads start, nested
-//! loops, and loops of several threads at the same time.
+//! Loops run on the process's [`BarrierPool`]: the calling thread starts at once. Rayon would hand all of the work to its workers and
+//! sleep, which takes longer than most ops. Rayon runs loops started by its own threads, nested loops, and simultaneous loops of several
+//! threads.
 //!
-//! Rayon's machinery is compiled once for each closure type that it is given. There is a kernel for every op and dtype,
-//! so closures are passed as trait objects: one indirect call per task saves well over half of the compile time.
+//! Rayon's code is compiled once for each closure type. There is a kernel for every op and dtype, so closures are passed as trait objects:
+//! one indirect call per task saves well over half of the compile time.
 
 use crate::utils::{barrier_pool, BarrierPool};
 use rayon::prelude::*;
@@ -16,7 +16,7 @@ pub fn count() -> usize {
     pool().map_or_else(rayon::current_num_threads, |pool| pool.n_workers() + 1)
 }
 
-/// The process's pool. Rayon cannot start threads in a browser, and the one thread that it takes for its own must not be waited for by others.
+/// The process's pool. Rayon cannot start threads in a browser, and other threads must not wait for the one thread that it uses.
 #[cfg(target_family = "wasm")]
 fn pool() -> Option<&'static BarrierPool> {
     Some(barrier_pool())
@@ -33,7 +33,7 @@ fn pool() -> Option<&'static BarrierPool> {
 /// A pointer whose user guarantees that no two threads write the same element.
 struct Shared<T>(*mut T);
 
-// SAFETY: see `chunks_mut`, which gives each task its own part.
+// SAFETY: see `chunks_mut`, which passes each task a separate part.
 unsafe impl<T: Send> Sync for Shared<T> {}
 
 impl<T> Shared<T> {
@@ -72,15 +72,15 @@ pub fn chunks_mut<T: Send>(dst: &mut [T], size: usize, task: impl Fn(usize, &mut
     let start = Shared(dst.as_mut_ptr());
     for_each(len.div_ceil(size), &|i| {
         let first = i * size;
-        // SAFETY: the chunks are parts of `dst` that do not overlap, and `dst` is borrowed until all tasks are done.
+        // SAFETY: the chunks are disjoint parts of `dst`, and `dst` is borrowed until all tasks are done.
         let chunk =
             unsafe { std::slice::from_raw_parts_mut(start.at(first), size.min(len - first)) };
         task(i, chunk)
     });
 }
 
-/// Runs `task(src, dst)` for each chunk of `src_size` elements of `src` and the chunk of `dst_size` elements of `dst`
-/// with the same index, as far as both go.
+/// Runs `task(src, dst)` for each chunk of `src_size` elements of `src` and the chunk of `dst_size` elements of `dst` with the same index,
+/// if both exist.
 pub fn zip_chunks<S: Sync, T: Send>(
     src: &[S],
     src_size: usize,
@@ -135,7 +135,7 @@ mod tests {
         assert!(caught.is_err());
     }
 
-    /// Nested loops and loops of several threads at the same time run each task exactly once.
+    /// Nested loops and simultaneous loops of several threads run each task exactly once.
     #[test]
     fn loops_meet() {
         let runs = |outer: usize, inner: usize| {

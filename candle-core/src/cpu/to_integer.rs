@@ -1,5 +1,4 @@
-//! Float to integer conversion with the semantics of `as` (truncating, saturating), in forms that the compiler
-//! vectorises.
+//! Float to integer conversion with the semantics of `as` (truncating, saturating), in forms that the compiler vectorises.
 
 use super::functions::limit;
 
@@ -15,7 +14,7 @@ pub(crate) fn to_i32_within(x: f32, lo: f32, hi: f32) -> i32 {
 /// `x as i64` by shifts: before AVX-512 there is no vector instruction for the conversion.
 #[inline(always)]
 pub(crate) fn to_i64(x: f32) -> i64 {
-    // The exponents of 1 as the last place of the mantissa, and of 2^63.
+    // The biased exponents of a float whose last mantissa bit is 1, and of 2^63.
     const UNIT: u32 = 127 + 23;
     const TOO_LARGE: u32 = 127 + 63;
     let bits = x.to_bits();
@@ -28,7 +27,7 @@ pub(crate) fn to_i64(x: f32) -> i64 {
     } else {
         i64::MAX
     };
-    // All bits where the sign is set: negates, and makes the greatest integer the least.
+    // All bits set if the sign is: negates, and converts the greatest integer to the least.
     let sign = i64::from(bits as i32 >> 31);
     let carry = if exponent < TOO_LARGE { sign } else { 0 };
     let v = (magnitude ^ sign) - carry;

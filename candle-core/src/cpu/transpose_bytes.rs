@@ -2,7 +2,8 @@
 
 /// The transpose of eight rows of eight bytes. A row's first byte is the lowest of its word.
 ///
-/// Swaps bytes, then pairs, then groups of four between rows of the same distance (Warren, *Hacker's Delight*, 7-3, does the same to bits).
+/// Swaps bytes, then pairs, then groups of four between rows that are equally far apart (Warren, *Hacker's Delight*, 7-3, transposes bits
+/// in the same way).
 #[inline(always)]
 pub(crate) fn transpose_bytes(mut rows: [u64; 8]) -> [u64; 8] {
     for (apart, kept) in [

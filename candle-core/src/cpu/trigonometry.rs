@@ -3,11 +3,11 @@
 use super::functions::polynomial;
 use super::simd::multiversioned;
 
-/// Arguments below this are reduced to a quarter period by [`near`]. For larger ones, where neighbouring floats are
-/// more than a sixteenth of a period apart, the standard library is called.
+/// Bound below which [`near`] reduces arguments to a quarter period. Larger arguments, whose neighbouring floats are more than a sixteenth
+/// of a period apart, use the standard library.
 const NEAR: f32 = 1_048_576.;
 
-/// Arguments per chunk: a chunk takes one path.
+/// Arguments per chunk: all arguments of a chunk use the same path.
 const CHUNK: usize = 256;
 
 /// π / 2 in two parts, the first short enough for its products with integers below 2^20 to be exact.
@@ -22,7 +22,7 @@ const COS: [f32; 3] = [0.041_666_646, -0.001_388_731_5, 2.443_308_2e-5];
 /// The sine of `x` plus `quarters` quarter periods, for `|x| <` [`NEAR`], within 2 ulp.
 #[inline(always)]
 fn near(x: f32, quarters: u32) -> f32 {
-    // Adding it leaves the nearest integer in the lowest bits.
+    // Adding it rounds to the nearest integer, in the lowest bits.
     const ROUND: f64 = 6_755_399_441_055_744.;
     // In f64: near a multiple of π most digits cancel.
     let x = f64::from(x);
@@ -95,7 +95,7 @@ pub(crate) fn cos_slice(xs: &[f32], ys: &mut [f32]) {
 mod tests {
     use super::*;
 
-    /// In units in the last place of the exact value.
+    /// The error in units in the last place of the exact value.
     fn error(got: f32, exact: f64) -> f64 {
         let exponent = exact.abs().max(f64::from(f32::MIN_POSITIVE)).log2().floor();
         (f64::from(got) - exact).abs() / (exponent - 23.).exp2()

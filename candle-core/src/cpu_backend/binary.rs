@@ -1,4 +1,4 @@
-//! Elementwise ops on two storages of one shape and dtype.
+//! Elementwise ops on two storages of the same shape and dtype.
 
 use super::element::{Accumulator, Element};
 use super::map::{unary_map, zip};
@@ -36,7 +36,7 @@ pub(super) fn binary<B: BinaryOpT>(
     macro_rules! run {
         ($($variant:ident $vec:ident $scalar_vec:ident),+) => {
             match lhs {
-                // SAFETY: the slice functions of ops write all of their result, which is numbers.
+                // SAFETY: the slice functions of ops write all of their result, which consists of numbers.
                 $(CpuStorage::$variant(lhs) => Ok(CpuStorage::$variant(unsafe {
                     zip(lhs_l, rhs_l, lhs, peer(rhs, B::NAME)?, &B::$vec, &B::$scalar_vec)
                 })),)+

@@ -1,14 +1,14 @@
-//! Matrix products by a vendor's library: Intel's MKL with the feature `mkl`, Apple's Accelerate with `accelerate`.
+//! Matrix products by a vendor library: Intel's MKL with the feature `mkl`, Apple's Accelerate with `accelerate`.
 //!
-//! Both export the Fortran interface of BLAS (<https://netlib.org/blas>): matrices column by column, each with a leading dimension,
-//! and a letter that says whether one is taken transposed. A row-major `dst = lhs * rhs` is the column-major
-//! `dst^T = rhs^T * lhs^T`, so the two sides change places and no result is ever transposed.
+//! Both export the Fortran interface of BLAS (<https://netlib.org/blas>): column-major matrices, each with a leading dimension and a letter
+//! for transposition. A row-major `dst = lhs * rhs` is the column-major `dst^T = rhs^T * lhs^T`, so the two sides are swapped and the
+//! result is never transposed.
 
 use std::any::TypeId;
 use std::borrow::Cow;
 use std::ffi::{c_char, c_int};
 
-// The crates have no Rust items: naming them makes the linker take their libraries.
+// The crates have no Rust items: naming them makes the linker include their libraries.
 #[cfg(all(feature = "accelerate", target_vendor = "apple"))]
 extern crate accelerate_src as _;
 #[cfg(feature = "mkl")]
@@ -38,13 +38,13 @@ extern "C" {
     gemm_routine!(sgemm_, f32);
     gemm_routine!(dgemm_, f64);
 
-    /// Sets how many threads MKL uses for calls from this thread and gives the number before; 0 is its own choice.
+    /// Sets the number of threads that MKL uses for calls from this thread and returns the previous number; 0 is MKL's default.
     #[cfg(feature = "mkl")]
     #[link_name = "MKL_Set_Num_Threads_Local"]
     fn mkl_set_num_threads_local(threads: c_int) -> c_int;
 }
 
-/// A matrix within a slice, by the steps from row to row and from column to column.
+/// A matrix within a slice, described by the strides of rows and columns.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct View {
     rows: usize,
@@ -68,8 +68,8 @@ impl View {
         }
     }
 
-    /// The letter and the leading dimension under which BLAS, which reads by columns, sees the transpose of this matrix:
-    /// `N` for rows that are contiguous, `T` for columns that are. `None` for other strides, overlapping rows among them.
+    /// The letter and the leading dimension with which column-major BLAS reads the transpose of this matrix: `N` for contiguous rows, `T`
+    /// for contiguous columns. `None` for other strides, including overlapping rows.
     fn leading(self) -> Option<(u8, usize)> {
         let Self {
             rows,
@@ -88,7 +88,7 @@ impl View {
         by_rows.or_else(|| lines(columns, rows, column_stride, row_stride).map(|ld| (b'T', ld)))
     }
 
-    /// The matrix as BLAS can read it: where it is, or copied row by row.
+    /// The matrix in a form that BLAS can read: borrowed, or copied row by row.
     fn operand<T: Copy>(self, vs: &[T]) -> (Cow<'_, [T]>, u8, usize) {
         if let Some((letter, ld)) = self.leading() {
             return (Cow::Borrowed(vs), letter, ld);
@@ -105,16 +105,16 @@ impl View {
     }
 }
 
-/// `slice` as one of `U`s, if `T` is `U`.
+/// `slice` as a slice of `U`, if `T` is `U`.
 fn same<T: 'static, U: 'static>(slice: &[T]) -> Option<&[U]> {
-    // SAFETY: both are one type.
+    // SAFETY: both types are the same.
     (TypeId::of::<T>() == TypeId::of::<U>())
         .then(|| unsafe { std::slice::from_raw_parts(slice.as_ptr().cast(), slice.len()) })
 }
 
-/// As [`same`], for a slice to be written.
+/// Like [`same`], mutable.
 fn same_mut<T: 'static, U: 'static>(slice: &mut [T]) -> Option<&mut [U]> {
-    // SAFETY: both are one type.
+    // SAFETY: both types are the same.
     (TypeId::of::<T>() == TypeId::of::<U>())
         .then(|| unsafe { std::slice::from_raw_parts_mut(slice.as_mut_ptr().cast(), slice.len()) })
 }
@@ -163,11 +163,11 @@ macro_rules! call {
     }};
 }
 
-/// Writes the product of `lhs` and `rhs` to `dst`, row by row. False, with nothing done, for elements other than f32
-/// and f64 and for sizes past what BLAS can count (2^31). With `one_thread` the library starts no threads.
+/// Writes the product of `lhs` and `rhs` to `dst`, row by row. Returns false and does nothing for elements other than f32 and f64, and for
+/// sizes that BLAS cannot count (2^31 and more). With `one_thread` the library starts no threads.
 ///
 /// # Panics
-/// When a view or the product does not lie within its slice.
+/// If a view or the product exceeds its slice.
 pub(super) fn gemm<T: Copy + 'static>(
     lhs: (&[T], View),
     rhs: (&[T], View),
@@ -188,7 +188,7 @@ pub(super) fn gemm<T: Copy + 'static>(
     }
 }
 
-/// While it lives, the library uses no other thread for calls from this one. Accelerate has no such switch.
+/// During its lifetime, the library uses no other thread for calls from this one. Accelerate has no such switch.
 struct OneThread {
     #[cfg(feature = "mkl")]
     before: c_int,
@@ -216,7 +216,7 @@ impl Drop for OneThread {
 mod tests {
     use super::*;
 
-    /// Every pair of layouts, sizes of 1 among them, against sums of products.
+    /// Compares every pair of layouts, including sizes of 1, with sums of products.
     #[test]
     fn layouts_of_both_sides() {
         // (row stride, column stride) for (rows, columns): packed, transposed, padded both ways, every other, repeated.

@@ -10,7 +10,7 @@ use crate::{DType, Error, Layout, Result};
 
 pub(super) fn to_dtype(storage: &CpuStorage, layout: &Layout, dtype: DType) -> Result<CpuStorage> {
     match (storage, dtype) {
-        // To and from f32 slice by slice, for the CPU's conversion instructions.
+        // To and from f32 slice by slice, with the CPU's conversion instructions.
         (CpuStorage::F16(vs), DType::F32) => Ok(widen(vs, layout)),
         (CpuStorage::BF16(vs), DType::F32) => Ok(widen(vs, layout)),
         (CpuStorage::F32(vs), DType::F16) => Ok(narrow::<half::f16>(vs, layout)),
@@ -31,7 +31,7 @@ fn narrow<D: Element>(vs: &[f32], layout: &Layout) -> CpuStorage {
     D::to_cpu_storage_owned(unsafe { map(vs, layout, &D::narrow) })
 }
 
-/// Between two smaller floats, through f32.
+/// Converts between two smaller floats, through f32.
 fn narrow_small<S: Element, D: Element>(vs: &[S], layout: &Layout) -> CpuStorage {
     let convert = |xs: &[S], ys: &mut [D]| {
         let mut buffer = WidenBuffer::new();

@@ -15,7 +15,7 @@ pub(super) const BLOCK: usize = 4096;
 /// Elements of a block where whole rows are needed to make tiles: it fits the L2 cache.
 const LARGE_BLOCK: usize = 1 << 16;
 
-/// Runs that are long enough to be worth a call each.
+/// Minimum length of a run that is processed by a separate call.
 pub(super) const LONG_RUN: usize = 256;
 
 /// One operand of an elementwise op.
@@ -37,7 +37,7 @@ impl<'a, T: Copy> StridedOperand<'a, T> {
         self.iter.len()
     }
 
-    /// The number of elements of which pieces should be multiples, so that they can be copied in tiles.
+    /// The chunk granularity in elements: multiples of it can be copied in tiles.
     pub fn unit(&self) -> usize {
         let tiles = self.iter.run_len() * TILE;
         if self.is_transposed() && tiles <= LARGE_BLOCK {
@@ -52,7 +52,7 @@ impl<'a, T: Copy> StridedOperand<'a, T> {
         stride > 1 && matches!(self.iter.rows(), Some((_, [1])))
     }
 
-    /// Whether slices are borrowed, and none is copied.
+    /// Whether all slices are borrowed, without a copy.
     pub fn is_contiguous(&self) -> bool {
         self.iter.is_single_run() && self.iter.strides() == [1]
     }
@@ -71,7 +71,7 @@ impl<'a, T: Copy> StridedOperand<'a, T> {
         buffer
     }
 
-    /// Calls `f` with slices that together are `piece` of the row-major order, and the position of each.
+    /// Calls `f` with slices that together cover `piece` of the row-major order, and the position of each.
     pub fn for_slices(&self, piece: Range<usize>, mut f: impl FnMut(Range<usize>, &[T])) {
         let long = self.iter.run_len() >= LONG_RUN || self.iter.is_single_run();
         if self.iter.strides() == [1] && long {
@@ -94,10 +94,9 @@ impl<'a, T: Copy> StridedOperand<'a, T> {
         offset
     }
 
-    /// Copies the elements in `range` of the row-major order to `dst`, which is as long.
+    /// Copies the elements in `range` of the row-major order to `dst`, which has the same length.
     ///
-    /// Transposed operands are copied in blocks of tiles, so that a column of the source is still in the cache for the
-    /// next row.
+    /// Transposed operands are copied in blocks of tiles, so that a column of the source is still in the cache for the next row.
     pub fn pack(&self, range: Range<usize>, dst: &mut [T]) {
         let inner = self.iter.run_len();
         let rows = self.iter.rows();
@@ -152,7 +151,7 @@ impl<'a, T: Copy> StridedOperand<'a, T> {
     }
 }
 
-/// Blocks that together are `piece`, multiples of `unit` long, the last one excepted.
+/// Blocks that together cover `piece`, in multiples of `unit` except the last.
 pub(super) fn blocks(piece: Range<usize>, unit: usize) -> impl Iterator<Item = Range<usize>> {
     let block = (BLOCK / unit).max(1) * unit;
     let starts = piece.clone().step_by(block);
@@ -164,7 +163,7 @@ mod tests {
     use super::*;
     use crate::Shape;
 
-    /// Every range of a layout, against the elements one by one.
+    /// Compares every range of a layout with the elements read singly.
     fn check(dims: &[usize], strides: &[usize], offset: usize) {
         check_as(dims, strides, offset, |i| i as u32);
         // Tiles are transposed in three ways, by element size.

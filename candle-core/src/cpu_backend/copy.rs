@@ -1,4 +1,4 @@
-//! Copies between storages, constants, and choosing between two storages.
+//! Copies between storages, constants, and selection between two storages.
 
 use std::ops::Range;
 
@@ -47,7 +47,7 @@ pub(super) fn copy_strided_src(
     })
 }
 
-/// The rows of a 2D copy: offset of the first and stride.
+/// The rows of a 2D copy: offset of the first row, and stride.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Copy2dRows {
     pub offset: usize,
@@ -78,7 +78,7 @@ pub(super) fn copy2d(
         }
         let (src, dst) = (&src[src_rows.offset..], &mut dst[dst_rows.offset..]);
         if dst_rows.stride < d2 {
-            // Rows of the destination overlap: in order, one by one.
+            // Rows of the destination overlap: copied in order, one at a time.
             for row in 0..d1 {
                 let (from, to) = (row * src_rows.stride, row * dst_rows.stride);
                 dst[to..to + d2].copy_from_slice(&src[from..from + d2]);
@@ -161,13 +161,13 @@ fn choose<I: IntDType>(
         let on_true = StridedOperand::new(on_true, true_l);
         let on_false = StridedOperand::new(peer::<T>(on_false, OP)?, false_l);
         let unit = cond.unit().max(on_true.unit()).max(on_false.unit());
-        let as_they_lie =
+        let all_contiguous =
             cond.is_contiguous() && on_true.is_contiguous() && on_false.is_contiguous();
         let fill = |piece: Range<usize>, dst: &mut [T]| {
             let base = piece.start;
             let (mut c, mut t, mut f) = (vec![], vec![], vec![]);
             // Contiguous operands need no blocks.
-            let unit = if as_they_lie {
+            let unit = if all_contiguous {
                 piece.len().max(1)
             } else {
                 unit

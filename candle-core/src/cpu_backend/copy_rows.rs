@@ -2,15 +2,15 @@
 
 use crate::cpu::simd::multiversioned;
 
-/// The most bytes that are copied inline: a call of `memcpy` takes as long as loading and storing several registers.
+/// Maximum number of bytes that are copied inline: a call of `memcpy` takes as long as loading and storing several registers.
 const INLINE: usize = 256;
 
 /// Bytes of a vector.
 const VECTOR: usize = 32;
 
 multiversioned! {
-    /// Copies rows of `len` elements, `src_stride` apart, to rows of `dst` that are `dst_stride` apart. The last row of
-    /// `dst` may be shorter than `dst_stride`.
+    /// Copies rows of `len` elements with stride `src_stride` to rows of `dst` with stride `dst_stride`. The last row of `dst` may be
+    /// shorter than its stride.
     pub(super) fn copy_rows[T: Copy](src: &[T], src_stride: usize, dst: &mut [T], dst_stride: usize, len: usize) {
         match len {
             1 => copy::<T, 1>(src, src_stride, dst, dst_stride, len),
@@ -25,8 +25,8 @@ multiversioned! {
     }
 }
 
-/// Copies rows of `HALF` to `2 * HALF` elements as their first `HALF` and their last `HALF`, which may overlap. Other
-/// lengths by `memcpy`.
+/// Copies rows of `HALF` to `2 * HALF` elements as their first `HALF` and their last `HALF`, which may overlap. Copies other lengths by
+/// `memcpy`.
 #[inline(always)]
 fn copy<T: Copy, const HALF: usize>(
     src: &[T],
@@ -51,9 +51,8 @@ fn copy<T: Copy, const HALF: usize>(
     }
 }
 
-/// `*dst = *src`, from the first vector to the last. For an array assignment or a loop over one, the compiler writes
-/// the last vector first; consecutive rows then return to cache lines that they had left, which costs a third of the
-/// speed.
+/// `*dst = *src`, from the first vector to the last. For an array assignment or a loop over one, the compiler writes the last vector first;
+/// consecutive rows then return to cache lines that they had left, which costs a third of the speed.
 #[inline(always)]
 fn upwards<T: Copy, const N: usize>(src: &[T; N], dst: &mut [T; N]) {
     let piece = (VECTOR / size_of::<T>()).clamp(1, N);

@@ -1,4 +1,4 @@
-//! What this backend's kernels require of an element type beyond [`WithDType`].
+//! Requirements of this backend's kernels on an element type beyond [`WithDType`].
 
 use float8::F8E4M3;
 use half::{bf16, f16};
@@ -26,8 +26,8 @@ pub(super) trait Element: WithDType {
     fn from_f32(v: f32) -> Self;
     fn as_f32(self) -> f32;
 
-    /// Converts as `as` does. It goes through a type that holds every value of this one, so nothing is rounded twice but `i64`
-    /// to a 16-bit float.
+    /// Converts with the semantics of `as`, through a type that holds every value of this one: only `i64` to a 16-bit float is rounded
+    /// twice.
     fn cast<D: Element>(self) -> D;
 
     #[inline(always)]
@@ -40,7 +40,7 @@ pub(super) trait Element: WithDType {
         Self::from_acc(self.to_acc().mul(rhs.to_acc()))
     }
 
-    /// `dst += src`, rounded once for each element.
+    /// `dst += src`; each element is rounded once.
     fn add_slice(dst: &mut [Self], src: &[Self]) {
         let mut buffers = [[Self::Acc::ZERO; 256]; 2];
         for (dst, src) in dst.chunks_mut(256).zip(src.chunks(256)) {
@@ -223,7 +223,7 @@ macro_rules! half_float {
     };
 }
 
-// Each from f32 with the semantics of `as`, in a form that the compiler can vectorise.
+// Each is converted from f32 with the semantics of `as`, in a form that the compiler can vectorise.
 int_elements! {
     u8, |v| to_integer::to_i32_within(v, 0., 255.) as u8;
     u32, |v| v as u32;

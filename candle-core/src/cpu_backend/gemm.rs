@@ -1,9 +1,8 @@
-//! Float products by the `gemm` crate: f32 and f64 directly, smaller floats widened to f32 in panels of bounded size,
-//! so that they are summed in f32 and rounded once.
+//! Float products by the `gemm` crate: f32 and f64 directly; smaller floats are widened to f32 in panels of bounded size, so that they are
+//! summed in f32 and rounded once.
 //!
-//! The result is cut into parts, one or a few for each thread of the pool that runs all other loops. The crate itself
-//! would use rayon's threads, which wake later and compete for cores with pool threads still spinning from the previous
-//! op.
+//! The result is divided into tiles, one or a few for each thread of the pool that runs all other loops. The crate itself would use rayon's
+//! threads, which wake later and compete for cores with pool threads still spinning from the previous op.
 
 use std::ops::Range;
 
@@ -26,26 +25,26 @@ const PANEL: usize = 1 << 22;
 /// Cost of packing one element of either side, in multiplications.
 const PACK: usize = 24;
 
-/// Columns of `rhs` that are packed at a time when each column is contiguous, as in a layer's weights, or twice as
-/// many: a multiple of every kernel's width. The crate packs such columns element by element. With 512 or 2048 elements
-/// per column they map to the same cache sets, and packing took up to four times as long as the product. A strip packed
-/// here is used by the crate without another copy.
+/// Columns of `rhs` that are packed at a time if each column is contiguous, as in a layer's weights; twice that number if the panel is
+/// small. A multiple of every kernel's width. The crate packs such columns element by element. With 512 or 2048 elements per column they
+/// map to the same cache sets, and packing took up to four times as long as the product. The crate uses a panel packed here without another
+/// copy.
 const STRIP: usize = 48;
 
-/// The largest strip, in bytes, for which twice as many columns are packed.
+/// Maximum size in bytes of a panel for which twice that number of columns is packed.
 const STRIP_BYTES: usize = 1 << 19;
 
-/// With fewer rows the crate uses other kernels for such columns.
+/// Minimum number of rows for packing: with fewer, the crate uses other kernels for such columns.
 const MIN_ROWS: usize = 2;
 
-/// It also uses other kernels for results of at most this many elements.
+/// The crate also uses other kernels for results of at most this many elements.
 const SMALL_RESULT: usize = 256;
 
-/// Parts are multiples of this many rows and columns: whole registers wide, and several rows high.
+/// Tile sizes are multiples of this many rows and columns: whole registers wide, and several rows high.
 const STEPS: [usize; 2] = [4, 16];
 
 impl Problem {
-    /// The product of f32 or f64, on `threads` threads at most. The bounds were checked by the plan.
+    /// The product of f32 or f64, on at most `threads` threads. The plan has checked the bounds.
     pub(super) fn gemm<T: Element>(&self, lhs: &[T], rhs: &[T], dst: &mut [T], threads: usize) {
         let Self { m, n, .. } = *self;
         let dst = &mut dst[..m * n];
@@ -70,7 +69,7 @@ impl Problem {
             let last = dst.at(rows.end - 1, columns.start, columns.len());
             let first = dst.at(rows.start, columns.start, columns.len());
             debug_assert!(first <= last);
-            // SAFETY: the plan has checked both sides; the first and the last row of this part lie in `dst`, and no other part does.
+            // SAFETY: the plan has checked both sides; the first and the last row of this tile are within `dst`, and tiles are disjoint.
             unsafe { self.part(&rows, &columns).one(lhs, rhs, first, n) };
         });
     }
@@ -100,7 +99,7 @@ impl Problem {
                     part.gemm(&lhs_panel, &rhs_panel, &mut product, 1);
                     for (row, product) in rows.zip(product.chunks(columns.len())) {
                         let start = dst.at(i + row, j + columns.start, columns.len());
-                        // SAFETY: these elements are within the slice and belong to no other part.
+                        // SAFETY: these elements are within the slice and belong to no other tile.
                         let dst = unsafe { std::slice::from_raw_parts_mut(start, columns.len()) };
                         T::narrow(product, dst);
                     }
@@ -109,7 +108,7 @@ impl Problem {
         }
     }
 
-    /// Calls `f` with rows and columns that together are the whole result, on `threads` threads at most.
+    /// Calls `f` with rows and columns that together cover the result, on at most `threads` threads.
     fn in_parts(&self, threads: usize, f: &(dyn Fn(Range<usize>, Range<usize>) + Sync)) {
         let Self { m, n, k, .. } = *self;
         let work = m.saturating_mul(n).saturating_mul(k);
@@ -122,7 +121,7 @@ impl Problem {
         });
     }
 
-    /// The problem whose result is a part of this one's.
+    /// The problem whose result is a tile of this one's.
     fn part(&self, rows: &Range<usize>, columns: &Range<usize>) -> Self {
         let mut part = *self;
         (part.m, part.n) = (rows.len(), columns.len());
@@ -134,8 +133,7 @@ impl Problem {
     /// The whole product, on this thread.
     ///
     /// # Safety
-    /// Both sides have what the problem says. `dst` points to `m` rows, `row` elements apart, of which `n` elements
-    /// each may be written.
+    /// Both sides cover the problem. `dst` points to `m` rows, `row` elements apart, of which `n` elements each may be written.
     unsafe fn one<T: Element>(&self, lhs: &[T], rhs: &[T], dst: *mut T, row: usize) {
         let Self { m, n, k, .. } = *self;
         let transposed = self.rhs.row_stride == 1 && self.rhs.column_stride > 1;
@@ -163,10 +161,10 @@ impl Problem {
         }
     }
 
-    /// As [`Self::one`], by the crate.
+    /// Like [`Self::one`], but passes both sides to the crate unpacked.
     ///
     /// # Safety
-    /// As there.
+    /// As for [`Self::one`].
     unsafe fn unpacked<T: Element>(&self, lhs: &[T], rhs: &[T], dst: *mut T, row: usize) {
         let (l, r) = (self.lhs, self.rhs);
         // SAFETY: this function's contract.
@@ -196,8 +194,8 @@ impl Problem {
     }
 }
 
-/// Rows and columns per part of an `m` by `n` result such that `threads` threads should finish first: every part packs
-/// its share of both sides, and all threads wait for the last part.
+/// Rows and columns per tile of an `m` by `n` result that minimise the estimated time on `threads` threads: every tile packs its share of
+/// both sides, and all threads wait for the last tile.
 fn part_size(m: usize, n: usize, threads: usize) -> [usize; 2] {
     if threads <= 1 {
         return [m, n];
@@ -223,7 +221,7 @@ impl Matrix {
         StridedOperand::new(vs, &layout).pack(0..dst.len(), dst);
     }
 
-    /// The part of `rows` by `columns` from `(i, j)` on, widened to f32. Its faster dimension stays the faster one.
+    /// The `rows` by `columns` elements from `(i, j)` on, widened to f32. The faster dimension stays the faster one.
     fn panel<T: Element>(
         &self,
         vs: &[T],
@@ -241,7 +239,7 @@ impl Matrix {
         let iter = StridedIter::new(&dims, [&strides], [offset]);
         let [stride] = iter.strides();
         let cost = if threads > 1 { 1 } else { 0 };
-        // SAFETY: the runs cover each piece, and all of each run is written before it is read.
+        // SAFETY: the runs cover each chunk, and all of each run is written before it is read.
         let panel = unsafe {
             filled(rows * columns, 1, cost, &|piece, panel: &mut [f32]| {
                 let base = piece.start;
@@ -272,9 +270,9 @@ mod tests {
     use super::*;
     use std::sync::Mutex;
 
-    /// `(m, k)` times the transpose of `(n, k)`, whose rows are `k + 3` apart.
+    /// Checks `(m, k)` times the transpose of `(n, k)`, with a row stride of `k + 3`.
     fn check_transposed<T: Element + PartialEq + std::fmt::Debug>(m: usize, k: usize, n: usize) {
-        // Small whole numbers, whose sums are exact.
+        // Small integers, whose sums are exact.
         let numbers = |len: usize, salt: usize| -> Vec<i64> {
             (0..len).map(|i| ((i * 7 + salt) % 11) as i64 - 5).collect()
         };
@@ -318,7 +316,7 @@ mod tests {
                 }
             }
         }
-        // Narrow strips, and whole parts for each thread.
+        // Narrow panels, and whole tiles for each thread.
         for (m, k, n) in [(9, STRIP_BYTES / 4 / STRIP, 100), (70, 65, 300)] {
             check_transposed::<f32>(m, k, n);
             check_transposed::<f64>(m, k, n);

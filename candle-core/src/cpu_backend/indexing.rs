@@ -1,6 +1,6 @@
 //! Reading and writing by index: gather, scatter, index_select, index_add.
 //!
-//! The largest value of the index type stands for "no element": reading it gives 0, writing to it does nothing.
+//! The largest value of the index type means "no element": reading it returns 0, writing to it does nothing.
 
 use std::ops::Range;
 
@@ -13,11 +13,10 @@ use crate::backend::BackendStorage;
 use crate::inline_vec::InlineVec;
 use crate::{Error, IntDType, Layout, Result, Shape, WithDType};
 
-/// An index that stands for no element.
+/// The index that means "no element".
 const NONE: usize = usize::MAX;
 
-/// The indexes in row-major order, each below `size` or [`NONE`]. A few of them, as for the next token, need no
-/// allocation.
+/// The indexes in row-major order, each below `size` or [`NONE`]. A few indexes, as for the next token, need no allocation.
 fn read_ids(
     ids: &CpuStorage,
     layout: &Layout,
@@ -30,7 +29,7 @@ fn read_ids(
         size: usize,
         op: &'static str,
     ) -> Result<InlineVec<usize>> {
-        // Checked here: once converted, -1 would look like `NONE`.
+        // Checked here: after the conversion, -1 would equal `NONE`.
         let mut invalid = None;
         let check = |id: T| {
             let index = id.as_usize();
@@ -85,14 +84,14 @@ fn check_dim(layout: &Layout, dim: usize, op: &'static str) -> Result<()> {
     .bt())
 }
 
-/// The strides of `layout` with the indexed dimension taken out: the index decides there.
+/// The strides of `layout` without the indexed dimension, where the index selects.
 fn strides_without(layout: &Layout, dim: usize) -> InlineVec<usize> {
     let mut strides = InlineVec::from(layout.stride());
     strides[dim] = 0;
     strides
 }
 
-/// Checks that indexes of the shape of `ids` stay within `layout` in every dimension but the indexed one.
+/// Checks that indexes of the shape of `ids` stay within `layout` in every dimension except the indexed one.
 fn check_ids(layout: &Layout, ids_l: &Layout, dim: usize, op: &'static str) -> Result<()> {
     check_dim(layout, dim, op)?;
     let fits = layout.dims().len() == ids_l.dims().len()
@@ -126,7 +125,7 @@ pub(super) fn gather(
             iter.for_runs(piece, |run, [start]| {
                 let dst = &mut dst[run.start - base..run.end - base];
                 if (stride, id_stride) == (0, 1) {
-                    // Of one row.
+                    // The slices of one row.
                     let src = &src[start..start + size];
                     for (dst, &id) in dst.iter_mut().zip(&ids[run]) {
                         *dst = src.get(id).copied().unwrap_or(zero);
@@ -141,14 +140,14 @@ pub(super) fn gather(
                 }
             });
         };
-        // SAFETY: the runs cover each piece; elements are numbers.
+        // SAFETY: the runs cover each chunk; elements are numbers.
         Ok(T::to_cpu_storage_owned(unsafe {
             filled(ids.len(), 1, 2, &fill)
         }))
     })
 }
 
-/// How a source element is written: it replaces the old one or is added to it.
+/// The effect of a source element on the old element: replacement or addition.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Write {
     Set,
@@ -211,7 +210,7 @@ fn check_1d(ids_l: &Layout) -> Result<()> {
     }
 }
 
-/// A shape around one of its dimensions: the dimensions before it and those after it.
+/// Iterators over the dimensions of a shape before and after one of its dimensions.
 fn around(layout: &Layout, dim: usize, offset: usize) -> (StridedIter<1>, StridedIter<1>) {
     let (dims, strides) = (layout.dims(), layout.stride());
     let before = StridedIter::new(&dims[..dim], [&strides[..dim]], [offset]);
@@ -228,7 +227,7 @@ fn divided(n: usize, by: usize) -> (usize, usize) {
     }
 }
 
-/// From every group of `size` slices of `len` elements, those at `ids`: a short path without planning.
+/// The slices at `ids` from every group of `size` slices of `len` elements: a short path without planning.
 fn slices<T: Element>(src: &[T], ids: &[usize], size: usize, len: usize) -> Vec<T> {
     let groups = src.chunks_exact(size * len);
     let mut dst = Vec::with_capacity(groups.len() * ids.len() * len);
@@ -279,7 +278,7 @@ pub(super) fn index_select(
     let starts = &*starts;
     per_dtype!(src, OP, |src: T| {
         let fill = |piece: Range<usize>, dst: &mut [T]| {
-            // A piece may begin and end within a slice.
+            // A chunk may begin and end within a slice.
             let (mut at, mut dst) = (piece.start, dst);
             while at < piece.end {
                 let (slice, from) = divided(at, after.len());
@@ -325,7 +324,7 @@ pub(super) fn index_select(
             }
         };
         let len = before.len() * ids.len() * after.len();
-        // SAFETY: both write every element of a piece; elements are numbers.
+        // SAFETY: both write every element of a chunk; elements are numbers.
         let dst = unsafe {
             match after.len() {
                 1 => filled(len, 1, 1, &columns),

@@ -41,15 +41,15 @@ pub trait Map1Any {
     }
 }
 
-/// An op from two storages of one dtype to a third.
+/// An op from two storages of the same dtype to a third.
 pub trait Map2 {
-    /// The name in errors.
+    /// The op's name in errors.
     const OP: &'static str;
 
     /// The op for one element type; returns the elements of a contiguous result.
     fn f<T: WithDType>(&self, v1: &[T], l1: &Layout, v2: &[T], l2: &Layout) -> Result<Vec<T>>;
 
-    /// The op for any two storages of one dtype.
+    /// The op for any two storages of the same dtype.
     ///
     /// # Errors
     /// `DTypeMismatchBinaryOp` for different dtypes, `UnsupportedDTypeForOp` for a container dtype.
@@ -67,15 +67,15 @@ pub trait Map2 {
     }
 }
 
-/// An op that changes a storage by means of another of the same dtype.
+/// An op that changes a storage and reads another of the same dtype.
 pub trait Map2InPlace {
-    /// The name in errors.
+    /// The op's name in errors.
     const OP: &'static str;
 
     /// The op for one element type.
     fn f<T: WithDType>(&self, v1: &mut [T], l1: &Layout, v2: &[T], l2: &Layout) -> Result<()>;
 
-    /// The op for any two storages of one dtype; fails as [`Map2::map`].
+    /// The op for any two storages of the same dtype; fails like [`Map2::map`].
     fn map(&self, v1: &mut CpuStorage, l1: &Layout, v2: &CpuStorage, l2: &Layout) -> Result<()> {
         per_dtype!(v1, Self::OP, |v1: T| {
             self.f(v1, l1, peer::<T>(v2, Self::OP)?, l2)
@@ -83,15 +83,15 @@ pub trait Map2InPlace {
     }
 }
 
-/// An op from two storages of one dtype to one of u8.
+/// An op from two storages of the same dtype to one of u8.
 pub trait Map2U8 {
-    /// The name in errors.
+    /// The op's name in errors.
     const OP: &'static str;
 
     /// The op for one element type; returns the elements of a contiguous result.
     fn f<T: WithDType>(&self, v1: &[T], l1: &Layout, v2: &[T], l2: &Layout) -> Result<Vec<u8>>;
 
-    /// The op for any two storages of one dtype; fails as [`Map2::map`].
+    /// The op for any two storages of the same dtype; fails like [`Map2::map`].
     fn map(
         &self,
         v1: &CpuStorage,
@@ -122,7 +122,7 @@ pub fn unary_map<T: Copy, U: Copy, F: FnMut(T) -> U>(
     dst
 }
 
-/// As [`unary_map`], with `f_vec` for contiguous elements; strided ones are packed first.
+/// Like [`unary_map`], with `f_vec` for contiguous elements; strided ones are packed first.
 pub fn unary_map_vec<T: Copy, U: Copy, F: FnMut(T) -> U, FV: FnMut(&[T], &mut [U])>(
     vs: &[T],
     layout: &Layout,
@@ -133,13 +133,13 @@ pub fn unary_map_vec<T: Copy, U: Copy, F: FnMut(T) -> U, FV: FnMut(&[T], &mut [U
     if operand.len() == 0 {
         return vec![];
     }
-    // Safe code cannot hand out uninitialised memory.
+    // Safe code cannot pass on uninitialised memory.
     let mut dst = vec![f(vs[layout.start_offset()]); operand.len()];
     operand.for_slices(0..operand.len(), |range, xs| f_vec(xs, &mut dst[range]));
     dst
 }
 
-/// As [`unary_map_vec`], on several threads for large inputs.
+/// Like [`unary_map_vec`], on several threads for large inputs.
 pub fn unary_map_vec_par<
     T: Copy + Send + Sync,
     U: Copy + Send + Sync,
@@ -155,11 +155,11 @@ pub fn unary_map_vec_par<
         return vec![];
     }
     let seed = f(vs[layout.start_offset()]);
-    // SAFETY: every element is written before `f_vec` sees it.
+    // SAFETY: every element is written before `f_vec` reads it.
     unsafe { map(vs, layout, &seeded1(seed, f_vec)) }
 }
 
-/// `f_vec` on memory that it may read: blocks are written just before, while they are in the L1 cache.
+/// `f_vec` with memory that it may read: blocks are initialised just before, while they are in the L1 cache.
 fn seeded1<T: Copy, U: Copy>(seed: U, f_vec: impl Fn(&[T], &mut [U])) -> impl Fn(&[T], &mut [U]) {
     move |xs: &[T], dst: &mut [U]| {
         for (xs, dst) in xs.chunks(BLOCK).zip(dst.chunks_mut(BLOCK)) {
@@ -190,7 +190,7 @@ pub(super) unsafe fn map<T: Copy + Sync, U: Copy + Send>(
             f_vec(xs, &mut dst[range.start - base..range.end - base])
         });
     };
-    // SAFETY: the slices cover each piece; the rest is this function's contract.
+    // SAFETY: the slices cover each chunk; the rest is this function's contract.
     unsafe { filled(operand.len(), operand.unit(), 1, &fill) }
 }
 
@@ -201,7 +201,7 @@ pub(super) fn contiguous<'a, T>(vs: &'a [T], layout: &Layout) -> Option<&'a [T]>
     vs.get(start..end)
 }
 
-/// `f` of each pair of elements, in row-major order; the layouts have one shape.
+/// `f` of each pair of elements, in row-major order; the layouts have the same shape.
 pub fn binary_map<T: Copy, U: Copy, F: FnMut(T, T) -> U>(
     lhs_l: &Layout,
     rhs_l: &Layout,
@@ -229,8 +229,8 @@ pub fn binary_map<T: Copy, U: Copy, F: FnMut(T, T) -> U>(
     dst
 }
 
-/// As [`binary_map`], with `f_vec(lhs, rhs, dst)` for contiguous elements, and `f_scalar_vec(rhs, lhs, dst)` where the
-/// right side repeats one element. Other layouts are packed first.
+/// Like [`binary_map`], with `f_vec(lhs, rhs, dst)` for contiguous elements, and `f_scalar_vec(rhs, lhs, dst)` if the right side repeats
+/// one element. Other layouts are packed first.
 pub fn binary_map_vec<
     T: Copy,
     F: FnMut(T, T) -> T,
@@ -245,7 +245,7 @@ pub fn binary_map_vec<
     mut f_vec: FV,
     mut f_scalar_vec: FSV,
 ) -> Vec<T> {
-    // Part of the listed signature; whole slices are gathered, so single elements are never asked for.
+    // Part of the public signature; elements are gathered as slices, so single elements are not needed.
     drop(f);
     let pair = OperandPair::new(lhs_l, rhs_l, lhs, rhs);
     if pair.len() == 0 {
@@ -259,7 +259,7 @@ pub fn binary_map_vec<
     dst
 }
 
-/// As [`binary_map_vec`], on several threads for large inputs.
+/// Like [`binary_map_vec`], on several threads for large inputs.
 pub fn binary_map_vec_par<
     T: Copy + Send + Sync,
     F: Fn(T, T) -> T + Sync,
@@ -289,18 +289,18 @@ pub fn binary_map_vec_par<
     let f_scalar_vec = |y: T, xs: &[T], dst: &mut [T]| {
         seeded1(seed, |xs: &[T], dst: &mut [T]| f_scalar_vec(y, xs, dst))(xs, dst)
     };
-    // SAFETY: every element is written before the functions see it.
+    // SAFETY: every element is written before the functions read it.
     unsafe { zip(lhs_l, rhs_l, lhs, rhs, &f_vec, &f_scalar_vec) }
 }
 
-/// A function of two slices and where to write.
+/// A function of two slices and a destination.
 pub(super) type BySlices<'a, T, U> = &'a (dyn Fn(&[T], &[T], &mut [U]) + Sync + 'a);
 
-/// As [`BySlices`], where the right side is one element, which comes first.
+/// Like [`BySlices`], with a single element on the right side, which is the first argument.
 pub(super) type ByScalar<'a, T, U> = &'a (dyn Fn(T, &[T], &mut [U]) + Sync + 'a);
 
-/// `f_vec` of both operands' elements, in row-major order, on several threads for large inputs; `f_scalar_vec(rhs, lhs, dst)` where
-/// the right side repeats one element.
+/// `f_vec` of both operands' elements, in row-major order, on several threads for large inputs; `f_scalar_vec(rhs, lhs, dst)` if the right
+/// side repeats one element.
 ///
 /// # Safety
 /// Both functions write all of their last argument, and do not read it. `U` is a number.
@@ -328,20 +328,20 @@ pub(super) unsafe fn zip<T: Copy + Sync, U: Copy + Send>(
             }
         });
     };
-    // SAFETY: the slices cover each piece; the rest is this function's contract.
+    // SAFETY: the slices cover each chunk; the rest is this function's contract.
     unsafe { filled(pair.len(), pair.unit(), 1, &fill) }
 }
 
-/// Two operands of one shape.
+/// Two operands of the same shape.
 struct OperandPair<'a, T> {
-    /// Iterates both together.
+    /// Iterates over both together.
     iter: StridedIter<2>,
     slices: [&'a [T]; 2],
-    /// Each alone: one may be contiguous where both together are not.
+    /// Each separately: one may be contiguous even if both together are not.
     operands: [StridedOperand<'a, T>; 2],
 }
 
-/// The right operand of some elements: as many, or one for all.
+/// The right operand of some elements: one for each, or one for all.
 enum Right<'a, T> {
     Slice(&'a [T]),
     Scalar(T),
@@ -368,7 +368,7 @@ impl<'a, T: Copy> OperandPair<'a, T> {
         l.unit().max(r.unit())
     }
 
-    /// Calls `f` with slices that together are `piece` of the row-major order.
+    /// Calls `f` with slices that together cover `piece` of the row-major order.
     fn for_slices(&self, piece: Range<usize>, mut f: impl FnMut(Range<usize>, &[T], Right<T>)) {
         let long = self.iter.run_len() >= LONG_RUN || self.iter.is_single_run();
         let [lhs, rhs] = self.slices;

@@ -18,7 +18,7 @@ const PAR_PRODUCTS: usize = 64 * 64 * 64;
 /// `b` products of `(m, k)` and `(k, n)`, row-major in the result.
 ///
 /// # Errors
-/// Layouts that do not have these shapes or that reach past their storage; different or unsupported dtypes.
+/// Layouts that do not have these shapes or that exceed their storage; different or unsupported dtypes.
 pub(super) fn matmul(
     lhs: &CpuStorage,
     rhs: &CpuStorage,
@@ -59,7 +59,7 @@ type Product<T> = fn(&Problem, &[T], &[T], &mut [T], usize);
 /// product is not skinny.
 type SkinnyProduct<T> = fn(&Problem, &[T], &[T], &mut [T], bool) -> bool;
 
-/// How the products of one element type are made.
+/// The functions that compute products of one element type.
 struct Kernel<T> {
     one: Product<T>,
     skinny: Option<SkinnyProduct<T>>,
@@ -134,8 +134,7 @@ impl Plan {
         Ok(Self { problem, offsets }.folded())
     }
 
-    /// If all products share `rhs` and their `lhs` are evenly spaced rows, they are merged into one product with more
-    /// rows.
+    /// If all products share `rhs` and their `lhs` are evenly spaced rows, merges them into one product with more rows.
     fn folded(mut self) -> Self {
         let (Problem { m, lhs, .. }, [[l0, r0], [l1, _], ..]) = (self.problem, &self.offsets[..])
         else {

@@ -1,9 +1,9 @@
 //! The CPU backend.
 //!
-//! One file for each family of ops. All ops read through any layout with `strided_iter.rs`, which turns strided
-//! operands into runs; large inputs are split over threads. `element.rs` is what kernels require of an element type.
+//! One file for each family of ops. All ops read through any layout with `strided_iter.rs`, which converts strided operands into runs;
+//! large inputs are split over threads. `element.rs` defines what kernels require of an element type.
 //!
-//! The containers F4, F6E2M3, F6E3M2 and F8E8M0 can be held and moved; ops on them fail with `UnsupportedDTypeForOp`.
+//! The containers F4, F6E2M3, F6E3M2 and F8E8M0 can be stored and moved; ops on them fail with `UnsupportedDTypeForOp`.
 
 mod binary;
 #[cfg(any(feature = "mkl", all(feature = "accelerate", target_vendor = "apple")))]
@@ -47,7 +47,7 @@ use crate::op::{BinaryOpT, CmpOp, ReduceOp, UnaryOpT};
 use crate::scalar::Scalar;
 use crate::{DType, DeviceLocation, Error, Layout, Result, Shape, WithDType};
 
-/// The CPU; its random generator is shared by the process.
+/// The CPU; the process shares its random generator.
 #[derive(Debug, Clone)]
 pub struct CpuDevice;
 

@@ -9,7 +9,7 @@ use super::strided_iter::PAR_MIN;
 use crate::cpu::threads;
 use crate::{Error, Layout, Result};
 
-/// An input `(batch, channels, height, width)`; one of three dimensions has height 1.
+/// An input `(batch, channels, height, width)`; an input of three dimensions has height 1.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct NchwView {
     pub dims: [usize; 4],
@@ -21,7 +21,7 @@ impl NchwView {
     /// The layout of a storage of `len` elements.
     ///
     /// # Errors
-    /// A layout of neither three nor four dimensions, or one that reaches past the storage.
+    /// A layout with a rank other than three or four, or one that exceeds the storage.
     pub fn new(layout: &Layout, len: usize, op: &'static str) -> Result<Self> {
         let four = |v: &[usize], height: usize| match *v {
             [b, c, h, w] => Some([b, c, h, w]),
@@ -80,8 +80,8 @@ impl NchwView {
 /// The number of elements of a result.
 ///
 /// # Errors
-/// When the memory cannot be allocated: a small input with a large target size can ask for any amount.
-pub(super) fn room<T>(dims: &[usize], op: &'static str) -> Result<usize> {
+/// If the memory cannot be allocated: a small input with a large target size can request any amount.
+pub(super) fn checked_count<T>(dims: &[usize], op: &'static str) -> Result<usize> {
     const LARGE: usize = 1 << 28;
     let len = dims.iter().try_fold(1usize, |len, &d| len.checked_mul(d));
     let fits = |len: &usize| *len < LARGE || Vec::<T>::new().try_reserve_exact(*len).is_ok();
@@ -91,13 +91,13 @@ pub(super) fn room<T>(dims: &[usize], op: &'static str) -> Result<usize> {
     }
 }
 
-/// A zeroed vector for a result; fails as [`room`].
+/// A zeroed vector for a result; fails as [`checked_count`].
 pub(super) fn zeros<T: Element>(dims: &[usize], op: &'static str) -> Result<Vec<T>> {
-    Ok(vec![T::from_i64(0); room::<T>(dims, op)?])
+    Ok(vec![T::from_i64(0); checked_count::<T>(dims, op)?])
 }
 
-/// Lets `f` fill each row of `width` elements, on several threads where that pays; it gets the row's index. `cost` is the work
-/// for one element, counted in elements read.
+/// Calls `f` to fill each row of `width` elements, on several threads if that is faster; `f` receives the row's index. `cost` is the work
+/// per element, in elements read.
 pub(super) fn fill_rows<T: Send>(
     dst: &mut [T],
     width: usize,
@@ -133,9 +133,9 @@ pub(super) fn fill_rows<T: Send>(
 
 /// An element that can be averaged and interpolated.
 pub(super) trait Pixel: Element {
-    /// Sums of elements are kept in this: i64 for integers, so that sums of small ones do not wrap.
+    /// The type of sums of elements: i64 for integers, so that sums of small ones do not wrap.
     type Sum: Copy;
-    /// Weighted sums are kept in this: f64 for integers, which it rounds towards 0.
+    /// The type of weighted sums: f64 for integers, rounded towards 0.
     type Weight: num_traits::Float + Send + Sync;
 
     const NO_SUM: Self::Sum;

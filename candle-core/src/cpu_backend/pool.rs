@@ -1,22 +1,21 @@
-//! Pooling: the mean or the greatest element of windows.
+//! Pooling: the mean or the greatest element of each window.
 
 use std::marker::PhantomData;
 use std::ops::Range;
 
 use super::element::Accumulator;
-use super::nchw::{room, NchwView, Pixel};
+use super::nchw::{checked_count, NchwView, Pixel};
 use super::storage::per_dtype;
 use super::strided_iter::{filled, StridedIter};
 use super::CpuStorage;
 use crate::cpu::simd::multiversioned;
 use crate::{Layout, Result, WithDType};
 
-/// Windows of a line that are folded together.
+/// Number of windows of a line that are folded together.
 const WINDOWS: usize = 64;
 
-/// Windows that are folded together if they begin far apart. Each is a dependency chain, so several run at once; few
-/// enough that windows of whole images, which may begin at multiples of a power of two, do not evict each other from
-/// the cache.
+/// Number of windows that are folded together if they begin far apart. Each is a dependency chain, so several run at once; few enough that
+/// windows of whole images, which may begin at multiples of a power of two, do not evict each other from the cache.
 const FAR: usize = 8;
 
 /// Windows of `kernel` elements, `stride` apart; `(height, width)` each.
@@ -30,7 +29,7 @@ pub(super) struct Windows {
 trait Fold<T: Pixel> {
     type State: Copy;
 
-    /// The start of a fold over elements of which the first is given; that one is pushed as well.
+    /// The initial state of a fold, given its first element; that element is pushed as well.
     fn start(first: T::Acc) -> Self::State;
     fn push(state: Self::State, v: T::Acc) -> Self::State;
     fn finish(state: Self::State, count: usize) -> T::Acc;
@@ -92,7 +91,7 @@ pub(super) fn avg_pool2d(vs: &CpuStorage, layout: &Layout, windows: Windows) -> 
     )))
 }
 
-/// The greatest element of each window; a NaN counts as such.
+/// The greatest element of each window; NaN counts as the greatest.
 pub(super) fn max_pool2d(vs: &CpuStorage, layout: &Layout, windows: Windows) -> Result<CpuStorage> {
     const OP: &str = "max_pool2d";
     per_dtype!(vs, OP, |vs: T| Ok(T::to_cpu_storage_owned(pool::<
@@ -118,7 +117,7 @@ fn pool<T: Pixel, F: Fold<T>>(
         (h - kernel.0) / stride.0 + 1,
         (w - kernel.1) / stride.1 + 1,
     ];
-    room::<T>(&dims, op)?;
+    checked_count::<T>(&dims, op)?;
     let [image, plane, row, step] = planes.strides;
     let apart = [
         image,
@@ -135,25 +134,25 @@ fn pool<T: Pixel, F: Fold<T>>(
         step,
     };
     let fill = |piece: Range<usize>, dst: &mut [T]| {
-        let (base, mut room) = (piece.start, Room::new());
+        let (base, mut buffers) = (piece.start, LineBuffers::new());
         iter.for_runs(piece, |run, [start]| {
             let dst = &mut dst[run.start - base..run.end - base];
             for (i, dst) in dst.chunks_mut(WINDOWS).enumerate() {
-                line.pool::<T, F>(&vs[start + i * WINDOWS * line.next..], &mut room, dst);
+                line.pool::<T, F>(&vs[start + i * WINDOWS * line.next..], &mut buffers, dst);
             }
         });
     };
-    // SAFETY: the runs cover each piece, and every element of a run is written; elements are numbers.
+    // SAFETY: the runs cover each chunk, and every element of a run is written; elements are numbers.
     Ok(unsafe { filled(iter.len(), 1, kernel.0 * kernel.1, &fill) })
 }
 
 /// Buffers for the widened elements of a line.
-struct Room<A> {
+struct LineBuffers<A> {
     widened: Vec<A>,
     split: Vec<A>,
 }
 
-impl<A> Room<A> {
+impl<A> LineBuffers<A> {
     fn new() -> Self {
         Self {
             widened: vec![],
@@ -162,7 +161,7 @@ impl<A> Room<A> {
     }
 }
 
-/// Windows that begin `next` elements apart; their rows are `row` elements apart and the elements of a row `step`.
+/// Windows that begin `next` elements apart, with row stride `row` and column stride `step`.
 #[derive(Clone, Copy)]
 struct Line {
     next: usize,
@@ -179,8 +178,13 @@ impl Line {
         rows.flat_map(move |row| (0..self.kernel.1).map(move |x| row + x * self.step))
     }
 
-    /// The results of the windows from the start of `vs` on, [`WINDOWS`] at most.
-    fn pool<T: Pixel, F: Fold<T>>(&self, vs: &[T], room: &mut Room<T::Acc>, dst: &mut [T]) {
+    /// The results of the windows from the start of `vs` on, at most [`WINDOWS`].
+    fn pool<T: Pixel, F: Fold<T>>(
+        &self,
+        vs: &[T],
+        buffers: &mut LineBuffers<T::Acc>,
+        dst: &mut [T],
+    ) {
         let (k_h, k_w) = self.kernel;
         let reach = (k_h - 1) * self.row + (k_w - 1) * self.step;
         let vs = &vs[..(dst.len() - 1) * self.next + reach + 1];
@@ -193,13 +197,13 @@ impl Line {
             fold_far(vs, *self, results, T::to_acc, fold);
         } else {
             let wanted = if narrow { vs.len() } else { 0 };
-            let vs = T::acc_slice(vs, at_least(&mut room.widened, wanted));
+            let vs = T::acc_slice(vs, at_least(&mut buffers.widened, wanted));
             match self.next {
                 1 => fold_near(vs, *self, results, fold),
                 2 => {
-                    // Even elements, then odd ones: windows begin side by side in each half.
+                    // Even elements, then odd ones: neighbouring windows are contiguous in each half.
                     let half = vs.len().div_ceil(2);
-                    let split = &mut at_least(&mut room.split, 2 * half)[..2 * half];
+                    let split = &mut at_least(&mut buffers.split, 2 * half)[..2 * half];
                     let (even, odd) = split.split_at_mut(half);
                     split_pairs(vs, even, odd);
                     fold_halves(split, *self, results, fold);
@@ -220,7 +224,7 @@ fn at_least<A: Accumulator>(buffer: &mut Vec<A>, len: usize) -> &mut [A] {
 }
 
 multiversioned! {
-    /// The even elements and the odd ones, of which there may be one fewer.
+    /// Splits the elements into even and odd ones; there may be one fewer odd element.
     fn split_pairs[A: Copy](vs: &[A], even: &mut [A], odd: &mut [A]) {
         let (pairs, last) = vs.as_chunks::<2>();
         for ((pair, even), odd) in pairs.iter().zip(even.iter_mut()).zip(odd) {
@@ -231,7 +235,7 @@ multiversioned! {
         }
     }
 
-    /// Windows that begin side by side.
+    /// Folds windows with stride 1.
     fn fold_near[T: Pixel, F: Fold<T>](
         vs: &[T::Acc],
         line: Line,
@@ -241,7 +245,7 @@ multiversioned! {
         fold_side_by_side(vs, line, results, |place| place, fold);
     }
 
-    /// Windows that begin two apart, of a line that was split into its halves.
+    /// Folds windows with stride 2, of a line that was split into its halves.
     fn fold_halves[T: Pixel, F: Fold<T>](
         vs: &[T::Acc],
         line: Line,
@@ -252,7 +256,7 @@ multiversioned! {
         fold_side_by_side(vs, line, results, |place| place % 2 * half + place / 2, fold);
     }
 
-    /// Windows that begin anywhere; `widen` prepares their elements.
+    /// Folds windows of any stride; `widen` converts their elements.
     fn fold_far[V: Copy, T: Pixel, F: Fold<T>, W: Fn(V) -> T::Acc + Copy](
         vs: &[V],
         line: Line,
@@ -267,7 +271,7 @@ multiversioned! {
     }
 }
 
-/// Windows whose elements at the same offset are contiguous, starting at `at(offset)`.
+/// Folds windows whose elements at the same offset are contiguous, starting at `at(offset)`.
 #[inline(always)]
 fn fold_side_by_side<T: Pixel, F: Fold<T>>(
     vs: &[T::Acc],
@@ -292,7 +296,7 @@ fn fold_side_by_side<T: Pixel, F: Fold<T>>(
     }
 }
 
-/// `N` windows at a time, of which there are as many at least.
+/// Folds `N` windows at a time; there are at least `N`.
 #[inline(always)]
 fn fold_blocks<V: Copy, T: Pixel, F: Fold<T>, const N: usize>(
     vs: &[V],

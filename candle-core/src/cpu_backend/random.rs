@@ -1,7 +1,7 @@
 //! Random numbers on the CPU: one generator for the process, which [`set_seed`] restarts.
 //!
-//! Each call draws one number from it. Each block of fixed size has a separate generator seeded from that number, so
-//! the result depends on the seed alone and not on the number of threads.
+//! Each call draws one number from it. Each block of fixed size has a separate generator seeded from that number, so the result depends
+//! only on the seed, not on the number of threads.
 
 use std::hash::{BuildHasher, Hasher};
 use std::sync::LazyLock;
@@ -16,7 +16,7 @@ use super::CpuStorage;
 use crate::cpu::threads;
 use crate::{DType, Error, Result, Shape};
 
-/// Elements from one generator.
+/// Number of elements from one generator.
 const BLOCK: usize = 1 << 14;
 
 struct State {
@@ -31,8 +31,8 @@ impl State {
     }
 }
 
-/// Until it is seeded, the generator starts from the random keys of the standard library's hash maps, which exist on every
-/// target, the browser's included.
+/// Until it is seeded, the generator starts from the random keys of the standard library's hash maps, which exist on every target,
+/// including browsers.
 static STATE: LazyLock<Mutex<State>> = LazyLock::new(|| {
     let seed = std::hash::RandomState::new().build_hasher().finish();
     Mutex::new(State::new(seed))
@@ -42,7 +42,7 @@ pub(super) fn set_seed(seed: u64) {
     *STATE.lock() = State::new(seed);
 }
 
-/// The process's next random number, from which one call's elements are made.
+/// The process's next random number, the seed of one call's elements.
 pub(super) fn next() -> u64 {
     STATE.lock().rng.random()
 }
@@ -51,7 +51,7 @@ pub(super) fn current_seed() -> u64 {
     STATE.lock().seed
 }
 
-/// Uniform in `[lo, up)`, decided by `seed`; rounding to a 16-bit dtype can reach `up`.
+/// Uniform in `[lo, up)`, determined by `seed`; rounding to a 16-bit dtype can reach `up`.
 pub(super) fn uniform(
     seed: u64,
     shape: &Shape,
@@ -82,7 +82,7 @@ pub(super) fn uniform(
     )
 }
 
-/// Normal with the given mean and standard deviation, decided by `seed`.
+/// Normal with the given mean and standard deviation, determined by `seed`.
 pub(super) fn normal(
     seed: u64,
     shape: &Shape,

@@ -1,6 +1,6 @@
-//! Reductions: sum, minimum, maximum and the indexes of the last two.
+//! Reductions: sum, minimum, maximum, and the indexes of the minimum and maximum.
 //!
-//! Minimum and maximum compare, so NaN is skipped unless it is the first element, which then stays.
+//! Minimum and maximum compare, so NaN is skipped unless it is the first element, which then is the result.
 
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -15,26 +15,25 @@ use crate::inline_vec::InlineVec;
 use crate::op::ReduceOp;
 use crate::{Error, Layout, Result, WithDType};
 
-/// Elements that are widened at a time, on the stack.
+/// Number of elements that are widened at a time, on the stack.
 const WIDEN: usize = 256;
 
-/// Columns that are folded together where the reduced dimension is not the contiguous one: few enough for their partial
-/// results to stay in the L1 cache, many enough for memory to be read in long runs.
+/// Number of columns that are folded together if the reduced dimension is not the contiguous one: few enough for their partial results to
+/// stay in the L1 cache, enough for memory to be read in long runs.
 const COLUMNS: usize = 256;
 
 /// Elements folded by one task; fixed, so that a sum does not depend on the number of threads.
 const TASK: usize = 1 << 16;
 
-/// A single fold of up to this many tasks runs on one thread: small data is in its cache, and the others would have to
-/// fetch it.
+/// Maximum number of tasks of a single fold on one thread: small data is in that thread's cache, and other threads would have to fetch it.
 const SERIAL_TASKS: usize = 3;
 
-/// How elements are reduced to one result. Smaller floats are widened first.
+/// A reduction of elements to one result. Smaller floats are widened first.
 trait Fold<T: Element> {
     type Acc: Copy + Send + Sync;
     type Out: Copy + Send;
 
-    /// The start of a fold over elements of which the first is given: adding it does not change the result.
+    /// The initial state of a fold, given its first element; adding that element does not change the result.
     fn start(first: T::Acc) -> Self::Acc;
     /// Adds the element at `index`.
     fn push(acc: Self::Acc, v: T::Acc, index: usize) -> Self::Acc;
@@ -78,7 +77,7 @@ impl<T: Element> Fold<T> for Sum {
     }
 }
 
-/// Whether `v` takes the place of `best`.
+/// Whether `v` replaces `best`.
 #[inline(always)]
 fn better<T: PartialOrd, const MAX: bool>(v: &T, best: &T) -> bool {
     if MAX {
@@ -153,7 +152,7 @@ impl<T: Element, const MAX: bool> Fold<T> for ArgExtreme<MAX> {
         acc.1
     }
 
-    /// First the extreme of each chunk; its index is searched only if it is a new extreme.
+    /// Finds the extreme of each chunk first; its index is searched only if it is a new extreme.
     #[inline(always)]
     fn push_all(acc: Self::Acc, vs: &[T::Acc], _first: T::Acc, index: usize) -> Self::Acc {
         let mut acc = acc;
@@ -168,7 +167,7 @@ impl<T: Element, const MAX: bool> Fold<T> for ArgExtreme<MAX> {
     }
 }
 
-/// Reduces over `dims`; the result holds the other dimensions, in order.
+/// Reduces over `dims`; the result has the other dimensions, in order.
 ///
 /// # Errors
 /// `DimOutOfRange`; `EmptyTensor` for a minimum or maximum of no elements; `OnlySingleDimension` for an index over several
@@ -193,9 +192,9 @@ pub(super) fn reduce(
 }
 
 struct Plan {
-    /// The result's elements: where each one's first input element is.
+    /// The result's elements: the offset of the first input element of each.
     kept: StridedIter<1>,
-    /// The elements that make one result, relative to the first.
+    /// The elements that are reduced to one result, relative to the first.
     reduced: StridedIter<1>,
 }
 
@@ -268,11 +267,11 @@ impl Plan {
                 }
             });
         };
-        // SAFETY: the runs cover each piece, and every result of a run is written; results are numbers.
+        // SAFETY: the runs cover each chunk, and every result of a run is written; results are numbers.
         unsafe { filled(self.kept.len(), unit, len.max(1), &fill) }
     }
 
-    /// The fold of the elements for one result, of which the first is at `at`.
+    /// The fold of the elements for one result, the first of which is at `at`.
     fn fold_one<T: Element, F: Fold<T>>(&self, vs: &[T], at: usize) -> F::Acc {
         let first = vs[at].to_acc();
         let [stride] = self.reduced.strides();
@@ -305,7 +304,7 @@ impl Plan {
         acc
     }
 
-    /// The folds for neighbouring results, whose elements are neighbours in memory too.
+    /// The folds for neighbouring results, whose elements are also neighbours in memory.
     fn fold_columns<T: Element, F: Fold<T>>(&self, vs: &[T], at: usize, dst: &mut [F::Out]) {
         let width = dst.len();
         let mut acc = [F::start(vs[at].to_acc()); COLUMNS];
@@ -332,7 +331,7 @@ fn fold_contiguous<T: Element, F: Fold<T>>(vs: &[T], first: T::Acc, index: usize
 }
 
 multiversioned! {
-    /// The folds of slices of `len` elements, `stride` apart.
+    /// The folds of slices of `len` elements with stride `stride`.
     fn fold_rows[T: Element, F: Fold<T>](
         vs: &[T],
         stride: usize,
@@ -355,7 +354,7 @@ multiversioned! {
         fold_slice_body(vs, first, index, fold)
     }
 
-    /// Adds to each column's fold its elements from the rows, `stride` apart, of which `run` are the indexes.
+    /// Adds the elements of rows `run`, with stride `stride`, to the fold of each column.
     fn add_rows[T: Element, F: Fold<T>](
         vs: &[T],
         stride: usize,
@@ -404,8 +403,8 @@ fn push_rows<T: Element, F: Fold<T>>(
 
 /// The fold of a slice whose first element has the index `index`, with partial results that the compiler can vectorise.
 ///
-/// Inlined, so that it is compiled for its caller's instruction set. In a browser's module there is one set, and a copy for each caller
-/// would make half a megabyte of code.
+/// Inlined, so that it is compiled for its caller's instruction set. A browser's module has one instruction set, and a copy for each caller
+/// would add half a megabyte of code.
 #[cfg_attr(not(target_arch = "wasm32"), inline(always))]
 #[cfg_attr(target_arch = "wasm32", inline(never))]
 fn fold_lanes<T: Element, F: Fold<T>>(vs: &[T::Acc], first: T::Acc, index: usize) -> F::Acc {

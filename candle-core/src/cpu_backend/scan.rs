@@ -7,7 +7,7 @@ use super::strided_iter::StridedIter;
 use super::CpuStorage;
 use crate::{Layout, Result, WithDType};
 
-/// The running sum of each row of the last dimension, contiguous. Each is rounded once, from the type of sums.
+/// The running sum of each row of the last dimension, contiguous. Each element is rounded once, from the accumulator type.
 ///
 /// # Errors
 /// A dtype without arithmetic.

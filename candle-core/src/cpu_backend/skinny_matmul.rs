@@ -8,18 +8,17 @@ use super::strided_iter::fill_par_by;
 use crate::cpu::gemv::{axpy_rows, dot_columns, dot_rows, GemvWeight};
 use crate::cpu::threads;
 
-/// Up to this many rows, reading the matrix once is faster than `gemm`, which packs it first (measured for f32). Up to as many, a row is summed
-/// as if it were alone, on which candle-engine's proposals of tokens rely.
+/// Maximum number of rows for which reading the matrix once is faster than `gemm`, which packs it first (measured for f32). Up to this
+/// number, the sums of a row do not depend on the other rows; candle-engine's speculative decoding relies on that.
 const MAX_FEW: usize = 4;
 
-/// The same for matrices that would have to be widened first.
+/// The same for matrices that `gemm` would have to widen first.
 const MAX_FEW_HALF: usize = 8;
 
-/// Sums per strip: with four rows of the matrix they stay in the L1 cache. A row of sums is long, so that the matrix is
-/// read in long runs.
+/// Sums per block: with four rows of the matrix they stay in the L1 cache. A row of sums is long, so that the matrix is read in long runs.
 const STRIP: usize = 4096;
 
-/// The product's two sides by their roles. `(few, k)` times `(k, many)`, or its transpose.
+/// The product's two sides by their roles: `(few, k)` times `(k, many)`, or its transpose.
 #[derive(Debug, Clone, Copy)]
 struct Roles {
     few: usize,
@@ -81,7 +80,7 @@ impl Roles {
     }
 }
 
-/// Computes the product if it is skinny, and returns whether it was. The caller has checked the bounds.
+/// Computes the product and returns true if it is skinny. The caller has checked the bounds.
 pub(super) fn product<T: Element + GemvWeight>(
     problem: &Problem,
     lhs: &[T],
@@ -169,7 +168,7 @@ fn strips<T: Element + GemvWeight>(
     };
     let count = roles.many.div_ceil(width);
     let shared = workers > 1 && count > 1;
-    // One row of sums is one row of the result.
+    // A row of sums is a row of the result.
     if let (1, Some(dst)) = (few, T::as_f32s_mut(dst)) {
         dst.fill(0.);
         if shared {

@@ -1,4 +1,4 @@
-//! Sorts rows: elements are mapped to integers of the same order, which are sorted together with their indexes.
+//! Sorting of rows: elements are mapped to integers of the same order, which are sorted together with their indexes.
 
 use half::{bf16, f16};
 use rayon::prelude::*;
@@ -59,7 +59,7 @@ fn arg_sort_rows<T: SortKey>(vs: &[T], layout: &Layout, len: usize, asc: bool) -
     dst
 }
 
-/// Sorts keys that contain their index, and so are distinct, and writes the indexes.
+/// Sorts keys that contain their index, and are therefore distinct, and writes the indexes.
 fn sort_into<K: Ord + Copy + Send>(mut keys: Vec<K>, dst: &mut [u32], index: impl Fn(K) -> u32) {
     if keys.len() >= PAR_MIN {
         keys.par_sort_unstable();
@@ -110,7 +110,7 @@ fn i32_key(v: i32) -> u64 {
     (v as u32 ^ 1 << 31).into()
 }
 
-/// Inverts all bits of a negative number, since a greater magnitude is less, and the sign bit of others.
+/// The key of an f32: inverts all bits of a negative number, since a greater magnitude is less, and the sign bit of others.
 fn f32_key(v: f32) -> u64 {
     if v.is_nan() {
         return u32::MAX.into();

@@ -1,4 +1,4 @@
-//! The storages of the CPU: one vector per dtype.
+//! Storage of elements on the CPU: one vector per dtype.
 
 use float8::F8E4M3;
 use half::{bf16, f16};
@@ -27,7 +27,7 @@ macro_rules! cpu_storage {
                 }
             }
 
-            /// Joins storages of one dtype, in order.
+            /// Concatenates storages of the same dtype, in order.
             ///
             /// # Errors
             /// `OpRequiresAtLeastOneTensor` for none, `DTypeMismatchBinaryOp` for storages of different dtypes.
@@ -97,7 +97,7 @@ fn mismatch(lhs: &CpuStorage, rhs: &CpuStorage, op: &'static str) -> Error {
     .bt()
 }
 
-/// The elements of a second operand, whose dtype has to be that of the first.
+/// The elements of a second operand, whose dtype must equal that of the first.
 pub(super) fn peer<'a, T: WithDType>(storage: &'a CpuStorage, op: &'static str) -> Result<&'a [T]> {
     T::cpu_storage_as_slice(storage).map_err(|_| {
         Error::DTypeMismatchBinaryOp {
@@ -109,8 +109,8 @@ pub(super) fn peer<'a, T: WithDType>(storage: &'a CpuStorage, op: &'static str) 
     })
 }
 
-/// Runs a body with the elements of a storage, for whichever dtype they have; the containers without arithmetic become the
-/// unsupported dtype error. `per_dtype!(storage, "op", |vs: T| ...)` names the elements `vs` and their type `T`.
+/// Runs a body with the elements of a storage of any dtype; the containers without arithmetic become the unsupported dtype error.
+/// `per_dtype!(storage, "op", |vs: T| ...)` names the elements `vs` and their type `T`.
 macro_rules! per_dtype {
     ($storage:expr, $op:expr, |$vs:ident: $t:ident| $body:expr) => {
         per_dtype!(@arms $storage, $op, $vs, $t, $body;

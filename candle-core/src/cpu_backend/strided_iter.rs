@@ -1,4 +1,4 @@
-//! Iterates over strided operands in row-major order, run by run, and fills results on several threads.
+//! Iteration over strided operands in row-major order, run by run, and parallel filling of results.
 
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -7,7 +7,7 @@ use crate::cpu::threads;
 use crate::inline_vec::InlineVec;
 use crate::Layout;
 
-/// Work in elements read below which threads cost more than they save: waking one takes some microseconds.
+/// Minimum work, in elements read, for several threads: waking one takes some microseconds.
 pub(super) const PAR_MIN: usize = 1 << 16;
 
 /// Bytes of a cache line.
@@ -16,8 +16,8 @@ const LINE: usize = 64;
 /// Results larger than this, in bytes, are peeled to cache-line alignment.
 const ALIGNED_FROM: usize = 1 << 15;
 
-/// `N` operands of one shape, visited in row-major order. Dimensions that are contiguous to each other in every operand
-/// are merged, so contiguous operands are a single run.
+/// `N` operands of the same shape, visited in row-major order. Dimensions that are contiguous to each other in every operand are merged, so
+/// contiguous operands are a single run.
 #[derive(Debug)]
 pub(super) struct StridedIter<const N: usize> {
     /// Merged dimensions except the innermost.
@@ -56,7 +56,7 @@ impl<const N: usize> StridedIter<N> {
         }
     }
 
-    /// Operands given by layouts of one shape.
+    /// Operands given by layouts of the same shape.
     pub fn of(layouts: [&Layout; N]) -> Self {
         Self::new(
             layouts[0].dims(),
@@ -80,8 +80,7 @@ impl<const N: usize> StridedIter<N> {
         self.inner
     }
 
-    /// The dimension next to the innermost: the number of runs in it, and the operands' strides from one run to the
-    /// next.
+    /// The dimension outside the innermost: its number of runs, and the operands' strides from run to run.
     pub fn rows(&self) -> Option<(usize, [usize; N])> {
         self.outer.last().copied()
     }
@@ -91,8 +90,8 @@ impl<const N: usize> StridedIter<N> {
         self.outer.is_empty()
     }
 
-    /// Calls `f` for runs that together are `range` of the row-major order, with each run's position in that order and
-    /// the operands' offsets at its start.
+    /// Calls `f` for runs that together cover `range` of the row-major order, with each run's position in that order and the operands'
+    /// offsets at its start.
     pub fn for_runs(&self, range: Range<usize>, mut f: impl FnMut(Range<usize>, [usize; N])) {
         let (_, steps) = self.rows().unwrap_or((1, [0; N]));
         self.for_groups(range, |group, mut start| {
@@ -107,8 +106,8 @@ impl<const N: usize> StridedIter<N> {
         });
     }
 
-    /// As [`StridedIter::for_runs`], with consecutive runs of the next dimension in one call: `f` gets several whole
-    /// runs or a part of one.
+    /// Like [`StridedIter::for_runs`], with consecutive runs of the next dimension in one call: `f` receives several whole runs or a part
+    /// of one.
     pub fn for_groups(&self, range: Range<usize>, mut f: impl FnMut(Range<usize>, [usize; N])) {
         if range.is_empty() {
             return;
@@ -155,7 +154,7 @@ impl<const N: usize> StridedIter<N> {
 
     /// The position of the element at `at` in the row-major order.
     #[inline(never)]
-    fn place(&self, at: usize) -> Place<N> {
+    fn place(&self, at: usize) -> Position<N> {
         let mut row = at / self.inner;
         let mut run = self.offsets;
         let mut index = InlineVec::repeated(0, self.outer.len());
@@ -166,16 +165,16 @@ impl<const N: usize> StridedIter<N> {
                 *run += *i * stride;
             }
         }
-        Place {
+        Position {
             index,
             run,
             column: at % self.inner,
         }
     }
 
-    /// Advances to the next position at which an index other than the last changes; the last starts again at 0.
+    /// Advances to the next position at which an index other than the last changes; the last index restarts at 0.
     #[inline(never)]
-    fn to_next_rows(&self, place: &mut Place<N>) {
+    fn to_next_rows(&self, place: &mut Position<N>) {
         place.column = 0;
         let outer = self.outer.iter().zip(place.index.iter_mut()).rev();
         for (d, ((dim, strides), i)) in outer.enumerate() {
@@ -196,7 +195,7 @@ impl<const N: usize> StridedIter<N> {
 }
 
 /// A position of the iteration.
-struct Place<const N: usize> {
+struct Position<const N: usize> {
     /// The index in each outer dimension.
     index: InlineVec<usize>,
     /// The operands' offsets at the start of the run.
@@ -205,8 +204,8 @@ struct Place<const N: usize> {
     column: usize,
 }
 
-/// Lets `f` fill `dst`, in pieces on several threads where that pays: `f` gets a piece's position in `dst` and the
-/// piece. `cost` is the work for one element, counted in elements read.
+/// Calls `f` to fill `dst`, in chunks on several threads if that is faster: `f` receives a chunk's position in `dst` and the chunk. `cost`
+/// is the work per element, in elements read.
 pub(super) fn fill_par<U: Send>(
     dst: &mut [U],
     cost: usize,
@@ -215,13 +214,12 @@ pub(super) fn fill_par<U: Send>(
     fill_par_by(dst, 1, cost.max(1), &f)
 }
 
-/// Fills a piece of a result, given its position.
+/// Fills a chunk of a result, given its position.
 pub(super) type Fill<'a, U> = &'a (dyn Fn(Range<usize>, &mut [U]) + Sync + 'a);
 
-/// As [`fill_par`], in pieces that are multiples of `unit`, the last one excepted. With a `cost` of 0 there is one piece.
+/// Like [`fill_par`], in chunks that are multiples of `unit` except the last. With a `cost` of 0 there is one chunk.
 ///
-/// (`f` is not a type parameter: that would be monomorphised for each op and dtype, and an indirect call per piece
-/// costs nothing.)
+/// (`f` is not a type parameter: that would be monomorphised for each op and dtype, and an indirect call per chunk costs nothing.)
 pub(super) fn fill_par_by<U: Send>(dst: &mut [U], unit: usize, cost: usize, f: Fill<U>) {
     if dst.is_empty() {
         return;
@@ -233,7 +231,7 @@ pub(super) fn fill_par_by<U: Send>(dst: &mut [U], unit: usize, cost: usize, f: F
     if threads == 1 {
         return f(0..dst.len(), dst);
     }
-    // Four pieces per thread balance the load between slower and faster threads, unless that makes the pieces tiny.
+    // Four chunks per thread balance the load between slower and faster threads, unless that makes the chunks tiny.
     let piece = dst.len().div_ceil(4 * threads).max(PAR_MIN / 2 / cost + 1);
     let piece = piece.next_multiple_of(unit);
     if piece >= dst.len() {
@@ -245,11 +243,11 @@ pub(super) fn fill_par_by<U: Send>(dst: &mut [U], unit: usize, cost: usize, f: F
     });
 }
 
-/// A vector of `len` elements, filled by `f` as by [`fill_par_by`]. The memory is not initialised first, which would be
-/// half of the work of a simple op.
+/// A vector of `len` elements, filled by `f` as in [`fill_par_by`]. The memory is not initialised first, which would be half of the work of
+/// a simple op.
 ///
 /// # Safety
-/// `f` writes every element of the slices that it gets, and reads none before. `U` is a number: any bits are a value of it.
+/// `f` writes every element of the slices that it receives before reading it. `U` is a number: any bits are a value of it.
 pub(super) unsafe fn filled<U: Copy + Send>(
     len: usize,
     unit: usize,
@@ -259,9 +257,9 @@ pub(super) unsafe fn filled<U: Copy + Send>(
     let mut dst = Vec::<U>::with_capacity(len);
     let spare = &mut dst.spare_capacity_mut()[..len];
     fill_par_by(spare, unit, cost, &|piece, dst| {
-        // SAFETY: by this function's contract nobody reads what was not written.
+        // SAFETY: by this function's contract no unwritten element is read.
         let dst = unsafe { &mut *(dst as *mut [MaybeUninit<U>] as *mut [U]) };
-        // Up to the next cache line first: from there on no vector store crosses two lines.
+        // A first chunk up to the next cache line: from there on no vector store crosses two lines.
         let large = unit == 1 && size_of_val(dst) >= ALIGNED_FROM;
         match dst.as_ptr().align_offset(LINE) {
             head if large && head < dst.len() => {
@@ -273,7 +271,7 @@ pub(super) unsafe fn filled<U: Copy + Send>(
             _ => f(piece, dst),
         }
     });
-    // SAFETY: the pieces cover all elements, and `f` has written each.
+    // SAFETY: the chunks cover all elements, and `f` has written each.
     unsafe { dst.set_len(len) };
     dst
 }

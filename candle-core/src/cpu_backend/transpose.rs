@@ -64,9 +64,9 @@ multiversioned! {
 #[inline(always)]
 fn transposed<T: Copy>(tile: [&[T; TILE]; TILE]) -> [[T; TILE]; TILE] {
     if size_of::<T>() == 1 {
-        // A row fits a register. SAFETY: a line is eight single bytes.
+        // A row fits a register. SAFETY: a line is eight elements of one byte.
         let lines = tile.map(|line| u64::from_le_bytes(unsafe { transmute_copy(line) }));
-        // SAFETY: each byte is one of those that were read.
+        // SAFETY: each byte is one of those read.
         return transpose_bytes(lines).map(|line| unsafe { transmute_copy(&line.to_le_bytes()) });
     }
     std::array::from_fn(|i| std::array::from_fn(|j| tile[j][i]))

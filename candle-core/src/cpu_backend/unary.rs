@@ -12,7 +12,7 @@ use crate::cpu::simd::multiversioned;
 use crate::op::UnaryOpT;
 use crate::{Error, Layout, Result, WithDType};
 
-/// A function of each element, without a special form for slices.
+/// A function of each element, without a separate form for slices.
 fn map_all<T: Element>(
     vs: &[T],
     layout: &Layout,
@@ -33,22 +33,22 @@ pub(super) fn unary<B: UnaryOpT>(storage: &CpuStorage, layout: &Layout) -> Resul
     }
     match storage {
         CpuStorage::BF16(vs) => {
-            // SAFETY: the slice functions of ops write all of their result, which is numbers.
+            // SAFETY: the slice functions of ops write all of their result, which consists of numbers.
             let dst = unsafe { map::map(vs, layout, &B::bf16_vec) };
             Ok(CpuStorage::BF16(dst))
         }
         CpuStorage::F16(vs) => {
-            // SAFETY: the slice functions of ops write all of their result, which is numbers.
+            // SAFETY: the slice functions of ops write all of their result, which consists of numbers.
             let dst = unsafe { map::map(vs, layout, &B::f16_vec) };
             Ok(CpuStorage::F16(dst))
         }
         CpuStorage::F32(vs) => {
-            // SAFETY: the slice functions of ops write all of their result, which is numbers.
+            // SAFETY: the slice functions of ops write all of their result, which consists of numbers.
             let dst = unsafe { map::map(vs, layout, &B::f32_vec) };
             Ok(CpuStorage::F32(dst))
         }
         CpuStorage::F64(vs) => {
-            // SAFETY: the slice functions of ops write all of their result, which is numbers.
+            // SAFETY: the slice functions of ops write all of their result, which consists of numbers.
             let dst = unsafe { map::map(vs, layout, &B::f64_vec) };
             Ok(CpuStorage::F64(dst))
         }
@@ -62,7 +62,7 @@ pub(super) fn unary<B: UnaryOpT>(storage: &CpuStorage, layout: &Layout) -> Resul
     }
 }
 
-/// As `map`, for a function of f32 on a smaller float: widens and rounds slice by slice.
+/// Like `map`, for a function of f32 on a smaller float: widens and rounds slice by slice.
 fn map_small<T: Element>(
     vs: &[T],
     layout: &Layout,
@@ -113,7 +113,7 @@ pub(super) fn affine(
     }
 }
 
-/// A function of floats: f64 as itself, the others through f32.
+/// A function of floats: f64 directly, the others through f32.
 fn map_float(
     storage: &CpuStorage,
     layout: &Layout,

@@ -7,7 +7,7 @@ use super::storage::per_dtype;
 use super::CpuStorage;
 use crate::{resample, Layout, Result, WithDType};
 
-/// Nearest neighbours, to `target_h` rows of `target_w` elements; a layout of three dimensions is one row.
+/// Nearest neighbours, for `target_h` rows of `target_w` elements; a layout of three dimensions is one row.
 pub(super) fn nearest(
     vs: &CpuStorage,
     layout: &Layout,
@@ -33,7 +33,7 @@ pub(super) fn nearest(
     })
 }
 
-/// Offsets of the source elements of `target` elements, from `size` that are `stride` apart.
+/// Source offsets of `target` elements, from `size` elements with stride `stride`.
 fn nearest_offsets(size: usize, target: usize, stride: usize) -> Vec<usize> {
     let indices = resample::nearest(size, target).into_iter();
     indices.map(|i| i * stride).collect()
@@ -44,9 +44,9 @@ fn nearest_offsets(size: usize, target: usize, stride: usize) -> Vec<usize> {
 pub(super) struct Bilinear {
     /// `(height, width)` of the result.
     pub target: (usize, usize),
-    /// Whether the centres of the corner elements stay where they are; else the edges of the image do.
+    /// Whether the centres of the corner elements keep their positions; otherwise the edges of the image do.
     pub align_corners: bool,
-    /// Scales of height and width where they are not the ratios of the sizes.
+    /// Scales of height and width if they are not the ratios of the sizes.
     pub scale: (Option<f64>, Option<f64>),
 }
 
@@ -100,7 +100,7 @@ fn interpolate<T: Pixel>(
     Ok(dst)
 }
 
-/// The neighbours and weights of `target` elements, from `size` that are `stride` apart.
+/// The neighbours and weights of `target` elements, from `size` elements with stride `stride`.
 fn mixes<T: Pixel>(
     size: usize,
     target: usize,

@@ -1,4 +1,4 @@
-//! Handles of cuBLAS, made when somebody asks for them.
+//! Handles of cuBLAS, created on first use.
 
 use std::sync::{Arc, OnceLock};
 
@@ -10,7 +10,7 @@ use super::libraries::Library;
 use super::ops::matmul::Lt;
 use crate::Result;
 
-/// What a device has of cuBLAS so far.
+/// The cuBLAS handles that a device has created so far.
 #[derive(Default)]
 pub(super) struct Handles {
     cublas: OnceLock<Arc<CudaBlas>>,
@@ -30,13 +30,13 @@ impl CudaDevice {
     /// A handle of cuBLAS on this device's stream, for programs that call it themselves.
     ///
     /// # Panics
-    /// If cuBLAS is not installed or refuses a handle; upstream's signature leaves no room for an error. See
+    /// If cuBLAS is not installed or cannot create a handle; upstream's signature cannot return an error. See
     /// [`CudaDevice::try_cublas_handle`].
     pub fn cublas_handle(&self) -> Arc<CudaBlas> {
         self.try_cublas_handle().expect("a cuBLAS handle")
     }
 
-    /// As [`CudaDevice::cublas_handle`], with the reason where there is none.
+    /// Like [`CudaDevice::cublas_handle`], but returns an error with the reason.
     pub fn try_cublas_handle(&self) -> Result<Arc<CudaBlas>> {
         if let Some(handle) = self.blas().cublas.get() {
             return Ok(handle.clone());

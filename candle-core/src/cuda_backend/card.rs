@@ -1,4 +1,4 @@
-//! What cards are, asked without opening them.
+//! Properties of cards, queried without opening them.
 
 use cudarc::driver::{result as driver, sys};
 
@@ -6,48 +6,48 @@ use super::error::{CudaError, During, WrapErr};
 use super::libraries::Library;
 use crate::Result;
 
-/// What a card is.
+/// The properties of a card.
 #[derive(Debug, Clone)]
 pub struct CardReport {
-    /// Its name, as `nvidia-smi` has it.
+    /// Its name, as in `nvidia-smi`.
     pub name: String,
     /// Its compute capability.
     pub capability: (i32, i32),
-    /// Multiprocessors.
+    /// Number of multiprocessors.
     pub multiprocessors: usize,
-    /// Bytes of memory.
+    /// Size of the memory in bytes.
     pub memory: usize,
-    /// Bytes of the second-level cache.
+    /// Size of the L2 cache in bytes.
     pub cache: usize,
-    /// The newest CUDA version that the driver serves, such as 13000 for 13.0.
+    /// The newest CUDA version that the driver supports, such as 13000 for 13.0.
     pub driver_version: i32,
 }
 
-/// All cards that the driver shows, in the order of their ordinals. No card is opened.
+/// Lists all cards that the driver reports, in the order of their ordinals. No card is opened.
 ///
 /// # Errors
-/// The driver is not there ([`CudaError::MissingLibrary`]), or does not start.
+/// If the driver is not installed ([`CudaError::MissingLibrary`]), or does not start.
 pub fn cards() -> Result<Vec<CardReport>> {
     (0..count()?).map(report).collect()
 }
 
-/// How many cards the driver shows.
+/// Number of cards that the driver reports.
 pub(super) fn count() -> Result<usize> {
     Library::Driver.open()?;
     driver::init().during(|| "initializing the driver".into())?;
     Ok(driver::device::get_count().w()? as usize)
 }
 
-/// What the card with this ordinal is. The driver has to be started.
+/// The properties of the card with this ordinal. The driver has to be initialised.
 pub(super) fn report(ordinal: usize) -> Result<CardReport> {
     use sys::CUdevice_attribute_enum as Attribute;
     let number =
         i32::try_from(ordinal).map_err(|_| CudaError::InternalError("ordinals are i32"))?;
     let card = driver::device::get(number).w()?;
-    // SAFETY: the driver just gave the handle.
+    // SAFETY: the driver just returned the handle.
     let ask = |attribute| unsafe { driver::device::get_attribute(card, attribute) }.w();
     let mut driver_version = 0;
-    // SAFETY: a place for a number.
+    // SAFETY: the pointer is to a number.
     unsafe { sys::cuDriverGetVersion(&mut driver_version) }
         .result()
         .w()?;

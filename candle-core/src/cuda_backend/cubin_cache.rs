@@ -1,8 +1,8 @@
-//! Machine code of kernels, kept on disk from one start to the next.
+//! Machine code of kernels, cached on disk between runs of a program.
 //!
-//! A folder for each architecture and version of the compiler, in `CANDLE_CUDA_CACHE` or in the user's folder for caches; a file
-//! for each kernel's text, named by the text's hash, which begins with the whole text: a hash that two texts share, or a damaged file, is
-//! seen. Files are written whole and then renamed, so programs may share the folder. `CANDLE_CUDA_CACHE=0` keeps nothing.
+//! A folder for each architecture and version of the compiler, in `CANDLE_CUDA_CACHE` or in the user's cache folder; a file for each
+//! kernel's source, named by the source's hash. A file begins with the complete source, so a hash collision or a damaged file is detected.
+//! Files are written completely and then renamed, so programs may share the folder. `CANDLE_CUDA_CACHE=0` disables the cache.
 
 use std::hash::{DefaultHasher, Hasher};
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use crate::cache_folder::cache_folder;
 
 const VARIABLE: &str = "CANDLE_CUDA_CACHE";
 const MAGIC: &[u8; 8] = b"candleCU";
-/// Folders that grow past this are emptied when a device is opened.
+/// Maximum size of the folders in bytes; larger ones are emptied when a device is opened.
 const MAX_BYTES: u64 = 512 << 20;
 
 pub(super) struct CubinCache {
@@ -20,7 +20,7 @@ pub(super) struct CubinCache {
 }
 
 impl CubinCache {
-    /// The cache for an architecture; `None` where nobody wants one or there is no folder for it.
+    /// The cache for an architecture; `None` if it is disabled or there is no folder for it.
     pub(super) fn open(arch: &str) -> Option<Self> {
         let (major, minor) = nvrtc_version();
         let folder = cache_folder(VARIABLE, "cuda")?.join(format!("{arch}-nvrtc{major}.{minor}"));
@@ -43,7 +43,7 @@ impl CubinCache {
         content(&file, text).map(<[u8]>::to_vec)
     }
 
-    /// Keeps machine code. What cannot be written is compiled again by the next program.
+    /// Stores machine code. If writing fails, the next program compiles the kernel again.
     pub(super) fn write(&self, text: &str, cubin: &[u8]) {
         if let Err(err) = self.try_write(text, cubin) {
             tracing::warn!(folder = %self.folder.display(), %err, "cannot write the cache of CUDA kernels");
@@ -69,7 +69,7 @@ impl CubinCache {
     }
 }
 
-/// The machine code in a file that was written for this text, if it is whole.
+/// The machine code in a file that was written for this source, if the file is complete.
 fn content<'a>(file: &'a [u8], text: &str) -> Option<&'a [u8]> {
     let (magic, rest) = file.split_at_checked(MAGIC.len())?;
     let (text_len, rest) = rest.split_first_chunk::<8>()?;

@@ -1,4 +1,4 @@
-//! The device: a card's context and stream, its kernels, and what it knows of itself.
+//! The device: a card's context and stream, its kernels, and its properties.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -23,13 +23,13 @@ use crate::kernel_time::KernelTime;
 use crate::watch::Switches;
 use crate::{CpuStorage, DType, DeviceLocation, Error, Layout, Result, Shape, WithDType};
 
-/// The seed of a device that was given none.
+/// The default seed of a device.
 const DEFAULT_SEED: u64 = 299_792_458;
-/// The oldest cards: CUDA 13 compiles for none before.
+/// Minimum compute capability: CUDA 13 does not compile for older cards.
 const OLDEST: (i32, i32) = (7, 5);
 
-/// Identifies a CUDA device within the process: all handles from [`Device::new_cuda`](crate::Device::new_cuda) of one ordinal share
-/// one; each [`CudaDevice::new_with_stream`] has another.
+/// Identifies a CUDA device within the process: all handles from [`Device::new_cuda`](crate::Device::new_cuda) of one ordinal share an id;
+/// each [`CudaDevice::new_with_stream`] has another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct DeviceId(usize);
 
@@ -44,7 +44,7 @@ struct Inner {
     id: DeviceId,
     ordinal: usize,
     card: CardReport,
-    /// Shared memory that a block may have.
+    /// Maximum shared memory of a block in bytes.
     max_shared: u32,
     context: Arc<CudaContext>,
     stream: Arc<CudaStream>,
@@ -53,20 +53,20 @@ struct Inner {
     staging: Staging,
     profiler: Profiler,
     launches: AtomicU64,
-    /// Whether work is recorded, not done.
+    /// Whether work is being recorded instead of executed.
     recording: AtomicBool,
     recorded_calls: AllRecordedCalls,
     switches: Switches,
     blas: super::blas::Handles,
     modules: super::compat::Modules,
     seed: AtomicU64,
-    /// Random numbers drawn since the seed was set: where the next draw's counter starts.
+    /// Number of random numbers drawn since the seed was set: the start of the next draw's counter.
     drawn: AtomicU64,
     /// See [`CudaDevice::counters`].
     counters: CudaSlice<u32>,
 }
 
-/// Counters of blocks that have come, which kernels leave at 0.
+/// Number of counters of arrived blocks, which kernels reset to 0.
 pub(super) const COUNTERS: usize = 1 << 14;
 
 /// An NVIDIA card. Clones are handles of the same device.
@@ -79,16 +79,16 @@ impl std::fmt::Debug for CudaDevice {
     }
 }
 
-/// Counters of a device, since it was opened.
+/// Counters of a device since it was opened.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Kernels launched by this backend.
+    /// Number of kernels launched by this backend.
     pub launches: u64,
-    /// Kernels loaded.
+    /// Number of loaded kernels.
     pub kernels: u64,
-    /// Bytes of the card's pool that are in use, by all devices of the process on this card.
+    /// Bytes of the card's pool that are in use by all devices of the process on this card.
     pub live_bytes: u64,
-    /// The most that `live_bytes` has been.
+    /// Maximum of `live_bytes`.
     pub peak_bytes: u64,
 }
 
@@ -96,8 +96,8 @@ pub struct Stats {
 static SHARED: LazyLock<Mutex<HashMap<usize, Weak<Inner>>>> = LazyLock::new(Mutex::default);
 
 impl CudaDevice {
-    /// Opens a card with a separate stream, as upstream's does: it is another device than that of
-    /// [`BackendDevice::new`], and tensors are not mixed with its.
+    /// Opens a card with a separate stream, as in upstream: it is another device than that of [`BackendDevice::new`], and their tensors
+    /// cannot be mixed.
     ///
     /// # Errors
     /// As [`Device::new_cuda`](crate::Device::new_cuda).
@@ -118,8 +118,8 @@ impl CudaDevice {
         }
         let context =
             CudaContext::new(ordinal).during(|| format!("opening CUDA device {ordinal}"))?;
-        // SAFETY: all work of a device is in one stream, so the order of its calls is the order of the work; who brings other
-        // streams orders them with events, as upstream's users do.
+        // SAFETY: all work of a device is in one stream, so the order of its calls is the order of the work. Programs with other streams
+        // order them with events, like upstream's users.
         unsafe { context.disable_event_tracking() };
         Library::Nvrtc.open()?;
         use sys::CUdevice_attribute_enum::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN;
@@ -154,7 +154,7 @@ impl CudaDevice {
         })))
     }
 
-    /// What the card is.
+    /// The properties of the card.
     pub fn card(&self) -> &CardReport {
         &self.0.card
     }
@@ -169,7 +169,7 @@ impl CudaDevice {
         let of_pool = |attribute| {
             let mut bytes = 0u64;
             let pool = pool(&self.0.context).ok()?;
-            // SAFETY: the pool is the card's, which stays; the attribute is a u64.
+            // SAFETY: the pool belongs to the card, which stays open; the attribute is a u64.
             unsafe {
                 driver::mem_pool::get_attribute(pool, attribute, (&raw mut bytes).cast()).ok()?;
             }
@@ -184,18 +184,18 @@ impl CudaDevice {
         }
     }
 
-    /// Starts timing every kernel on the card. Makes everything slower.
+    /// Starts timing every kernel on the card. Slows down everything.
     pub fn start_profile(&self) -> Result<()> {
         self.0.profiler.start();
         Ok(())
     }
 
-    /// Stops timing kernels and gives the time of each since [`CudaDevice::start_profile`], longest first.
+    /// Stops timing kernels; returns the time of each since [`CudaDevice::start_profile`], longest first.
     pub fn stop_profile(&self) -> Result<Vec<KernelTime>> {
         self.0.profiler.stop()
     }
 
-    /// Whether kernels are timed now, which those of a recording cannot be.
+    /// Whether kernels are being timed. Those of a recording cannot be.
     pub fn is_profiling(&self) -> bool {
         self.0.profiler.is_on()
     }
@@ -216,7 +216,7 @@ impl CudaDevice {
         self.0.launches.fetch_add(count, Ordering::Relaxed);
     }
 
-    /// Says that work is recorded until the guard goes.
+    /// Records work until the guard is dropped.
     pub(super) fn begin_recording(&self) -> Result<RecordingGuard<'_>> {
         if self.0.recording.swap(true, Ordering::AcqRel) {
             crate::bail!(
@@ -232,7 +232,7 @@ impl CudaDevice {
         self.0.recording.load(Ordering::Acquire)
     }
 
-    /// Calls of groups in the recording under way.
+    /// Calls of groups in the current recording.
     pub(super) fn recorded_calls(&self) -> &AllRecordedCalls {
         &self.0.recorded_calls
     }
@@ -245,15 +245,16 @@ impl CudaDevice {
         Ok(())
     }
 
-    /// What the environment asks for; while work is recorded there are no results to compare.
+    /// The debugging switches; while work is recorded there are no results to compare.
     pub(super) fn switches(&self) -> Switches {
-        match self.0.recording.load(Ordering::Acquire) {
-            true => self.0.switches.without_results(),
-            false => self.0.switches,
+        if self.0.recording.load(Ordering::Acquire) {
+            self.0.switches.without_results()
+        } else {
+            self.0.switches
         }
     }
 
-    /// The number of the launch that is under way, from 0.
+    /// The number of the current launch, from 0.
     pub(super) fn launch_number(&self) -> u64 {
         self.0.launches.load(Ordering::Relaxed).saturating_sub(1)
     }
@@ -262,15 +263,15 @@ impl CudaDevice {
         &self.0.kernels
     }
 
-    /// The architecture that kernels are compiled for, as NVRTC names it: `sm_90a`.
+    /// The architecture that kernels are compiled for, in NVRTC's notation: `sm_90a`.
     pub fn arch(&self) -> &str {
         self.0.kernels.arch()
     }
 
-    /// Makes the card's context the thread's.
+    /// Makes the card's context current in this thread.
     pub(crate) fn bind_to_thread(&self) {
         if let Err(error) = self.0.context.bind_to_thread() {
-            // The driver's answer to the caller's first call says the same.
+            // The driver returns the same error to the caller's first call.
             tracing::warn!(%error, "cannot bind the CUDA context to the thread");
         }
     }
@@ -295,17 +296,17 @@ impl CudaDevice {
         &self.0.blas
     }
 
-    /// The modules that programs brought.
+    /// The modules that programs have loaded.
     pub(super) fn modules(&self) -> &super::compat::Modules {
         &self.0.modules
     }
 
-    /// The address of [`COUNTERS`] counters for blocks of one kernel that wait for the last of them; all are 0 between kernels.
+    /// The address of [`COUNTERS`] counters, with which the blocks of a kernel detect the last to arrive; all are 0 between kernels.
     pub(super) fn counters(&self) -> u64 {
         self.0.counters.device_ptr(&self.0.stream).0
     }
 
-    /// Shared memory that a block may have, in bytes.
+    /// Maximum shared memory of a block in bytes.
     pub(super) fn max_shared(&self) -> u32 {
         self.0.max_shared
     }
@@ -342,29 +343,29 @@ impl CudaDevice {
         CudaStorage::alloc(self, len, dtype, op)
     }
 
-    /// Reserves `count` numbers of the random sequence; gives the seed and the first number's place.
+    /// Reserves `count` numbers of the random sequence; returns the seed and the index of the first number.
     pub(super) fn draw(&self, count: usize) -> (u64, u64) {
         let first = self.0.drawn.fetch_add(count as u64, Ordering::Relaxed);
         (self.0.seed.load(Ordering::Relaxed), first)
     }
 }
 
-/// Upstream's interface to what the device is made of.
+/// Upstream's interface to the device's parts.
 impl CudaDevice {
-    /// The stream that all of this device's work is in.
+    /// The stream with all of this device's work.
     pub fn cuda_stream(&self) -> Arc<CudaStream> {
         self.0.stream.clone()
     }
 
-    /// Nothing to do: this backend has one stream and tracks no events.
+    /// Does nothing: this backend has one stream and tracks no events.
     ///
     /// # Safety
-    /// None is needed; upstream's is unsafe.
+    /// No requirements; upstream's is unsafe.
     pub unsafe fn disable_event_tracking(&self) {
         self.0.context.disable_event_tracking();
     }
 
-    /// Whether cudarc records events for each slice; false, unless somebody turned it on in the context.
+    /// Whether cudarc records events for each slice; false unless a program enabled it in the context.
     pub fn is_event_tracking(&self) -> bool {
         self.0.context.is_event_tracking()
     }
@@ -458,7 +459,7 @@ impl BackendDevice for CudaDevice {
 }
 
 impl CudaStorage {
-    /// A copy of the elements on the host, waited for.
+    /// Copies the elements to the host and waits.
     pub(super) fn read(&self) -> Result<CpuStorage> {
         let copy = self.download()?;
         self.device.faults().check()?;

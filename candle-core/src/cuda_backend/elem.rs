@@ -1,8 +1,8 @@
-//! What the dtypes are in CUDA C++.
+//! Types of the dtypes in CUDA C++.
 
 use crate::DType;
 
-/// The C++ type that stores an element of `dtype`, of `kernels/prelude.cu`; `None` for dtypes that can only be held.
+/// The C++ type that stores an element of `dtype`, from `kernels/prelude.cu`; `None` for dtypes without arithmetic.
 pub(super) fn c_type(dtype: DType) -> Option<&'static str> {
     Some(match dtype {
         DType::U8 => "u8",
@@ -19,7 +19,7 @@ pub(super) fn c_type(dtype: DType) -> Option<&'static str> {
     })
 }
 
-/// What moves this many bytes at once: what moves elements without computing looks at their bits alone.
+/// The type that moves this many bytes at once, for kernels that move elements without computing.
 pub(super) fn bits_type(size: usize) -> &'static str {
     match size {
         1 => "u8",
@@ -30,7 +30,7 @@ pub(super) fn bits_type(size: usize) -> &'static str {
     }
 }
 
-/// The most bytes, up to 16, that every one of these places and lengths in bytes is a multiple of.
+/// The greatest power of two, up to 16, that divides all of these offsets and lengths in bytes.
 pub(super) fn common_unit(bytes: impl IntoIterator<Item = u64>) -> usize {
     let all = bytes.into_iter().fold(16, |all, bytes| all | bytes);
     1 << all.trailing_zeros()

@@ -4,19 +4,19 @@ use cudarc::driver::DriverError;
 
 use crate::{DType, Error, Layout};
 
-/// What can go wrong on the way to the GPU and on it.
+/// An error of the CUDA backend.
 #[derive(thiserror::Error, Debug)]
 pub enum CudaError {
-    /// The driver refuses or reports something.
+    /// An error of the driver.
     #[error("CUDA driver: {}", describe(.0))]
     Cuda(#[from] DriverError),
 
-    /// The driver refuses something, and what was asked for.
+    /// An error of the driver during an operation.
     #[error("{what}: CUDA driver: {}", describe(.error))]
     During {
-        /// What was asked for.
+        /// The operation.
         what: String,
-        /// The driver's answer.
+        /// The driver's error.
         error: DriverError,
     },
 
@@ -35,39 +35,39 @@ pub enum CudaError {
         log: String,
     },
 
-    /// cuBLAS refuses something.
+    /// An error of cuBLAS.
     #[error("cuBLAS: {0:?}")]
     Cublas(#[from] cudarc::cublas::result::CublasError),
 
-    /// cuBLASLt refuses a product.
+    /// cuBLASLt cannot compute a product.
     #[error("cuBLASLt: {0:?}")]
     CublasLt(cudarc::cublaslt::result::CublasError),
 
-    /// cuRAND refuses something.
+    /// An error of cuRAND.
     #[error("cuRAND: {0:?}")]
     Curand(#[from] cudarc::curand::result::CurandError),
 
-    /// One of NVIDIA's libraries is not there.
+    /// One of NVIDIA's libraries is not installed.
     #[error("{name} not found (tried {tried}): {hint}")]
     MissingLibrary {
         /// Its name.
         name: &'static str,
-        /// Where it was looked for.
+        /// The searched locations.
         tried: String,
-        /// How to get it.
+        /// Installation instructions.
         hint: &'static str,
     },
 
     /// There is no card with this ordinal.
     #[error("no CUDA device {ordinal}: the driver reports {count}; ordinals start at 0, and CUDA_VISIBLE_DEVICES can hide devices")]
     NoDevice {
-        /// The ordinal that was asked for.
+        /// The requested ordinal.
         ordinal: usize,
-        /// How many cards there are.
+        /// The number of cards.
         count: usize,
     },
 
-    /// The card is older than what this backend is written for.
+    /// The card is older than this backend supports.
     #[error("{name} has compute capability {major}.{minor}, but the CUDA backend needs 7.5 (Turing) or later: use Device::new_webgpu")]
     OldCard {
         /// The card's name.
@@ -83,23 +83,23 @@ pub enum CudaError {
         "{op}: out of memory on {device}: requested {bytes} bytes, {free} of {total} are free"
     )]
     OutOfMemory {
-        /// What the memory was for.
+        /// The op that needed the memory.
         op: &'static str,
         /// The card.
         device: String,
-        /// Bytes that were asked for.
+        /// The requested bytes.
         bytes: usize,
-        /// Bytes free.
+        /// Free bytes.
         free: usize,
-        /// Bytes of the card.
+        /// Bytes of the card's memory.
         total: usize,
     },
 
-    /// One of upstream's kernels was asked for by name.
+    /// A program requested one of upstream's kernels by name.
     #[error("no kernel {module_name}: this backend compiles kernels on demand and has none under Candle's names; call the tensor's op, or \
              load your own kernel with CudaDevice::compile (CUDA C++) or get_or_load_custom_func (PTX)")]
     MissingKernel {
-        /// The kernel, and the module that it is in upstream.
+        /// The kernel, and its module in upstream.
         module_name: String,
     },
 
@@ -112,11 +112,11 @@ pub enum CudaError {
         op: &'static str,
     },
 
-    /// What should not happen.
+    /// An internal error.
     #[error("internal error: {0}")]
     InternalError(&'static str),
 
-    /// A product of operands with general strides; upstream's, this backend copies them.
+    /// A product of operands with general strides; upstream's error, this backend copies them.
     #[error("matmul of layouts that are not contiguous: lhs {lhs_stride:?}, rhs {rhs_stride:?}, mnk {mnk:?}")]
     MatMulNonContiguous {
         /// The left operand's layout.
@@ -127,28 +127,28 @@ pub enum CudaError {
         mnk: (usize, usize, usize),
     },
 
-    /// A storage has another dtype than was asked for.
+    /// A storage has another dtype than requested.
     #[error("{msg}: expected {expected:?}, got {got:?}")]
     UnexpectedDType {
-        /// Who asked.
+        /// The caller.
         msg: &'static str,
-        /// The dtype that was asked for.
+        /// The requested dtype.
         expected: DType,
-        /// The storage's.
+        /// The storage's dtype.
         got: DType,
     },
 
     /// A module cannot be loaded.
     #[error("cannot load module {module_name}: {}", describe(.cuda))]
     Load {
-        /// The driver's answer.
+        /// The driver's error.
         cuda: DriverError,
         /// The module.
         module_name: String,
     },
 }
 
-/// The driver's name for an error and its sentence.
+/// The driver's name for an error and its description.
 fn describe(error: &DriverError) -> String {
     let text = |text: Result<&std::ffi::CStr, DriverError>| {
         text.map(|text| text.to_string_lossy().into_owned())
@@ -167,9 +167,9 @@ impl From<CudaError> for Error {
     }
 }
 
-/// Turns results of cudarc's functions into candle's.
+/// Converts errors of cudarc's functions to this crate's.
 pub trait WrapErr<O> {
-    /// The value, or the error as candle's.
+    /// The value, or the converted error.
     fn w(self) -> crate::Result<O>;
 }
 
@@ -179,7 +179,7 @@ impl<O, E: Into<CudaError>> WrapErr<O> for Result<O, E> {
     }
 }
 
-/// As [`WrapErr::w`], with what was asked for.
+/// Like [`WrapErr::w`], with the operation.
 pub(super) trait During<O> {
     fn during(self, what: impl FnOnce() -> String) -> crate::Result<O>;
 }

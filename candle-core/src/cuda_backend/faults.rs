@@ -1,6 +1,6 @@
-//! What kernels find wrong with their data: an index out of range, an integer divided by zero.
+//! Errors that kernels detect in their data: an index out of range, an integer divided by zero.
 //!
-//! A kernel writes the first fault to memory of the host that the card reaches; the host looks at it whenever it waits for the card.
+//! A kernel writes the first fault to host memory that the card can access; the host reads it whenever it waits for the card.
 
 use std::sync::{Arc, OnceLock};
 
@@ -22,7 +22,7 @@ struct Fault {
 }
 
 pub(super) struct Faults {
-    /// For its memory, which it must outlive.
+    /// The context of the memory, which it must outlive.
     context: Arc<CudaContext>,
     host: *mut Fault,
     address: u64,
@@ -30,7 +30,7 @@ pub(super) struct Faults {
     failed: OnceLock<String>,
 }
 
-// SAFETY: the memory is read and written by volatile accesses alone; the card's writes come before the host's wait for it.
+// SAFETY: the memory is only accessed by volatile reads and writes; the card's writes precede the host's wait for it.
 unsafe impl Send for Faults {}
 // SAFETY: as above.
 unsafe impl Sync for Faults {}
@@ -39,7 +39,7 @@ impl Faults {
     pub(super) fn new(context: &Arc<CudaContext>) -> Result<Self> {
         context.bind_to_thread().w()?;
         let mut address = 0;
-        // SAFETY: memory for one fault, seen by the card under `address`.
+        // SAFETY: memory for one fault, which the card accesses at `address`.
         let host = unsafe {
             let flags = sys::CU_MEMHOSTALLOC_DEVICEMAP | sys::CU_MEMHOSTALLOC_PORTABLE;
             let host = driver::malloc_host(std::mem::size_of::<Fault>(), flags).w()?;
@@ -58,13 +58,13 @@ impl Faults {
         })
     }
 
-    /// Where kernels write.
+    /// The address that kernels write to.
     pub(super) fn address(&self) -> u64 {
         self.address
     }
 
-    /// Says that what the card holds is not what was asked for, because of `reason`. It stays so: nobody knows which results depend on
-    /// it. A device that is opened anew begins without.
+    /// Marks the device as failed because of `reason`: its memory may not hold the right results. The mark stays, since it is unknown which
+    /// results are affected. A newly opened device is not marked.
     pub(super) fn fail(&self, reason: String) {
         // The first reason is the cause.
         let _ = self.failed.set(reason);
@@ -78,10 +78,11 @@ impl Faults {
         }
     }
 
-    /// The first fault of the work that the host has waited for, as an error; it is forgotten then. Before it, what [`Faults::fail`] said.
+    /// The first fault of the work that the host has waited for, as an error; it is then cleared. A reason given to [`Faults::fail`] takes
+    /// precedence.
     pub(super) fn check(&self) -> Result<()> {
         self.check_failed()?;
-        // SAFETY: the memory is there as long as `self`.
+        // SAFETY: the memory lives as long as `self`.
         let fault = unsafe { self.host.read_volatile() };
         if fault.code == 0 {
             return Ok(());
@@ -103,7 +104,7 @@ const NO_FAULT: Fault = Fault {
 impl Drop for Faults {
     fn drop(&mut self) {
         let bound = self.context.bind_to_thread();
-        // SAFETY: made by `malloc_host`, freed once; the stream's work ends before its memory goes.
+        // SAFETY: allocated by `malloc_host`, freed once; the stream's work ends before its memory is freed.
         let freed = bound.and_then(|()| unsafe { driver::free_host(self.host.cast()) });
         if let Err(err) = freed {
             tracing::warn!(?err, "cannot free the memory for faults");
@@ -116,12 +117,12 @@ mod tests {
     use crate::{CudaDevice, Device, Result, Tensor};
 
     #[test]
-    fn cuda_a_device_that_failed_says_so_until_it_is_opened_anew() -> Result<()> {
+    fn cuda_a_failed_device_returns_errors_until_it_is_opened_again() -> Result<()> {
         let open = || CudaDevice::new_with_stream(0);
         let card = open()?;
         let device = Device::Cuda(card.clone());
         let xs = Tensor::new(&[1f32, 2.], &device)?;
-        // Read by way of staging memory, and directly.
+        // Read through staging memory, and directly.
         let large = Tensor::zeros(1 << 19, crate::DType::F32, &device)?;
         let pending = match &*xs.storage_and_layout().0 {
             crate::Storage::Cuda(storage) => storage.begin_read()?,

@@ -1,4 +1,4 @@
-//! Work that is recorded once and launched as a whole: a launch of many kernels costs the host as much as one.
+//! Work that is recorded once and launched as a whole: a launch of many kernels costs the host no more than one.
 
 use cudarc::driver::sys::{CUgraphInstantiate_flags_enum, CUstreamCaptureMode_enum};
 
@@ -11,26 +11,27 @@ use crate::Result;
 pub struct Recording {
     graph: cudarc::driver::CudaGraph,
     device: CudaDevice,
-    /// Kernels in it.
+    /// Number of kernels.
     kernels: u64,
-    /// Calls of groups in it.
+    /// Calls of groups.
     calls: Vec<RecordedCalls>,
 }
 
-// SAFETY: a graph is launched by one thread at a time, which `&mut self` sees to; the driver does not care which.
+// SAFETY: `&mut self` ensures that one thread at a time launches a graph; the driver accepts any thread.
 unsafe impl Send for Recording {}
-// SAFETY: as above; a shared recording only tells its size.
+// SAFETY: as above; a shared recording only returns its size.
 unsafe impl Sync for Recording {}
 
 impl CudaDevice {
-    /// Records what `work` asks of this device, which does not happen then but with each [`Recording::launch`]: with the same
-    /// storages, at the same places and sizes, over what is in them at that time.
+    /// Records the work that `work` submits to this device. It is not executed then, but by each [`Recording::launch`]: with the same
+    /// storages, offsets and sizes, on their contents at that time.
     ///
-    /// Storages that `work` makes must be gone when it returns, but for results that it copies into storages from before. Their memory is
-    /// the recording's own. Run the same work once before, so that its kernels are compiled.
+    /// Storages that `work` allocates must be dropped when it returns; copy results into storages from before. Their memory belongs to the
+    /// recording. Run the same work once before, so that its kernels are compiled.
     ///
     /// # Errors
-    /// Those of `work`; work that copies from or to the host, or waits for the device; another recording on the same device.
+    /// Errors of `work`. An error if `work` copies from or to the host, or waits for the device, or if another recording of the same device
+    /// is in progress.
     pub fn record(&self, work: impl FnOnce() -> Result<()>) -> Result<Recording> {
         if self.is_profiling() {
             crate::bail!(
@@ -62,10 +63,10 @@ impl CudaDevice {
 }
 
 impl Recording {
-    /// Puts the recorded work into the device's stream. Where it has calls of a group, all ranks have to launch the same.
+    /// Queues the recorded work in the device's stream. If it contains calls of a group, all ranks have to launch the same.
     ///
     /// # Errors
-    /// The driver refuses; a group has ended.
+    /// If the driver fails, or a group has ended.
     pub fn launch(&mut self) -> Result<()> {
         for calls in &self.calls {
             calls.enter()?;
@@ -76,7 +77,7 @@ impl Recording {
             .during(|| "launching a recording".into())
     }
 
-    /// Kernels in it.
+    /// Number of recorded kernels.
     pub fn kernels(&self) -> u64 {
         self.kernels
     }

@@ -1,8 +1,8 @@
-//! Kernels: CUDA C++ put together for dtypes and layouts, compiled by NVRTC for the card at hand, and kept.
+//! Kernels: CUDA C++ generated for dtypes and layouts, compiled by NVRTC for the card, and cached.
 //!
-//! A [`Kernel`] is a value: the source, and the names that are defined before it. Its text is `kernels/prelude.cu`, these definitions,
-//! and the files of the source, each readable from top to bottom. Its machine code is a cubin for the exact card, never PTX: a
-//! driver refuses the PTX of a newer toolkit and takes its machine code.
+//! A [`Kernel`] is a value: the source, and the names that are defined before it. Its complete source is `kernels/prelude.cu`, these
+//! definitions, and the files of the source, each readable from top to bottom. Its machine code is a cubin for the exact card, never PTX: a
+//! driver rejects the PTX of a newer toolkit but accepts its machine code.
 
 use std::collections::HashMap;
 use std::ffi::{c_char, CString};
@@ -18,14 +18,14 @@ use super::cubin_cache::CubinCache;
 use super::error::{CudaError, WrapErr};
 use crate::Result;
 
-/// The files of a kernel. The last has the function `NAME_kernel`, where NAME is its own name.
+/// The files of a kernel. The last one has the function `NAME_kernel`, where NAME is the file's name.
 #[derive(Debug)]
 pub(super) struct Source {
     pub(super) name: &'static str,
     pub(super) text: &'static [&'static str],
 }
 
-/// The source `kernels/NAME.cu`, behind other files that it needs.
+/// The source `kernels/NAME.cu`, after other files that it needs.
 macro_rules! source {
     (@text $name:literal) => {
         include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/cuda_backend/kernels/", $name, ".cu"))
@@ -46,12 +46,12 @@ const PRELUDE: [&str; 2] = [
     include_str!("kernels/prelude.cu"),
 ];
 
-/// What a name stands for in a kernel's text.
+/// The value of a name in a kernel's source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Define {
     /// A type or a function.
     Name(&'static str),
-    /// A number.
+    /// An integer.
     Int(i64),
 }
 
@@ -78,16 +78,16 @@ macro_rules! define_int {
 }
 define_int!(i32, u32, usize, i64);
 
-/// The most definitions of a kernel.
+/// Maximum number of definitions of a kernel.
 const DEFINES: usize = 16;
 
-/// Everything that makes a kernel's machine code, but for the card.
+/// Everything that determines a kernel's machine code, except the card.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Kernel {
     source: &'static Source,
     defines: [(&'static str, Define); DEFINES],
     count: usize,
-    /// Of the source and the values, kept up as they are given.
+    /// Hash of the source and the values, updated with each definition.
     hash: u64,
 }
 
@@ -101,7 +101,7 @@ impl Kernel {
         }
     }
 
-    /// Puts `#define name value` before the source.
+    /// Adds `#define name value` before the source.
     pub(super) fn define(mut self, name: &'static str, value: impl Into<Define>) -> Self {
         let value = value.into();
         let word = match value {
@@ -134,7 +134,7 @@ impl Kernel {
         self.source.name
     }
 
-    /// The whole text.
+    /// The complete source.
     pub(super) fn text(&self) -> String {
         let mut text = PRELUDE.concat();
         for (name, value) in self.defines() {
@@ -166,7 +166,7 @@ impl Hash for Kernel {
     }
 }
 
-/// For keys that bring their hash.
+/// A hasher for keys with a precomputed hash.
 #[derive(Default)]
 struct Ready(u64);
 
@@ -186,19 +186,19 @@ impl Hasher for Ready {
 
 type Map = HashMap<Kernel, Arc<Loaded>, BuildHasherDefault<Ready>>;
 
-/// A kernel on a card.
+/// A kernel loaded on a card.
 #[derive(Debug)]
 pub(super) struct Loaded {
     pub(super) function: CudaFunction,
-    /// Dynamic shared memory that it was allowed so far.
+    /// Maximum dynamic shared memory that it was granted so far.
     shared: Mutex<u32>,
 }
 
-/// What a block has without asking for more.
+/// Default shared memory per block.
 const SHARED_BY_DEFAULT: u32 = 48 << 10;
 
 impl Loaded {
-    /// Lets a block have `bytes` of dynamic shared memory.
+    /// Grants a block `bytes` of dynamic shared memory.
     pub(super) fn allow_shared(&self, bytes: u32) -> Result<()> {
         if bytes <= SHARED_BY_DEFAULT {
             return Ok(());
@@ -214,7 +214,7 @@ impl Loaded {
     }
 }
 
-/// The kernels that are loaded on a card.
+/// The kernels loaded on a card.
 pub(super) struct Kernels {
     context: Arc<CudaContext>,
     arch: String,
@@ -234,17 +234,17 @@ impl Kernels {
         })
     }
 
-    /// The number of kernels loaded.
+    /// The number of loaded kernels.
     pub(super) fn count(&self) -> usize {
         self.loaded.read().len()
     }
 
-    /// The architecture that kernels are compiled for, as NVRTC names it.
+    /// The architecture that kernels are compiled for, in NVRTC's notation.
     pub(super) fn arch(&self) -> &str {
         &self.arch
     }
 
-    /// The kernel, compiled if this is its first use.
+    /// The kernel, compiled on the first use.
     pub(super) fn get(&self, kernel: &Kernel) -> Result<Arc<Loaded>> {
         if let Some(loaded) = self.loaded.read().get(kernel) {
             return Ok(loaded.clone());
@@ -274,7 +274,7 @@ impl Kernels {
 
     fn source_error(&self, kernel: &Kernel, log: String) -> CudaError {
         if let Some(path) = std::env::var_os("CANDLE_CUDA_DUMP") {
-            // What cannot be written is not there to be read; the error below says what matters.
+            // If writing fails there is no dump; the error below has the important part.
             let _ = std::fs::write(path, kernel.text());
         }
         CudaError::KernelSource {
@@ -285,14 +285,14 @@ impl Kernels {
     }
 }
 
-/// What NVRTC calls a card of this compute capability. From 9.0 on with the instructions of that generation alone (`a`), which
-/// matrix products need; machine code runs on no other card anyway.
+/// NVRTC's name for a card of this compute capability. From 9.0 on with the instructions specific to that generation (`a`), which matrix
+/// products need; the machine code runs on no other card anyway.
 fn arch((major, minor): (i32, i32)) -> String {
     let special = if major >= 9 { "a" } else { "" };
     format!("sm_{major}{minor}{special}")
 }
 
-/// A program's machine code, or what NVRTC says against it.
+/// Compiles a program to machine code, or returns NVRTC's log as an error.
 pub(super) fn compile(
     text: &str,
     name: &str,
@@ -312,7 +312,7 @@ pub(super) fn compile(
         all.push("--std=c++17".into());
     }
     all.extend_from_slice(options);
-    // SAFETY: the program was just made, and lives until it is dropped below.
+    // SAFETY: the program was just created, and lives until it is dropped below.
     unsafe {
         if let Err(error) = nvrtc::compile_program(program.0, &all) {
             let log = nvrtc::get_program_log(program.0).unwrap_or_default();
@@ -339,7 +339,7 @@ struct Program(nvrtc_sys::nvrtcProgram);
 
 impl Drop for Program {
     fn drop(&mut self) {
-        // SAFETY: made by `create_program`, and dropped once. A refusal leaks some host memory.
+        // SAFETY: created by `create_program`, and destroyed once. A failure leaks some host memory.
         let _ = unsafe { nvrtc::destroy_program(self.0) };
     }
 }
@@ -347,7 +347,7 @@ impl Drop for Program {
 /// NVRTC's version.
 pub(super) fn nvrtc_version() -> (i32, i32) {
     let (mut major, mut minor) = (0, 0);
-    // SAFETY: two places for two numbers. A refusal leaves zeros.
+    // SAFETY: the pointers are to two numbers. A failure leaves zeros.
     let _ = unsafe { nvrtc_sys::nvrtcVersion(&mut major, &mut minor) };
     (major, minor)
 }

@@ -1,4 +1,4 @@
-//! Launching kernels: parameters by value, in one stream, without events.
+//! Kernel launches: parameters by value, in one stream, without events.
 
 use std::ffi::c_void;
 
@@ -13,13 +13,13 @@ use super::storage::CudaStorage;
 use crate::watch::{self, Watched};
 use crate::Result;
 
-/// Threads in a block of the kernels without a reason for another number.
+/// Threads in a block of kernels without a reason for another number.
 pub(super) const BLOCK: u32 = 256;
 
-/// The most blocks in the second and third dimension of a grid.
+/// Maximum number of blocks in the second and third dimension of a grid.
 pub(super) const MAX_GRID_YZ: usize = 65535;
 
-/// How many blocks of how many threads, and the bytes of dynamic shared memory of each.
+/// Numbers of blocks and of threads per block, and dynamic shared memory per block in bytes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Grid {
     pub(super) blocks: [u32; 3],
@@ -36,8 +36,8 @@ impl Grid {
         }
     }
 
-    /// At least `count` threads in blocks of [`BLOCK`]. Kernels find their place with `thread_index()` and compare it with their
-    /// count. More than 2^31 - 1 blocks are no grid; that is 2^39 elements, which no card holds.
+    /// At least `count` threads in blocks of [`BLOCK`]. Kernels compute their index with `thread_index()` and compare it with `count`. A
+    /// grid has at most 2^31 - 1 blocks; that is 2^39 elements, which exceeds any card's memory.
     pub(super) fn of_threads(count: usize) -> Self {
         Self::new([count.div_ceil(BLOCK as usize) as u32, 1, 1], BLOCK)
     }
@@ -53,9 +53,9 @@ impl Grid {
     }
 }
 
-/// Words of parameters: three layouts of eight dimensions and what goes with them.
+/// Maximum words of parameters: three layouts of eight dimensions and the values that accompany them.
 const WORDS: usize = 96;
-/// Parameters of a kernel.
+/// Maximum number of parameters of a kernel.
 const PARAMS: usize = 20;
 
 /// A kernel's parameters in its order: addresses and plain values.
@@ -98,13 +98,13 @@ impl Args {
         self
     }
 
-    /// A count or a place, as `u64`.
+    /// A count or an offset, as `u64`.
     pub(super) fn size(self, size: usize) -> Self {
         self.value(size as u64)
     }
 }
 
-/// A launch that `CANDLE_CUDA_LOG` prints. Each is waited for, unless a graph is captured: then nothing runs yet.
+/// A launch that `CANDLE_CUDA_LOG` prints. The log waits for each launch, unless a graph is captured: then nothing runs yet.
 struct Log {
     number: u64,
     begun: Option<CudaEvent>,
@@ -126,7 +126,7 @@ impl Log {
         }
     }
 
-    /// What cannot be timed is not; the launch's own errors are told by others.
+    /// Skips launches that cannot be timed; launch errors are reported elsewhere.
     fn event(device: &CudaDevice) -> Option<CudaEvent> {
         let flags = CUevent_flags::CU_EVENT_DEFAULT;
         device.stream().record_event(Some(flags)).ok()
@@ -143,7 +143,7 @@ impl Log {
 }
 
 impl CudaDevice {
-    /// Puts a kernel into the stream, compiling it if this is its first use. A grid without blocks is nothing to do.
+    /// Queues a kernel in the stream; compiles it on the first use. Does nothing for a grid without blocks.
     pub(super) fn launch(&self, kernel: &Kernel, grid: Grid, args: Args) -> Result<()> {
         if grid.blocks.contains(&0) {
             return Ok(());
@@ -158,12 +158,13 @@ impl CudaDevice {
         }
         let triple = |[x, y, z]: [u32; 3]| (x, y, z);
         let timer = self.profile_begin(kernel)?;
-        let log = match self.switches().log {
-            true => Some(Log::begin(self, kernel, grid)),
-            false => None,
+        let log = if self.switches().log {
+            Some(Log::begin(self, kernel, grid))
+        } else {
+            None
         };
-        // SAFETY: the parameters are those of the kernel, which is called by the one place that knows it; the storages that they point
-        // to are freed in stream order, so after the kernel.
+        // SAFETY: the only caller for a kernel passes the kernel's parameters; the storages that they point to are freed in stream order,
+        // so after the kernel.
         let launched = unsafe {
             launch_kernel(
                 loaded.function.cu_function(),

@@ -1,8 +1,8 @@
-//! Where NVIDIA's libraries are. None is linked: each is looked for when the first device is opened, so that one program starts with a
-//! GPU and without, and what is missing is one error that lists where it was looked for and how to get it.
+//! Location of NVIDIA's libraries. None is linked: each is searched when the first device is opened, so that one program starts with a GPU
+//! and without, and a missing library is an error with the searched locations and installation instructions.
 //!
-//! cudarc opens libraries by their plain names, and ends the process where it finds none. So each is opened here first, by its full path
-//! where the system's loader does not know it: a loader that has a library already finds it by name.
+//! cudarc opens libraries by their plain names, and ends the process if it finds none. So each is opened here first, by its full path if
+//! the system's loader does not find it: a loader that has already loaded a library finds it by name.
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -12,13 +12,13 @@ use super::error::CudaError;
 /// One of NVIDIA's libraries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Library {
-    /// The driver, which comes with the graphics driver.
+    /// The driver, part of the graphics driver.
     Driver,
     /// The compiler of kernels.
     Nvrtc,
     /// Matrix products.
     CublasLt,
-    /// Matrix products of the older interface, for programs that ask for its handle.
+    /// Matrix products of the older interface, for programs that request its handle.
     Cublas,
     /// Collectives among several GPUs.
     Nccl,
@@ -43,7 +43,7 @@ impl Library {
         }
     }
 
-    /// File names, the best first. CUDA 12's libraries serve where 13's are not there: its cards are more.
+    /// File names, the best first. CUDA 12's libraries are a fallback for those of 13, and support more cards.
     fn files(self) -> &'static [&'static str] {
         match (self, cfg!(windows)) {
             (Self::Driver, false) => &["libcuda.so.1", "libcuda.so"],
@@ -58,7 +58,7 @@ impl Library {
         }
     }
 
-    /// What has to be open before: libraries that this one opens by name, from its own folder.
+    /// Libraries that have to be opened before: this one opens them by name, from its own folder.
     fn companions(self) -> &'static [&'static str] {
         match self {
             Self::Nvrtc => &["libnvrtc-builtins.so", "nvrtc-builtins64_"],
@@ -84,10 +84,10 @@ impl Library {
         }
     }
 
-    /// Opens the library, once in a process.
+    /// Opens the library, once per process.
     ///
     /// # Errors
-    /// [`CudaError::MissingLibrary`], with every place that was tried.
+    /// [`CudaError::MissingLibrary`], with all searched locations.
     #[allow(
         clippy::result_large_err,
         reason = "upstream's error has layouts in it"
@@ -110,7 +110,7 @@ impl Library {
                 Found::open(Path::new(file))
             })
         };
-        // A folder that the user names comes before what the system has.
+        // A folder that the user names precedes the system's.
         let named = std::env::var_os("CANDLE_CUDA_PATH").filter(|value| !value.is_empty());
         let named: Vec<PathBuf> = named.iter().flat_map(std::env::split_paths).collect();
         let found = self
@@ -151,19 +151,19 @@ impl Library {
     }
 }
 
-/// One of NVIDIA's libraries, and where it was found.
+/// One of NVIDIA's libraries, and its location.
 #[derive(Debug, Clone)]
 pub struct LibraryReport {
     /// Its name.
     pub name: &'static str,
-    /// The path that it was opened by, or its plain name where the system's loader knows the place.
+    /// The path by which it was opened, or its plain name if the system's loader found it.
     pub path: Option<PathBuf>,
-    /// Why there is none: every place that was tried, and how to get it.
+    /// The reason why it is missing: the searched locations, and installation instructions.
     pub absent: Option<String>,
 }
 
-/// Looks for all of NVIDIA's libraries that this backend can use. What is found is opened, and stays open. Only the driver and NVRTC are
-/// needed for a device.
+/// Searches all of NVIDIA's libraries that this backend can use. Libraries that are found are opened, and stay open. A device only needs
+/// the driver and NVRTC.
 pub fn libraries_report() -> Vec<LibraryReport> {
     let report = |library: Library| {
         let found = library.open();
@@ -179,7 +179,7 @@ pub fn libraries_report() -> Vec<LibraryReport> {
 /// An opened library. It stays open until the process ends.
 #[derive(Debug)]
 pub(crate) struct Found {
-    /// The path or the name that it was opened by.
+    /// The path or the name by which it was opened.
     pub(crate) path: PathBuf,
     pub(crate) library: libloading::Library,
 }
@@ -193,7 +193,7 @@ impl Found {
     }
 }
 
-/// Folders where toolkits and Python's packages keep the libraries.
+/// Folders in which toolkits and Python packages install the libraries.
 fn folders() -> Vec<PathBuf> {
     let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
     let mut folders = vec![];
@@ -230,7 +230,7 @@ fn folders() -> Vec<PathBuf> {
     folders
 }
 
-/// The folders in `parent` whose names begin with `start`, the last by name first: newer versions before older ones.
+/// The folders in `parent` whose names begin with `start`, in descending order of names: newer versions first.
 fn starting_with(parent: &Path, start: &str) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(parent).into_iter().flatten().flatten();
     let named = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(start));

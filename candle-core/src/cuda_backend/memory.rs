@@ -11,16 +11,16 @@ use crate::backend::BackendDevice;
 use crate::Result;
 
 impl CudaDevice {
-    /// Gives freed memory, which is kept for later tensors, back to the driver. Waits for the card.
+    /// Returns freed memory, which is kept for later tensors, to the driver. Waits for the card.
     pub fn trim(&self) -> Result<()> {
         self.synchronize()?;
         let pool = pool(self.context())?;
-        // SAFETY: the pool is the card's, which stays.
+        // SAFETY: the pool belongs to the card, which stays open.
         unsafe { driver::mem_pool::trim_to(pool, 0) }.w()
     }
 
-    /// Bytes of the card's memory that nothing holds, another program's included. What freed tensors held counts: it is given back first,
-    /// which waits for the card.
+    /// Free bytes of the card's memory, considering other programs too. Memory of freed tensors counts as free: it is returned to the
+    /// driver first, which waits for the card.
     ///
     /// # Errors
     /// If the driver fails.
@@ -30,7 +30,7 @@ impl CudaDevice {
         Ok(free as u64)
     }
 
-    /// Memory for `len` elements, with arbitrary contents.
+    /// Allocates memory for `len` elements, with arbitrary contents.
     pub(super) fn alloc_slice<T: DeviceRepr>(
         &self,
         len: usize,
@@ -42,7 +42,7 @@ impl CudaDevice {
             error.0 == sys::cudaError_enum::CUDA_ERROR_OUT_OF_MEMORY
         };
         let slice = match alloc() {
-            // What nobody uses may be enough.
+            // Freeing cached blocks may be enough.
             Err(error) if out_of_memory(&error) => {
                 self.trim()?;
                 alloc()
@@ -51,30 +51,31 @@ impl CudaDevice {
         };
         let slice = slice.map_err(|error| {
             let (free, total) = self.context().mem_get_info().unwrap_or((0, 0));
-            match out_of_memory(&error) {
-                true => CudaError::OutOfMemory {
+            if out_of_memory(&error) {
+                CudaError::OutOfMemory {
                     op,
                     device: self.name().to_string(),
                     bytes: len.saturating_mul(std::mem::size_of::<T>()),
                     free,
                     total,
-                },
-                false => error.into(),
+                }
+            } else {
+                error.into()
             }
         })?;
         if len > 0 {
             return Ok(slice);
         }
-        // The driver refuses an allocation of nothing.
+        // The driver rejects an allocation of 0 bytes.
         let address = slice.leak();
-        // SAFETY: the address was just taken from a slice of the same stream.
+        // SAFETY: the address was just released by a slice of the same stream.
         Ok(unsafe { self.stream().upgrade_device_ptr(address, 0) })
     }
 }
 
-/// Upstream's interface for those who bring kernels and allocate for them.
+/// Upstream's interface for programs with separate kernels, which allocate memory for them.
 impl CudaDevice {
-    /// Memory for `len` elements, freed in the order of the device's stream.
+    /// Allocates memory for `len` elements, freed in the order of the device's stream.
     ///
     /// # Safety
     /// The contents are arbitrary: every element must be written before it is read.
@@ -82,7 +83,7 @@ impl CudaDevice {
         self.alloc_slice(len, "alloc")
     }
 
-    /// Memory for `len` elements, all zero.
+    /// Allocates memory for `len` elements, all zero.
     pub fn alloc_zeros<T: DeviceRepr + ValidAsZeroBits>(&self, len: usize) -> Result<CudaSlice<T>> {
         let mut slice = self.alloc_slice(len, "alloc_zeros")?;
         self.stream().memset_zeros(&mut slice).w()?;
@@ -102,7 +103,7 @@ impl CudaDevice {
         self.stream().memcpy_htod(src, dst).w()
     }
 
-    /// Copies to the host, and waits for it.
+    /// Copies to the host, and waits.
     pub fn memcpy_dtoh<T, Src, Dst>(&self, src: &Src, dst: &mut Dst) -> Result<()>
     where
         T: DeviceRepr,
@@ -124,7 +125,7 @@ impl CudaDevice {
         self.stream().memcpy_dtod(src, dst).w()
     }
 
-    /// A copy on the host, waited for.
+    /// Copies to the host, and waits.
     pub fn clone_dtoh<T: DeviceRepr, Src: DevicePtr<T>>(&self, src: &Src) -> Result<Vec<T>> {
         self.may_read("clone_dtoh")?;
         let copy = self.stream().clone_dtoh(src).w()?;
@@ -133,7 +134,7 @@ impl CudaDevice {
         Ok(copy)
     }
 
-    /// A copy on the device.
+    /// Copies to the device.
     pub fn clone_htod<T, Src>(&self, src: &Src) -> Result<CudaSlice<T>>
     where
         T: DeviceRepr,
@@ -147,13 +148,13 @@ impl CudaDevice {
     }
 }
 
-/// The pool that allocations come from.
+/// The pool of all allocations.
 pub(super) fn pool(context: &CudaContext) -> Result<sys::CUmemoryPool> {
     // SAFETY: the device is open.
     unsafe { driver::device::get_default_mem_pool(context.cu_device()) }.w()
 }
 
-/// Lets the driver's pool keep freed memory: by default it goes back whenever the host waits, and is asked for anew.
+/// Makes the driver's pool keep freed memory: by default it is returned whenever the host waits, and has to be allocated again.
 pub(super) fn keep_freed_memory(context: &CudaContext) -> Result<()> {
     if !context.has_async_alloc() {
         return Ok(());
@@ -161,7 +162,7 @@ pub(super) fn keep_freed_memory(context: &CudaContext) -> Result<()> {
     use sys::CUmemPool_attribute_enum::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
     let mut all = u64::MAX;
     let pool = pool(context)?;
-    // SAFETY: the pool is the card's; the attribute is a u64.
+    // SAFETY: the pool belongs to the card; the attribute is a u64.
     unsafe {
         driver::mem_pool::set_attribute(
             pool,

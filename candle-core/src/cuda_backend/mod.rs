@@ -1,39 +1,38 @@
 //! Tensors on NVIDIA's cards.
 //!
-//! Nothing of CUDA is needed to build this, and one program runs with a card and without: the driver, the compiler (NVRTC) and cuBLASLt
-//! are looked for when the first device is opened. Kernels are text in `kernels/`, compiled for the card at hand the first time that
-//! they are used, and kept on disk.
+//! The build needs nothing of CUDA, and one program runs with a card and without: the driver, the compiler (NVRTC) and cuBLASLt are
+//! searched when the first device is opened. Kernels are source in `kernels/`, compiled for the card on first use, and cached on disk.
 //!
 //! # Layers
-//! - `ops/` and `kernels/`: from layouts to launches. Which kernel, how many blocks, which parameters; nothing else.
-//! - `launch.rs`: parameters by value, in one stream; `views.rs`: layouts as kernels take them; `faults.rs`: what kernels report.
-//! - `kernel.rs`: CUDA C++ put together for dtypes and layouts, and compiled; `cubin_cache.rs`: machine code on disk; `elem.rs`: what
-//!   dtypes are in C++.
-//! - `card.rs`: what cards are; `libraries.rs`: where NVIDIA's libraries are, or the error that says where they were looked for.
+//! - `ops/` and `kernels/`: from layouts to launches: kernel selection, numbers of blocks, parameters.
+//! - `launch.rs`: parameters by value, in one stream; `views.rs`: layouts in the kernels' form; `faults.rs`: reports of kernels.
+//! - `kernel.rs`: generation and compilation of CUDA C++ for dtypes and layouts; `cubin_cache.rs`: machine code on disk; `elem.rs`: C++
+//!   types of dtypes.
+//! - `card.rs`: properties of cards; `libraries.rs`: the location of NVIDIA's libraries, or an error with the searched locations.
 //! - `nccl/`: sums, gathers and broadcasts over several cards.
-//! - `compat/`: upstream's interface for programs that bring kernels of their own.
+//! - `compat/`: upstream's interface for programs with separate kernels.
 //!
-//! `quantized.rs`: blocks of GGML, with the bytes that a file has. `memory.rs` allocates. `device.rs` and `storage.rs` implement Candle's
-//! two traits by calling `ops`. Ops reach them by way of `watch.rs`, which logs, verifies and falls back where the environment says so.
+//! `quantized.rs`: blocks of GGML, in a file's format. `memory.rs` allocates. `device.rs` and `storage.rs` implement Candle's two traits by
+//! calling `ops`. Ops reach them through `watch.rs`, which logs, verifies and falls back if the environment requests it.
 //!
 //! # When it waits
-//! All work of a device is in one stream, in the order of the calls. Memory is freed in the order of the stream as well. The host waits
-//! when results are read back and in `synchronize`. A program that brings other streams orders them with events.
-//! Collectives of [`NcclGroup`] are in the stream too; a card waits there for the others.
+//! All work of a device is in one stream, in the order of the calls. Memory is freed in stream order as well. The host waits when results
+//! are read back and in `synchronize`. A program with other streams orders them with events. Collectives of [`NcclGroup`] are in the stream
+//! too; a card waits there for the others.
 //!
 //! # Dtypes
-//! All of them are stored as they are. f16, bf16 and f8e4m3 compute in f32 and round to nearest even; integers wrap. Layouts go to
-//! kernels by value, so no op copies shapes to the card; 64-bit places are used where 32 bits do not reach.
+//! All dtypes are stored unchanged. f16, bf16 and f8e4m3 compute in f32 and round to nearest even; integers wrap. Layouts are passed to
+//! kernels by value, so no op copies shapes to the card; offsets have 64 bits if 32 are too few.
 //!
 //! # Environment
 //! | variable | meaning |
 //! | --- | --- |
-//! | `CANDLE_CUDA_PATH` | folders, separated as in `PATH`, where libraries are looked for first |
+//! | `CANDLE_CUDA_PATH` | folders, separated as in `PATH`, that are searched for libraries first |
 //! | `CANDLE_CUDA_CACHE` | the folder for compiled kernels; `0` keeps none |
-//! | `CANDLE_CUDA_LOG` | prints each launch with the op that it belongs to, and its time |
-//! | `CANDLE_CUDA_VERIFY` | does every op on the CPU too, and reports the first element that differs |
-//! | `CANDLE_CUDA_FALLBACK` | does on the CPU what the card cannot, with a warning each time |
-//! | `CANDLE_CUDA_DUMP` | a file for the text of a kernel that does not compile |
+//! | `CANDLE_CUDA_LOG` | prints each launch with its op and its time |
+//! | `CANDLE_CUDA_VERIFY` | runs every op on the CPU too, and reports the first element that differs |
+//! | `CANDLE_CUDA_FALLBACK` | runs unsupported ops on the CPU, with a warning each time |
+//! | `CANDLE_CUDA_DUMP` | a file for the source of a kernel that does not compile |
 
 mod blas;
 mod card;

@@ -1,4 +1,4 @@
-//! How long each kernel takes on the card: an event before and after each, summed by kernel.
+//! Times of kernels on the card: an event before and after each, summed by kernel.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +11,7 @@ use super::kernel::Kernel;
 use crate::kernel_time::KernelTime;
 use crate::Result;
 
-/// Events that wait to be read; more would hold too much of the driver's memory.
+/// Maximum number of unread events; more would take too much of the driver's memory.
 const PENDING: usize = 4096;
 
 #[derive(Default)]
@@ -26,7 +26,7 @@ struct State {
     times: HashMap<String, (u64, f64)>,
 }
 
-/// A kernel that was begun.
+/// A kernel that has started.
 pub(super) struct Timer {
     label: String,
     begun: CudaEvent,

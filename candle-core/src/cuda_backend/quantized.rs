@@ -1,4 +1,4 @@
-//! Quantised blocks on the device, with the bytes that a file has.
+//! Quantised blocks on the device, in a file's format.
 
 use cudarc::driver::{CudaSlice, CudaStream, DevicePtr, SyncOnDrop};
 
@@ -11,45 +11,45 @@ use crate::{CpuStorage, DType, Error, Layout, Result, Shape};
 
 /// Threads of a warp.
 pub const WARP_SIZE: usize = 32;
-/// Upstream's: not used here.
+/// Upstream's; not used here.
 pub const MMQ_X_Q4_0_AMPERE: usize = 4;
-/// Upstream's: not used here.
+/// Upstream's; not used here.
 pub const MMQ_Y_Q4_0_AMPERE: usize = 32;
-/// Upstream's: not used here.
+/// Upstream's; not used here.
 pub const NWARPS_Q4_0_AMPERE: usize = 4;
-/// Upstream's: not used here.
+/// Upstream's; not used here.
 pub const GGML_CUDA_MMV_X: usize = 32;
-/// Upstream's: not used here.
+/// Upstream's; not used here.
 pub const GGML_CUDA_MMV_Y: usize = 1;
-/// Upstream's: not used here.
+/// Upstream's; not used here.
 pub const CUDA_QUANTIZE_BLOCK_SIZE: usize = 256;
-/// Upstream's: not used here.
+/// Upstream's; not used here.
 pub const CUDA_DEQUANTIZE_BLOCK_SIZE: usize = 256;
-/// Upstream's: not used here.
+/// Upstream's; not used here.
 pub const CUDA_GET_ROWS_BLOCK_SIZE: usize = 256;
-/// Elements for which there are zeros behind the blocks: kernels may read a word beyond the last, and those of others a tile.
+/// Number of elements whose size in zeros follows the blocks: kernels may read one word past the last, those of other crates a tile.
 pub const MATRIX_ROW_PADDING: usize = 512;
 
-/// Upstream's choice of kernels that read activations as floats. This backend has one kernel for few rows, so nothing changes.
+/// Upstream's selection of kernels that read activations as floats. This backend has one kernel for few rows, so it has no effect.
 pub fn set_force_dmmv(_force: bool) {}
 
-/// Blocks of GGML on a CUDA device, with the bytes that a file has.
+/// Blocks of GGML on a CUDA device, in a file's format.
 #[derive(Debug)]
 pub struct QCudaStorage {
-    /// The blocks, then zeros.
+    /// The blocks, then padding.
     data: CudaSlice<u8>,
-    /// Bytes of the blocks.
+    /// Length of the blocks in bytes.
     len: usize,
     dtype: GgmlDType,
     device: CudaDevice,
 }
 
-/// Bytes behind the blocks.
+/// Length of the padding in bytes.
 fn padding(dtype: GgmlDType) -> usize {
     MATRIX_ROW_PADDING.div_ceil(dtype.block_size()) * dtype.type_size()
 }
 
-/// Refuses formats without kernels.
+/// An error for formats without kernels.
 fn check(op: &str, device: &CudaDevice, dtype: GgmlDType) -> Result<()> {
     if ops::is_supported(dtype) {
         return Ok(());
@@ -62,10 +62,10 @@ fn check(op: &str, device: &CudaDevice, dtype: GgmlDType) -> Result<()> {
 }
 
 impl QCudaStorage {
-    /// Blocks of zeros for `el_count` elements.
+    /// Allocates blocks of zeros for `el_count` elements.
     ///
     /// # Errors
-    /// When the device cannot allocate the memory.
+    /// If the device cannot allocate the memory.
     pub fn zeros(device: &CudaDevice, el_count: usize, dtype: GgmlDType) -> Result<Self> {
         check("quantized zeros", device, dtype)?;
         let len = el_count.div_ceil(dtype.block_size()) * dtype.type_size();
@@ -77,7 +77,7 @@ impl QCudaStorage {
         })
     }
 
-    /// Blocks from their bytes, which are a whole number of blocks.
+    /// Uploads the bytes of a whole number of blocks.
     ///
     /// # Errors
     /// When the device cannot allocate the memory.
@@ -108,26 +108,26 @@ impl QCudaStorage {
         &self.device
     }
 
-    /// Bytes of the blocks, as a file holds them.
+    /// Size of the blocks in bytes, in a file's format.
     pub fn storage_size_in_bytes(&self) -> usize {
         self.len
     }
 
     /// The address of the first block, for kernels.
     pub(super) fn address(&self) -> u64 {
-        // Without event tracking the guard has nothing to do, and all kernels are in the device's stream.
+        // Without event tracking the guard does nothing, and all kernels are in the device's stream.
         self.data.device_ptr(self.device.stream()).0
     }
 
-    /// The first `elem_count` elements, in f32.
+    /// Dequantises the first `elem_count` elements to f32.
     ///
     /// # Errors
-    /// When the blocks are fewer, or the device cannot allocate the memory.
+    /// If there are fewer elements, or the device cannot allocate the memory.
     pub fn dequantize(&self, elem_count: usize) -> Result<CudaStorage> {
         self.dequantize_to(elem_count, DType::F32)
     }
 
-    /// The first `elem_count` elements, in f16.
+    /// Dequantises the first `elem_count` elements to f16.
     ///
     /// # Errors
     /// As [`QCudaStorage::dequantize`].
@@ -141,7 +141,7 @@ impl QCudaStorage {
     }
 
     /// # Errors
-    /// The blocks have fewer elements.
+    /// If the blocks have fewer elements.
     fn holds(&self, elements: usize, op: &str) -> Result<()> {
         let held = self.len / self.dtype.type_size() * self.dtype.block_size();
         if elements <= held {
@@ -154,18 +154,18 @@ impl QCudaStorage {
         .bt())
     }
 
-    /// Replaces the blocks by those that the CPU encodes from a device's floats: they are read back, and the blocks uploaded.
+    /// Replaces the blocks by a device's floats, encoded on the CPU: the floats are read back, and the blocks uploaded.
     ///
     /// # Errors
-    /// When `src` is not of floats, or no whole number of blocks.
+    /// If `src` is not of floats, or not a whole number of blocks.
     pub fn quantize(&mut self, src: &CudaStorage) -> Result<()> {
         self.quantize_onto(&src.to_cpu_storage()?)
     }
 
-    /// As [`QCudaStorage::quantize`], with a weight for each of the `n_per_row` columns.
+    /// Like [`QCudaStorage::quantize`], with a weight for each of the `n_per_row` columns.
     ///
     /// # Errors
-    /// As `quantize`, and when the number of weights is another.
+    /// As `quantize`, and if the number of weights differs.
     pub fn quantize_imatrix(
         &mut self,
         src: &CudaStorage,
@@ -175,7 +175,7 @@ impl QCudaStorage {
         self.quantize_imatrix_onto(&src.to_cpu_storage()?, imatrix_weights, n_per_row)
     }
 
-    /// As [`QCudaStorage::quantize_imatrix`], from floats on the CPU.
+    /// Like [`QCudaStorage::quantize_imatrix`], from floats on the CPU.
     ///
     /// # Errors
     /// As `quantize_imatrix`.
@@ -196,7 +196,7 @@ impl QCudaStorage {
         })
     }
 
-    /// As [`QCudaStorage::quantize`], from floats on the CPU.
+    /// Like [`QCudaStorage::quantize`], from floats on the CPU.
     ///
     /// # Errors
     /// As `quantize`.
@@ -232,11 +232,11 @@ impl QCudaStorage {
         Ok(())
     }
 
-    /// Rows of the table `(rows, hidden)` by their ids, integers of any strides, as f32. An id that is out of range is an error with the
-    /// next result that is read.
+    /// Rows of this table `(rows, hidden)` by their ids, integers of any strides, as f32. An id that is out of range is an error of the
+    /// next readback.
     ///
     /// # Errors
-    /// When the blocks are no such table, or the ids are floats.
+    /// If the blocks are not such a table, or the ids are floats.
     pub fn embedding(
         &self,
         rows: usize,
@@ -281,7 +281,7 @@ impl QCudaStorage {
         ops::matmul((lhs, lhs_l), self, first_row, (n, k))
     }
 
-    /// The bytes of the blocks, as a file holds them. Waits for the device.
+    /// Reads the blocks back in a file's format. Waits for the device.
     ///
     /// # Errors
     /// When the device reports an earlier error.
@@ -300,7 +300,7 @@ impl QCudaStorage {
         Ok(self.address() as *const u8)
     }
 
-    /// The address of the first block for work in `stream`, and what has to live until this work is queued.
+    /// The address of the first block for work in `stream`, and a guard that has to live until this work is queued.
     ///
     /// # Errors
     /// None.
@@ -312,9 +312,8 @@ impl QCudaStorage {
         Ok((address as *const u8, guard))
     }
 
-    /// A mixture of experts' layer: `input (batch, topk or 1, k)` times the matrices of this stack `(experts, n, k)` that `ids (batch, topk)`
-    /// names, transposed: `(batch, topk, n)`. The ids stay on the device; one that is out of range is an error with the next result that is
-    /// read.
+    /// A mixture-of-experts layer: `input (batch, topk or 1, k)` times the matrices of this stack `(experts, n, k)` at `ids (batch, topk)`,
+    /// transposed: `(batch, topk, n)`. The ids stay on the device; one that is out of range is an error of the next readback.
     ///
     /// # Errors
     /// When the shapes do not match, or the input is not f32, f16 or bf16.
@@ -364,7 +363,7 @@ pub fn load_quantized<T: GgmlType + Send + Sync + 'static>(
     QCudaStorage::from_data(device, T::DTYPE, bytes).map(QStorage::Cuda)
 }
 
-/// The product with few rows, as [`QCudaStorage::fwd`]; `None` for shapes and dtypes that have no kernel of their own.
+/// The product with few rows, like [`QCudaStorage::fwd`]; `None` for shapes and dtypes without a separate kernel.
 pub(crate) fn try_vector(
     weight: &QCudaStorage,
     self_shape: &Shape,
@@ -372,13 +371,14 @@ pub(crate) fn try_vector(
     rhs_l: &Layout,
 ) -> Result<Option<(CudaStorage, Shape)>> {
     let rows = rhs_l.shape().elem_count() / rhs_l.dims().last().copied().unwrap_or(1).max(1);
-    match ops::is_vector(weight, rhs.dtype(), rows) {
-        true => weight.fwd(self_shape, rhs, rhs_l).map(Some),
-        false => Ok(None),
+    if ops::is_vector(weight, rhs.dtype(), rows) {
+        weight.fwd(self_shape, rhs, rhs_l).map(Some)
+    } else {
+        Ok(None)
     }
 }
 
-/// The product with many rows, as [`QCudaStorage::fwd`]; `None` for few rows, and for dtypes that have no product.
+/// The product with many rows, like [`QCudaStorage::fwd`]; `None` for few rows, and for dtypes without a product.
 pub(crate) fn try_tiles(
     weight: &QCudaStorage,
     self_shape: &Shape,
@@ -387,9 +387,10 @@ pub(crate) fn try_tiles(
 ) -> Result<Option<(CudaStorage, Shape)>> {
     let rows = rhs_l.shape().elem_count() / rhs_l.dims().last().copied().unwrap_or(1).max(1);
     let floats = matches!(rhs.dtype(), DType::F32 | DType::F16 | DType::BF16);
-    match floats && !ops::is_vector(weight, rhs.dtype(), rows) {
-        true => weight.fwd(self_shape, rhs, rhs_l).map(Some),
-        false => Ok(None),
+    if floats && !ops::is_vector(weight, rhs.dtype(), rows) {
+        weight.fwd(self_shape, rhs, rhs_l).map(Some)
+    } else {
+        Ok(None)
     }
 }
 

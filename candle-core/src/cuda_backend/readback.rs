@@ -1,4 +1,4 @@
-//! What comes back to the host: small results through memory that the card writes while the host goes on, large ones directly.
+//! Copies to the host: small results through memory that the card writes while the host continues, large ones directly.
 
 use std::sync::Arc;
 
@@ -11,10 +11,10 @@ use super::storage::{host_storage, CudaStorage};
 use crate::backend::BackendStorage;
 use crate::{CpuStorage, DType, Result};
 
-/// The most bytes that are read without waiting: token ids, rows of logits. A copy of more takes longer than a wait.
+/// Maximum number of bytes that are read without waiting: token ids, rows of logits. Copying more takes longer than a wait.
 const STAGED: usize = 1 << 20;
 
-/// Memory of the host that the card reads and writes by itself.
+/// Pinned host memory, which the card accesses directly.
 pub(super) struct Pinned {
     context: Arc<CudaContext>,
     host: *mut u8,
@@ -24,10 +24,10 @@ pub(super) struct Pinned {
 unsafe impl Send for Pinned {}
 
 impl Pinned {
-    /// Memory with arbitrary contents.
+    /// Allocates memory with arbitrary contents.
     pub(super) fn new(context: &Arc<CudaContext>, bytes: usize, user: &str) -> Result<Self> {
         context.bind_to_thread().w()?;
-        // SAFETY: bytes that are written before they are read.
+        // SAFETY: the bytes are written before they are read.
         let host = unsafe { driver::malloc_host(bytes, 0) }
             .during(|| format!("allocating {bytes} bytes of the host for {user}"))?;
         Ok(Self {
@@ -44,7 +44,7 @@ impl Pinned {
 impl Drop for Pinned {
     fn drop(&mut self) {
         let bound = self.context.bind_to_thread();
-        // SAFETY: made by `malloc_host`, freed once, after the card's last use was waited for.
+        // SAFETY: allocated by `malloc_host`, freed once, after the card's last use has finished.
         let freed = bound.and_then(|()| unsafe { driver::free_host(self.host.cast()) });
         if let Err(err) = freed {
             tracing::warn!(?err, "cannot free pinned memory");
@@ -52,7 +52,7 @@ impl Drop for Pinned {
     }
 }
 
-/// Staging memory that no read uses now.
+/// Staging memory that no read currently uses.
 #[derive(Default)]
 pub(super) struct Staging(Mutex<Vec<Pinned>>);
 
@@ -69,19 +69,19 @@ impl Staging {
     }
 }
 
-/// A storage on its way to the host.
+/// A copy of a storage to the host, in flight.
 pub struct PendingRead {
     device: CudaDevice,
     dtype: DType,
     len: usize,
-    /// `None` once it was taken.
+    /// `None` once the result was taken.
     staged: Option<(Pinned, CudaEvent)>,
-    /// What was read at once.
+    /// The result of an immediate read.
     ready: Option<CpuStorage>,
 }
 
 impl CudaStorage {
-    /// Starts copying the elements to the host. Up to a MiB comes without waiting; more is waited for here.
+    /// Starts copying the elements to the host. Up to 1 MiB is copied without waiting; for more, this call waits.
     pub fn begin_read(&self) -> Result<PendingRead> {
         let device = self.device.clone();
         device.refuse_while_recording("a copy to the host")?;
@@ -99,7 +99,7 @@ impl CudaStorage {
         let pinned = device.staging().take(device.context())?;
         device.context().bind_to_thread().w()?;
         let stream = device.stream();
-        // SAFETY: the staging memory is this read's until the event has passed, and long enough.
+        // SAFETY: the staging memory belongs to this read until the event has passed, and is long enough.
         unsafe {
             let host = std::slice::from_raw_parts_mut(pinned.host, bytes);
             driver::memcpy_dtoh_async(host, self.address(), stream.cu_stream()).w()?;
@@ -152,7 +152,7 @@ impl PendingRead {
 impl Drop for PendingRead {
     fn drop(&mut self) {
         if let Some((pinned, arrived)) = self.staged.take() {
-            // The card may still be writing there; what fails is not used again.
+            // The card may still be writing there; memory of a failed read is not reused.
             if arrived.synchronize().is_ok() {
                 self.device.staging().give_back(pinned);
             } else {

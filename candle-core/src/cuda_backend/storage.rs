@@ -16,7 +16,7 @@ use crate::scalar::Scalar;
 use crate::watch::{Switches, Watched};
 use crate::{CpuStorage, DType, Error, Layout, Result};
 
-/// Runs a body on the slice inside a [`CudaStorageSlice`], of whatever type.
+/// Runs a body on the slice inside a [`CudaStorageSlice`], of any type.
 macro_rules! on_slice {
     ($slice:expr => |$s:ident| $body:expr) => {
         match $slice {
@@ -47,7 +47,7 @@ macro_rules! storage_slice {
             $($dtype(CudaSlice<$ty>),)+
         }
 
-        /// The host's storage of elements whose bytes these are.
+        /// Builds a host storage from the bytes of its elements.
         pub(super) fn host_storage(dtype: DType, bytes: &[u8]) -> CpuStorage {
             match dtype {
                 $(DType::$dtype => CpuStorage::$dtype(elements(bytes)),)+
@@ -87,11 +87,11 @@ storage_slice! {
     F8E4M3(F8E4M3), F6E2M3(u8), F6E3M2(u8), F4(u8), F8E8M0(u8),
 }
 
-/// Elements from their bytes.
+/// Converts bytes to elements.
 fn elements<T: DeviceRepr + Copy>(bytes: &[u8]) -> Vec<T> {
     let len = bytes.len() / size_of::<T>();
     let mut elements = Vec::with_capacity(len);
-    // SAFETY: an element may have any bits; there is room for `len` of them, which the copy fills.
+    // SAFETY: an element may have any bits; the vector has space for `len` of them, which the copy fills.
     unsafe {
         std::ptr::copy_nonoverlapping(
             bytes.as_ptr(),
@@ -115,17 +115,17 @@ fn read<T: DeviceRepr>(device: &CudaDevice, slice: &CudaSlice<T>) -> Result<Vec<
 pub struct CudaStorage {
     /// The elements.
     pub slice: CudaStorageSlice,
-    /// The device that holds them.
+    /// The device of the elements.
     pub device: CudaDevice,
 }
 
-/// A Rust type whose elements a [`CudaStorage`] holds.
+/// A Rust type of a [`CudaStorage`]'s elements.
 pub trait CudaDType: Sized {
     /// The storage's elements, if they are of this type.
     fn as_cuda_slice(storage: &CudaStorage) -> Result<&CudaSlice<Self>>;
-    /// As [`CudaDType::as_cuda_slice`], to be changed.
+    /// Like [`CudaDType::as_cuda_slice`], mutable.
     fn as_cuda_slice_mut(storage: &mut CudaStorage) -> Result<&mut CudaSlice<Self>>;
-    /// A storage of these elements.
+    /// Wraps these elements as a storage.
     fn wrap_cuda_slice(slice: CudaSlice<Self>, device: CudaDevice) -> CudaStorage;
 }
 
@@ -169,7 +169,7 @@ cuda_dtype! {
 }
 
 impl CudaStorage {
-    /// A storage of these elements.
+    /// Wraps these elements as a storage.
     pub fn wrap_cuda_slice<T: CudaDType>(slice: CudaSlice<T>, device: CudaDevice) -> Self {
         T::wrap_cuda_slice(slice, device)
     }
@@ -177,15 +177,15 @@ impl CudaStorage {
     /// The elements.
     ///
     /// # Errors
-    /// They are of another type.
+    /// If they are of another type.
     pub fn as_cuda_slice<T: CudaDType>(&self) -> Result<&CudaSlice<T>> {
         T::as_cuda_slice(self)
     }
 
-    /// The elements, to be changed.
+    /// The elements, mutable.
     ///
     /// # Errors
-    /// They are of another type.
+    /// If they are of another type.
     pub fn as_cuda_slice_mut<T: CudaDType>(&mut self) -> Result<&mut CudaSlice<T>> {
         T::as_cuda_slice_mut(self)
     }
@@ -220,7 +220,7 @@ impl CudaStorage {
 
     /// The first element's address on the card.
     pub(super) fn address(&self) -> u64 {
-        // Without event tracking the guard has nothing to do, and all kernels are in the device's stream.
+        // Without event tracking the guard does nothing, and all kernels are in the device's stream.
         on_slice!(&self.slice => |s| s.device_ptr(self.device.stream()).0)
     }
 
@@ -232,7 +232,7 @@ impl CudaStorage {
         }
         let stream = self.device.stream();
         self.device.context().bind_to_thread().w()?;
-        // SAFETY: the memory is this storage's, all of it.
+        // SAFETY: the range is all of this storage's memory.
         unsafe {
             cudarc::driver::result::memset_d8_async(self.address(), 0, bytes, stream.cu_stream())
         }

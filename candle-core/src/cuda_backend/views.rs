@@ -1,13 +1,13 @@
-//! Layouts as kernels take them: by value.
+//! Layouts in the kernels' form: by value.
 
 use crate::{Layout, Result};
 
-/// The most dimensions that a kernel walks, after merging.
+/// Maximum number of dimensions in a kernel, after merging.
 pub(super) const MAX_RANK: usize = 8;
 
-/// `N` operands of one shape, in as few dimensions as their strides allow: `struct Views<N>` of `kernels/prelude.cu`.
+/// `N` operands of the same shape, in the fewest dimensions that their strides allow: `struct Views<N>` of `kernels/prelude.cu`.
 ///
-/// Dimensions of size 1 are dropped, and neighbours that every operand walks as one are merged, so that most layouts end as one
+/// Dimensions of size 1 are dropped, and neighbours that can be merged in every operand are merged, so that most layouts end up with one
 /// dimension.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
@@ -24,13 +24,13 @@ unsafe impl<const N: usize> bytemuck::Zeroable for Views<N> {}
 // SAFETY: as above; arrays of plain integers.
 unsafe impl<const N: usize> bytemuck::Pod for Views<N> {}
 
-/// [`Views`] and what a kernel is specialised for.
+/// [`Views`] and the specialisation of a kernel for them.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Walk<const N: usize> {
     pub(super) views: Views<N>,
     /// Dimensions used; 0 if every operand is contiguous.
     pub(super) rank: usize,
-    /// Whether places need 64 bits.
+    /// Whether offsets need 64 bits.
     wide: bool,
 }
 
@@ -91,13 +91,13 @@ impl<const N: usize> Walk<N> {
         self.views.len as usize
     }
 
-    /// Whether the elements of an operand are all one along the last dimension, as those of a broadcast column.
+    /// Whether an operand has a single element along the last dimension, like a broadcast column.
     pub(super) fn is_same_in_runs(&self, operand: usize) -> bool {
         self.rank > 0 && self.views.strides[operand][self.rank - 1] == 0
     }
 
-    /// Whether in every operand `lanes` neighbours lie side by side, at a place that is a multiple of `lanes` from where the operand begins,
-    /// or are one element.
+    /// Whether in every operand each group of `lanes` neighbours is contiguous, at an offset that is a multiple of `lanes` from the
+    /// operand's start, or is one element.
     pub(super) fn is_in_runs_of(&self, lanes: usize) -> bool {
         let Some(last) = self.rank.checked_sub(1) else {
             return true;
@@ -109,13 +109,13 @@ impl<const N: usize> Walk<N> {
             && (0..N).all(|n| self.is_same_in_runs(n) || side_by_side(&self.views.strides[n]))
     }
 
-    /// The integer that counts places: `u32` as long as it reaches, since its divisions cost a fraction.
+    /// The integer type of offsets: `u32` if it is large enough, since its divisions cost a fraction.
     pub(super) fn index(&self) -> &'static str {
         index_type(self.wide)
     }
 }
 
-/// Whether places of these layouts need 64 bits.
+/// Whether offsets of these layouts need 64 bits.
 pub(super) fn is_wide(layouts: &[&Layout]) -> bool {
     let last = |layout: &&Layout| {
         let steps = layout.dims().iter().zip(layout.stride());

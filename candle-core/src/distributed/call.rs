@@ -1,4 +1,4 @@
-//! What ranks ask of their group, and the arithmetic of it on the host.
+//! Requests of ranks to their group, and the arithmetic on the host.
 
 use crate::{bail, DType, Device, Result, Tensor};
 
@@ -12,7 +12,7 @@ pub(crate) enum Op {
     Broadcast {
         root: usize,
     },
-    /// Calls that a card has recorded and makes as one; their number and what they are stand for a shape.
+    /// Several calls that a card has recorded and launches as one; `dims` holds their number and a digest.
     #[cfg_attr(not(feature = "cuda"), allow(dead_code))]
     Recording,
 }
@@ -49,7 +49,7 @@ impl std::fmt::Display for Call {
 }
 
 impl Call {
-    /// The call that a rank of `world` makes, checked as far as one rank can.
+    /// The call that a rank of `world` makes, checked for what a single rank can know.
     pub(crate) fn new(op: Op, xs: &Tensor, world: usize) -> Result<Self> {
         let name = op.name();
         if xs.track_op() {
@@ -87,13 +87,13 @@ impl Call {
         dims
     }
 
-    /// What comes of the tensors of all ranks, which are on the CPU.
+    /// The result for the tensors of all ranks, which are on the CPU.
     pub(crate) fn result(&self, parts: &[Tensor]) -> Result<Tensor> {
         match self.op {
             Op::AllReduce => sum(parts),
             Op::AllGather { dim } => Tensor::cat(parts, dim),
             Op::Broadcast { root } => match parts.get(root) {
-                // Ranks that are threads must not see each other change it.
+                // Ranks that are threads must not see another rank's changes.
                 Some(part) => part.copy(),
                 None => bail!("broadcast from rank {root} of {}", parts.len()),
             },
@@ -102,7 +102,7 @@ impl Call {
     }
 }
 
-/// The reason why calls cannot be one, if they differ: what each of two ranks asked for.
+/// The first difference between calls that have to be equal: the calls of two ranks. `None` if all are equal.
 pub(crate) fn difference<'a>(mut calls: impl Iterator<Item = (usize, &'a Call)>) -> Option<String> {
     let (first_rank, first) = calls.next()?;
     let (rank, other) = calls.find(|(_, call)| *call != first)?;
@@ -135,10 +135,11 @@ fn sum(parts: &[Tensor]) -> Result<Tensor> {
     sum.to_dtype(dtype)
 }
 
-/// A rank's tensor as other ranks may read it: on the CPU, contiguous, and no longer changed by what the rank does to its own.
+/// A rank's tensor for other ranks to read: on the CPU, contiguous, and independent of later changes to the rank's own.
 pub(crate) fn to_host(xs: &Tensor) -> Result<Tensor> {
-    match xs.device().is_cpu() {
-        true => xs.copy()?.contiguous(),
-        false => xs.to_device(&Device::Cpu)?.contiguous(),
+    if xs.device().is_cpu() {
+        xs.copy()?.contiguous()
+    } else {
+        xs.to_device(&Device::Cpu)?.contiguous()
     }
 }

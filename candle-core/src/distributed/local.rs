@@ -9,9 +9,9 @@ use crate::{bail, Result, Tensor};
 
 /// One rank of a group whose ranks are threads of this process.
 ///
-/// Tensors go through the host, whatever device they are on: on a GPU each call waits for what is queued, reads the tensor back and
-/// writes the result to the device. Each rank adds the tensors itself, in the order of the ranks. In a group of one rank every call
-/// returns its tensor.
+/// Tensors go through the host, whatever device they are on: on a GPU each call waits for queued work, reads the tensor back and writes the
+/// result to the device. Each rank adds the tensors itself, in the order of the ranks. In a group of one rank every call returns its
+/// tensor.
 #[derive(Debug)]
 pub struct LocalGroup {
     rank: usize,
@@ -28,18 +28,18 @@ struct Shared {
 
 #[derive(Debug)]
 struct State {
-    /// The calls that have been completed.
+    /// Number of completed calls.
     round: u64,
-    /// What ranks have given for the round that is under way.
+    /// Each rank's call and tensor for the current round.
     brought: Vec<Option<(Call, Tensor)>>,
-    /// The tensors of the last complete round. The next one is not complete before every rank has taken them.
+    /// The tensors of the last complete round. The next round completes only after every rank has taken them.
     complete: Arc<Vec<Tensor>>,
-    /// Why the group has ended.
+    /// The reason why the group has ended.
     ended: Option<String>,
 }
 
 impl LocalGroup {
-    /// The ranks of a group of `world_size`, in order, one for each thread.
+    /// Creates the ranks of a group of `world_size`, in order, one for each thread.
     ///
     /// # Errors
     /// If `world_size` is 0.
@@ -47,7 +47,7 @@ impl LocalGroup {
         Self::ranks_with_timeout(world_size, DEFAULT_TIMEOUT)
     }
 
-    /// As [`ranks`](Self::ranks); a call waits for the other ranks for `timeout`, then it ends the group.
+    /// Like [`ranks`](Self::ranks); a call that waits longer than `timeout` for the other ranks ends the group.
     ///
     /// # Errors
     /// As [`ranks`](Self::ranks).
@@ -77,7 +77,7 @@ impl LocalGroup {
         let call = match Call::new(op, xs, self.shared.world) {
             Ok(call) => call,
             Err(err) => {
-                // The others would wait for this call.
+                // Otherwise the other ranks would wait for this call.
                 self.abort(&reason(&err));
                 return Err(err);
             }
@@ -119,7 +119,7 @@ impl LocalGroup {
         }
         let (round, start) = (state.round, Instant::now());
         loop {
-            // A group that ended after this round was complete has still given it.
+            // A group that ended after this round was complete still has its tensors.
             if state.round != round {
                 return Ok(state.complete.clone());
             }
@@ -148,7 +148,7 @@ fn ended<T>(rank: usize, call: &Call, reason: &str) -> Result<T> {
 }
 
 impl Shared {
-    /// Nothing panics while the lock is held; if it did, a group that has ended is better than a second panic.
+    /// Locks the state. Nothing panics while the lock is held; even then, a group that has ended is better than a second panic.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -188,9 +188,10 @@ impl Communicator for LocalGroup {
 
 impl Drop for LocalGroup {
     fn drop(&mut self) {
-        let reason = match std::thread::panicking() {
-            true => format!("rank {} panicked", self.rank),
-            false => format!("rank {} has left", self.rank),
+        let reason = if std::thread::panicking() {
+            format!("rank {} panicked", self.rank)
+        } else {
+            format!("rank {} has left", self.rank)
         };
         self.shared.end(&mut self.shared.lock(), reason);
     }

@@ -1,16 +1,16 @@
 //! Ranks that work on one problem together: sums, gathers and broadcasts of tensors over a group. Not in upstream's interface.
 //!
-//! A [`Communicator`] is one rank's end of a group. All ranks call the same operations in the same order, each with its own tensor;
-//! every call returns when all ranks have made it. Code over the trait does not know what is below:
+//! A [`Communicator`] is one rank's end of a group. All ranks call the same operations in the same order, each with its own tensor; a call
+//! returns after all ranks have made it. Code over the trait is independent of the transport:
 //!
 //! | type | ranks are | tensors travel |
 //! | --- | --- | --- |
 //! | [`LocalGroup`] | threads of one process | through the memory of the host |
-//! | [`ProcessGroup`] | processes | through the host, and over TCP by way of rank 0 |
-//! | `cuda_backend::NcclGroup` (feature `cuda`) | threads or processes, each with an NVIDIA card | from card to card, by NCCL |
+//! | [`ProcessGroup`] | processes | through the host, and over TCP via rank 0 |
+//! | `cuda_backend::NcclGroup` (feature `cuda`) | threads or processes, each with an NVIDIA card | from card to card, through NCCL |
 //!
-//! The first two take tensors of any device, and are made to be correct rather than fast: a tensor on a GPU is read back, and the result
-//! is written to it again. [`on_devices`] chooses for ranks of one process.
+//! The first two accept tensors of any device, and favour correctness over speed: a tensor on a GPU is read back, and the result is written
+//! to the GPU again. [`on_devices`] chooses for ranks of one process.
 //!
 //! ```
 //! use candle_core::distributed::{Communicator, LocalGroup};
@@ -35,14 +35,14 @@
 //!
 //! # When a rank fails
 //!
-//! A group ends as a whole. A rank that returns early with an error, panics or is dropped, that calls [`Communicator::abort`], or that
-//! asks for something else than the others, ends the group: the calls of the other ranks, those that wait and those to come, return
-//! an error that names that rank. A rank that never comes is the error of a timeout, which names it too. Calls over NCCL return before
-//! the cards have met: there the error may come with the next call, or where a result is read.
+//! A group ends as a whole. A rank ends it by returning early with an error, by panicking, by being dropped, by calling
+//! [`Communicator::abort`], or by making another call than the others. The current and later calls of the other ranks then return an error
+//! that names that rank. If a rank does not arrive, the others' calls time out, with an error that names it. Calls over NCCL return before
+//! the cards have met: there the error may come from the next call, or from reading a result.
 //!
 //! # Gradients
 //!
-//! There are none: a tensor that autograd tracks is refused, because what it lost would not show.
+//! None: a tensor that autograd tracks is refused, because the missing gradient would go unnoticed.
 
 #[cfg(not(target_arch = "wasm32"))]
 pub(crate) mod call;
@@ -64,14 +64,14 @@ use std::time::Duration;
 use crate::Device;
 use crate::{Error, Result, Tensor};
 
-/// How long a call waits for the other ranks, unless something else is asked for. Ranks that load weights do not come all at once.
+/// Default time limit of a call that waits for the other ranks: long, because ranks that load weights do not arrive together.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// The group of one rank on each of `devices`, in order, for threads of this process: over NCCL if there are several NVIDIA cards and
+/// Creates a group of one rank on each of `devices`, in order, for threads of this process: over NCCL if there are several NVIDIA cards and
 /// each rank has one to itself, else a [`LocalGroup`].
 ///
 /// # Errors
-/// If there are no devices; if NCCL is needed and not installed, with how to get it.
+/// If there are no devices; if NCCL is needed and not installed, with installation instructions.
 #[cfg(not(target_arch = "wasm32"))]
 pub fn on_devices(devices: &[Device]) -> Result<Vec<Arc<dyn Communicator>>> {
     fn shared<G: Communicator + 'static>(ranks: Vec<G>) -> Vec<Arc<dyn Communicator>> {
@@ -85,7 +85,7 @@ pub fn on_devices(devices: &[Device]) -> Result<Vec<Arc<dyn Communicator>>> {
     Ok(shared(LocalGroup::ranks(devices.len())?))
 }
 
-/// What an error says, without the calls that led to it: the reason to give to [`Communicator::abort`].
+/// The message of an error without its backtrace: the reason to give to [`Communicator::abort`].
 pub fn reason(err: &Error) -> String {
     match err {
         Error::WithBacktrace { inner, .. } => reason(inner),
@@ -95,15 +95,15 @@ pub fn reason(err: &Error) -> String {
     }
 }
 
-/// One rank's end of a group. The last handle of a rank that is dropped ends the group for the others.
+/// One rank's end of a group. Dropping the last handle of a rank ends the group for the others.
 ///
-/// The tensors that ranks give to one call have the same shape and dtype; results are contiguous, on the device of the tensor that
-/// the rank gave, and the same bits on all ranks.
+/// The tensors that ranks pass to one call have the same shape and dtype; results are contiguous, on the device of the rank's tensor, and
+/// bitwise equal on all ranks.
 pub trait Communicator: std::fmt::Debug + Send + Sync {
     /// This rank's number, from 0 on.
     fn rank(&self) -> usize;
 
-    /// How many ranks there are.
+    /// The number of ranks.
     fn world_size(&self) -> usize;
 
     /// The sum of all ranks' tensors, in the shape of each. Integers wrap around.
@@ -112,25 +112,24 @@ pub trait Communicator: std::fmt::Debug + Send + Sync {
     /// If the group has ended, the ranks' calls differ, the dtype has no sum, or autograd tracks the tensor.
     fn all_reduce(&self, xs: &Tensor) -> Result<Tensor>;
 
-    /// All ranks' tensors one after another along `dim`, in the order of the ranks.
+    /// The tensors of all ranks, concatenated along `dim` in the order of the ranks.
     ///
     /// # Errors
     /// As [`all_reduce`](Self::all_reduce); if the tensor has no dimension `dim`.
     fn all_gather(&self, xs: &Tensor, dim: usize) -> Result<Tensor>;
 
-    /// The tensor of rank `root`. The other ranks' tensors only say shape, dtype and device.
+    /// The tensor of rank `root`. Of the other ranks' tensors only shape, dtype and device are used.
     ///
     /// # Errors
     /// As [`all_reduce`](Self::all_reduce); if there is no rank `root`.
     fn broadcast(&self, xs: &Tensor, root: usize) -> Result<Tensor>;
 
-    /// Whether calls may be recorded by the device, see [`CudaDevice::record`](crate::CudaDevice::record): they are made each time the
-    /// recording is launched, by all ranks.
+    /// Whether a device can record calls, see [`CudaDevice::record`](crate::CudaDevice::record): all ranks then make them each time the
+    /// recording is launched.
     fn records(&self) -> bool {
         false
     }
 
-    /// Ends the group because of something that this rank ran into; the other ranks' errors contain `reason`. A group that has ended
-    /// stays as it is.
+    /// Ends the group because this rank failed; the other ranks' errors contain `reason`. Does nothing if the group has already ended.
     fn abort(&self, reason: &str);
 }

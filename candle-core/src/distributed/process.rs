@@ -1,8 +1,8 @@
 //! Ranks as processes, which meet over TCP.
 //!
-//! The wire: rank 0 listens, the others connect and say `MAGIC`, rank and number of ranks. For a call, each of them sends a frame: a kind,
-//! a length, the call as text, and the tensor's little-endian bytes. Rank 0 answers with the result's bytes, or with the reason why there
-//! is none. No length that comes over the wire is trusted: the tensors' follow from the call, and texts have a limit.
+//! The wire format: rank 0 listens; the others connect and send `MAGIC`, their rank and the number of ranks. For a call, each of them sends
+//! a frame: a kind, a length, the call as text, and the tensor's little-endian bytes. Rank 0 replies with the result's bytes, or with the
+//! reason for having no result. No length from the wire is trusted: the tensors' lengths follow from the call, and texts have a limit.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream, ToSocketAddrs};
@@ -15,13 +15,13 @@ use crate::{bail, Context, Device, Error, Result, Tensor};
 
 const MAGIC: [u8; 8] = *b"candleR1";
 
-/// The longest text of a frame.
+/// Maximum length of a frame's text, in bytes.
 const MAX_TEXT: usize = 1 << 14;
 
-/// How long a rank waits until it tries again to connect.
+/// Delay between attempts to connect.
 const RETRY: Duration = Duration::from_millis(20);
 
-/// How long rank 0 waits for what a new connection has to say.
+/// Time limit for the handshake of a new connection.
 const HELLO: Duration = Duration::from_secs(2);
 
 /// A frame with a tensor or a result.
@@ -32,8 +32,8 @@ const END: u8 = 1;
 /// One rank of a group whose ranks are processes, on one machine or several.
 ///
 /// All tensors go over TCP to rank 0, which computes the results and sends them back: correct on any machine and for any device, and no
-/// faster than that path. Nothing is encrypted, and whoever reaches the address can take a rank's place: use it on one machine or in a
-/// network that you trust. In a group of one rank nothing is opened, and every call returns its tensor.
+/// faster than that path. There is no encryption, and anyone who reaches the address can join as a rank: use it on one machine or in a
+/// trusted network. In a group of one rank no connection is opened, and every call returns its tensor.
 #[derive(Debug)]
 pub struct ProcessGroup {
     rank: usize,
@@ -44,22 +44,22 @@ pub struct ProcessGroup {
 
 #[derive(Debug)]
 struct State {
-    /// Of rank 0, the streams of the ranks from 1 on; of another rank, the one to rank 0.
+    /// On rank 0, the streams of ranks 1 and up; on any other rank, the stream to rank 0.
     streams: Vec<TcpStream>,
     ended: Option<String>,
 }
 
 impl ProcessGroup {
-    /// Joins the group of `world_size` ranks that meets at `address`, such as `127.0.0.1:29500`, where rank 0 listens. Returns when all
-    /// ranks are there, in whatever order they start.
+    /// Joins the group of `world_size` ranks at `address`, such as `127.0.0.1:29500`, where rank 0 listens. Returns when all ranks have
+    /// joined, in any order.
     ///
     /// # Errors
-    /// If there is no rank `rank` in the group, the address cannot be used, or not all ranks have come when the time is over.
+    /// If the group has no rank `rank`, the address cannot be used, or not all ranks have joined within the time limit.
     pub fn connect(address: &str, rank: usize, world_size: usize) -> Result<Self> {
         Self::connect_with_timeout(address, rank, world_size, DEFAULT_TIMEOUT)
     }
 
-    /// As [`connect`](Self::connect); joining, and each wait for another rank in a call, may take `timeout`.
+    /// Like [`connect`](Self::connect), with a time limit for joining and for each wait for another rank.
     ///
     /// # Errors
     /// As [`connect`](Self::connect).
@@ -96,7 +96,7 @@ impl ProcessGroup {
         })
     }
 
-    /// How long a call waits for another rank.
+    /// Time limit of a wait for another rank.
     #[cfg(feature = "cuda")]
     pub(crate) fn timeout(&self) -> Duration {
         self.timeout
@@ -143,13 +143,12 @@ impl ProcessGroup {
             if theirs != call.to_string() {
                 bail!("ranks disagree: rank 0 calls {call}, rank {rank} calls {theirs}")
             }
-            parts.push(match call.sends(rank) {
-                true => {
-                    let part = receive_tensor(stream, call, &call.dims);
-                    part.map_err(|err| self.lost(rank, err))?
-                }
-                // Nobody reads it.
-                false => parts[0].clone(),
+            parts.push(if call.sends(rank) {
+                let part = receive_tensor(stream, call, &call.dims);
+                part.map_err(|err| self.lost(rank, err))?
+            } else {
+                // A placeholder that the result does not depend on.
+                parts[0].clone()
             });
         }
         let result = call.result(&parts)?;
@@ -161,16 +160,17 @@ impl ProcessGroup {
         Ok(result)
     }
 
-    /// Another rank's part of a call.
+    /// Another rank's part of a call: sends its tensor and receives the result.
     fn ask(&self, call: &Call, mine: &Tensor, streams: &mut [TcpStream]) -> Result<Tensor> {
         let Some(stream) = streams.first_mut() else {
             bail!("rank {} has no connection to rank 0", self.rank)
         };
-        let data = match call.sends(self.rank) {
-            true => bytes(mine)?,
-            false => Vec::new(),
+        let data = if call.sends(self.rank) {
+            bytes(mine)?
+        } else {
+            Vec::new()
         };
-        // A rank 0 that has ended the group may have closed the connection behind the reason: the reason comes first.
+        // A rank 0 that has ended the group may have sent the reason and closed the connection: the reason takes precedence.
         let sent = send(stream, DATA, &call.to_string(), &data);
         match (receive_head(stream), sent) {
             (Ok(Err(reason)), _) => bail!("{reason}"),
@@ -183,7 +183,7 @@ impl ProcessGroup {
         }
     }
 
-    /// The error of a stream to `rank`.
+    /// The error for a failed stream to `rank`.
     fn lost(&self, rank: usize, err: Error) -> Error {
         let text = match &err {
             Error::Io(io) => match io.kind() {
@@ -213,7 +213,7 @@ impl Call {
 }
 
 impl State {
-    /// Tells the other ranks, as far as they can still be reached.
+    /// Sends the reason to the other ranks that can still be reached.
     fn end(&mut self, reason: &str) {
         if self.ended.is_some() {
             return;
@@ -284,7 +284,7 @@ fn accept(address: &str, world: usize, timeout: Duration) -> Result<Vec<TcpStrea
         stream.set_nonblocking(false)?;
         stream.set_read_timeout(Some(left.clamp(RETRY, HELLO)))?;
         let mut hello = [0; 16];
-        // Somebody else's connection is no reason to end.
+        // An unrelated connection does not end the group.
         if stream.read_exact(&mut hello).is_err() || hello[..8] != MAGIC {
             continue;
         }
@@ -305,7 +305,7 @@ fn accept(address: &str, world: usize, timeout: Duration) -> Result<Vec<TcpStrea
     Ok(streams)
 }
 
-/// Another rank: the stream to rank 0, once all ranks are there.
+/// Another rank: the stream to rank 0, once all ranks have joined.
 fn join(address: &str, rank: usize, world: usize, timeout: Duration) -> Result<TcpStream> {
     let start = Instant::now();
     let mut last = None;
@@ -351,7 +351,7 @@ fn number(bytes: &[u8]) -> usize {
     u32::from_le_bytes(le) as usize
 }
 
-/// A frame, whose data has a length that follows from its text.
+/// Sends a frame. The length of its data follows from its text.
 fn send(stream: &mut TcpStream, kind: u8, text: &str, data: &[u8]) -> std::io::Result<()> {
     let mut head = vec![kind];
     head.extend_from_slice(&(text.len() as u32).to_le_bytes());

@@ -1,4 +1,4 @@
-//! The sizes of attention, and which keys a query sees, for every backend's kernels.
+//! The sizes of attention and its mask rules, for every backend's kernels.
 
 use super::SdpaParams;
 use crate::backend::BackendStorage;
@@ -6,7 +6,7 @@ use crate::{DType, Error, Layout, Result};
 
 const OP: &str = "sdpa";
 
-/// The largest distance, and the largest position, that kernels tell from others, so that sums of them stay in an i32.
+/// Maximum distance and position that kernels distinguish, so that sums of them fit an i32.
 pub(crate) const FAR: usize = 0x1fff_ffff;
 
 /// The sizes of a call.
@@ -22,7 +22,7 @@ pub(crate) struct Sizes {
 }
 
 impl Sizes {
-    /// Of q `(batch, heads, queries, dim)`, k `(batch, kv_heads, keys, dim)` and v `(batch, kv_heads, keys, v_dim)`.
+    /// Computes the sizes from q `(batch, heads, queries, dim)`, k `(batch, kv_heads, keys, dim)` and v `(batch, kv_heads, keys, v_dim)`.
     pub(crate) fn new(q_l: &Layout, k_l: &Layout, v_l: &Layout) -> Result<Self> {
         let (batch, heads, queries, head_dim) = q_l.shape().dims4()?;
         let (k_batch, kv_heads, keys, k_dim) = k_l.shape().dims4()?;
@@ -59,12 +59,12 @@ impl Sizes {
         self.heads / self.kv_heads
     }
 
-    /// Queries that share keys and values: the rows that tiles are cut from.
+    /// Queries that share keys and values: the rows that are divided into tiles.
     pub(crate) fn sharing(&self) -> usize {
         self.group() * self.queries
     }
 
-    /// Blocks that take `tile` of those rows each.
+    /// Number of blocks that each process `tile` of those rows.
     pub(crate) fn blocks(&self, tile: usize) -> usize {
         self.batch * self.kv_heads * self.sharing().div_ceil(tile)
     }
@@ -75,7 +75,8 @@ impl Sizes {
     }
 }
 
-/// Which keys a query sees and what is added to their scores: what kernels are specialised for. `E` is a backend's type of elements.
+/// The keys that a query sees and the terms added to their scores: the values that kernels are specialised for. `E` is a backend's element
+/// type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Rules<E> {
     pub(crate) softcap: bool,
@@ -83,7 +84,7 @@ pub(crate) struct Rules<E> {
     pub(crate) causal: bool,
     /// Keys too far back are hidden.
     pub(crate) left: bool,
-    /// Keys too far ahead are hidden, in other ways than `causal`.
+    /// Keys too far ahead are hidden, by another rule than `causal`.
     pub(crate) right: bool,
     pub(crate) starts: bool,
     pub(crate) lens: bool,
@@ -91,14 +92,14 @@ pub(crate) struct Rules<E> {
     pub(crate) page: Option<u32>,
     pub(crate) slopes: bool,
     pub(crate) sinks: bool,
-    /// What the bias is made of.
+    /// The element type of the bias.
     pub(crate) bias: Option<E>,
-    /// A row may see no key.
+    /// A row may have all keys hidden.
     pub(crate) blind: bool,
 }
 
 impl<E: Copy> Rules<E> {
-    /// The rules of a call; `elem` is what the backend computes with for a float dtype.
+    /// The rules of a call; `elem` maps a float dtype to the backend's element type.
     pub(crate) fn new<S: BackendStorage>(
         params: &SdpaParams<'_, S>,
         sizes: &Sizes,
@@ -156,7 +157,7 @@ impl<E: Copy> Rules<E> {
                 crate::bail!("sdpa: slopes and sinks must be parts of one storage")
             }
         }
-        // One query at the last key sees all that is behind it.
+        // A single query at the last key sees all earlier keys.
         let to_the_end = at_the_end && sizes.queries == 1 && params.right.is_some();
         let by_distance = params.left.is_some() || params.right.is_some();
         Ok(Self {

@@ -1,6 +1,6 @@
-//! What a gated feed-forward block makes of its gate and of what passes it, and activations of blocks without a gate.
+//! Gates of gated feed-forward blocks, and activations of blocks without a gate.
 
-/// A function of a gate and what passes it; candle-nn's `GatedActivation` says what each computes.
+/// A function of gate and up projection; candle-nn's `GatedActivation` documents each formula.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Gate {
     /// `silu(gate) * up`.
@@ -22,7 +22,7 @@ pub enum Gate {
 }
 
 impl Gate {
-    /// Its function in the backends' kernels, without its `f_`.
+    /// The function's name in the backends' kernels, without its prefix `f_`.
     #[allow(dead_code, reason = "for builds with a GPU")]
     pub(crate) fn function(self) -> &'static str {
         match self {
@@ -56,7 +56,7 @@ pub enum Activation {
 }
 
 impl Activation {
-    /// The functions in the backends' kernels that it is made of, without their `f_`, the first one first.
+    /// The names of the functions in the backends' kernels that compose it, without their prefix `f_`, the first applied first.
     #[allow(dead_code, reason = "for builds with a GPU")]
     pub(crate) fn functions(self) -> &'static [&'static str] {
         match self {

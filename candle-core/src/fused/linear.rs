@@ -1,4 +1,4 @@
-//! What a linear layer of a transformer is made of, beside its product.
+//! The parts of a transformer's linear layer other than its product.
 
 use super::{Activation, Gate, Operand};
 use crate::backend::BackendStorage;
@@ -10,22 +10,22 @@ const OP: &str = "linear";
 /// The weight of a linear layer, `(n, k)`.
 #[derive(Debug)]
 pub enum LinearWeight<'a, S> {
-    /// Of the input's dtype, any strides.
+    /// A dense weight of the input's dtype, with any strides.
     Dense(Operand<'a, S>),
-    /// On the input's device, any format.
+    /// A quantised weight on the input's device, in any format.
     Quantized(&'a QTensor),
 }
 
-/// What a linear layer does besides its product. All tensors have the dtype of its input.
+/// The parts of a linear layer other than its product. All tensors have the dtype of its input.
 #[derive(Debug)]
 pub struct LinearExtras<'a, S> {
     /// The input's rows are replaced by their RMS norm: weights `(k)`, contiguous, and epsilon.
     pub norm: Option<(Operand<'a, S>, f32)>,
     /// Added to each row of the product: `(n)`, with a gate `(2 n)`.
     pub bias: Option<Operand<'a, S>>,
-    /// The result is this of its argument and of what passes it, which the product has side by side.
+    /// Reduces the gate and up projections, which the product holds concatenated, to this function of both.
     pub gate: Option<Gate>,
-    /// Applied to the result then.
+    /// Applied to the result after the gate.
     pub activation: Option<Activation>,
     /// `(.., n)`, added to the result.
     pub residual: Option<Operand<'a, S>>,
@@ -56,7 +56,7 @@ impl<S: BackendStorage> LinearExtras<'_, S> {
         }
     }
 
-    /// An error unless these and a weight `(outputs, k)`, dense or with blocks, fit the input.
+    /// An error unless the extras and a weight `(outputs, k)`, dense or quantised, fit the input.
     pub(crate) fn check(
         &self,
         (x, x_l): Operand<'_, S>,

@@ -1,7 +1,7 @@
-//! Ops of candle-nn that a device has kernels for which do in one or two launches what would take many.
+//! Ops of candle-nn for which a device has kernels that replace many launches by one or two.
 //!
-//! [`Fused`] lists them; each has a twin made of plain ops in candle-nn, which says what it computes. The types here are what the ops
-//! take, for every backend.
+//! [`Fused`] lists them; each has an equivalent in candle-nn, composed of plain ops, which defines its result. The types here are the ops'
+//! arguments, for every backend.
 
 #[cfg(any(feature = "cuda", feature = "webgpu"))]
 pub(crate) mod attention;
@@ -16,40 +16,40 @@ use crate::backend::BackendStorage;
 use crate::DType;
 use crate::{Layout, Result, Storage};
 
-/// A storage and what of it an op reads.
+/// A storage and the layout of the elements that an op reads.
 pub type Operand<'a, S> = (&'a S, &'a Layout);
 
-/// What a tensor of the input's shape does to a norm.
+/// The role of a second tensor, of the input's shape, in a norm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum BesideNorm {
-    /// Added to the input; the sums are kept in front of the result.
+    /// Added to the input; the sums precede the norms in the result.
     AddBefore,
-    /// The input is multiplied with its silu.
+    /// The input is multiplied by its silu.
     GateBefore,
     /// Added to the result.
     AddAfter,
-    /// The result is multiplied with its silu.
+    /// The result is multiplied by its silu.
     GateAfter,
 }
 
-/// Which norm, and what goes with it.
+/// A norm and its parameters.
 #[derive(Debug)]
 pub struct Norm<'a, S> {
     /// Its name, for errors.
     pub op: &'static str,
-    /// Whether the mean is taken off: layer norm, not RMS norm.
+    /// Whether the mean is subtracted: layer norm, not RMS norm.
     pub centred: bool,
-    /// What the result is multiplied with: an element for each place of the last dimension.
+    /// Factors of the result: one element for each index of the last dimension.
     pub weight: Option<Operand<'a, S>>,
-    /// What is added then.
+    /// Added to the product with the weight.
     pub bias: Option<Operand<'a, S>>,
     /// Added to the mean square.
     pub eps: f32,
-    /// A tensor of the input's shape, and what it is for.
+    /// A second tensor of the input's shape, and its role.
     pub beside: Option<(BesideNorm, Operand<'a, S>)>,
 }
 
-/// Which elements of a head are rotated together, and in which order the dimensions come.
+/// The pairs of elements that a rotary embedding rotates together, and the order of the dimensions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum RopeKind {
     /// `x[i]` with `x[i + rotary / 2]`, in `(batch, heads, seq, dim)`.
@@ -60,38 +60,39 @@ pub enum RopeKind {
     Thd,
 }
 
-/// What happens to heads.
+/// A rotation of heads, with norms before it.
 #[derive(Debug)]
 pub struct Rotation<'a, S> {
-    /// Which elements are rotated together.
+    /// The pairs of elements that are rotated together.
     pub kind: RopeKind,
-    /// The first elements of a head that are rotated, an even number. Where it is 0, cos and sin are anything that can be bound.
+    /// Number of elements of a head that are rotated, from the first on; even. If it is 0, cos and sin may be any tensors that can be
+    /// bound.
     pub rotary: usize,
-    /// The first heads, with the first norm.
+    /// Number of query heads, the first ones, which the first norm applies to.
     pub queries: usize,
-    /// The heads after those, with the second norm. All others are copied.
+    /// Number of key heads after those, which the second norm applies to. All other heads are copied.
     pub keys: usize,
-    /// Weights, `(2, dim)`, and epsilon of the RMS norms of both, which come before the rotation.
+    /// Weights, `(2, dim)`, and epsilon of the RMS norms of both, which are applied before the rotation.
     pub norms: Option<(Operand<'a, S>, f32)>,
 }
 
-/// Where a sequence goes on in a cache.
+/// The index in a cache at which a sequence continues.
 #[derive(Debug)]
 pub enum RopePosition<'a, S> {
-    /// The same for all.
+    /// The same for all rows.
     Same(usize),
-    /// `(batch)`, u32.
+    /// One per row: `(batch)`, u32.
     PerRow(Operand<'a, S>),
     /// `(batch, seq)`, contiguous u32: of each new position, in one cache for all sequences, whose batch is 1.
     Each(Operand<'a, S>),
 }
 
-/// Where the keys and values of a rotation go.
+/// The destination of the keys and values of a rotation.
 #[derive(Debug)]
 pub struct RopeCache<'a, S> {
     /// Written in place: `(batch, heads - queries, capacity, dim)`, contiguous, of any float dtype.
     pub cache: Operand<'a, S>,
-    /// The first places along the capacity that are written.
+    /// The first indices along the capacity that are written.
     pub position: RopePosition<'a, S>,
 }
 
@@ -113,19 +114,19 @@ pub struct SdpaParams<'a, S> {
     pub scale: f32,
     /// Scores become `softcap * tanh(score / softcap)`.
     pub softcap: Option<f32>,
-    /// The keys further back than that from a query's position are hidden.
+    /// Keys more than this distance before a query's position are hidden.
     pub left: Option<usize>,
-    /// The keys further ahead than that are hidden: 0 is causal.
+    /// Keys more than this distance after it are hidden: 0 is causal.
     pub right: Option<usize>,
-    /// Added to the scores, -infinity hiding a key: (batch, heads, queries, keys) of any strides.
+    /// Added to the scores, -infinity hiding a key: `(batch, heads, queries, keys)` of any strides.
     pub bias: Option<Operand<'a, S>>,
-    /// (heads), contiguous f32: times the distance of query and key, subtracted from the scores.
+    /// `(heads)`, contiguous f32: multiplied by the distance of query and key, and subtracted from the scores.
     pub slopes: Option<Operand<'a, S>>,
-    /// (heads), contiguous f32: a score without a value. Where there are `slopes` too, in the same storage.
+    /// `(heads)`, contiguous f32: a score without a value. If there are `slopes`, in the same storage.
     pub sinks: Option<Operand<'a, S>>,
-    /// (batch), contiguous u32: the positions of the first queries.
+    /// `(batch)`, contiguous u32: the positions of the first queries.
     pub starts: Option<Operand<'a, S>>,
-    /// (batch), contiguous u32: how many keys there are.
+    /// `(batch)`, contiguous u32: the number of keys.
     pub lens: Option<Operand<'a, S>>,
     /// With it, the batches of k and v are one, of stride 0: the first keys of a pool of `pages.count * pages.page` keys.
     pub pages: Option<SdpaPages<'a, S>>,
@@ -133,8 +134,8 @@ pub struct SdpaParams<'a, S> {
 
 #[cfg(any(feature = "cuda", feature = "webgpu"))]
 impl<S: BackendStorage> RopeCache<'_, S> {
-    /// Refuses what does not fit the keys and values of `x`, `(batch, heads, seq, dim)`; gives `(batch, queries, seq, dim)`, the shape of
-    /// the rotated queries.
+    /// Checks that it fits the keys and values of `x`, `(batch, heads, seq, dim)`; returns the shape of the rotated queries, `(batch,
+    /// queries, seq, dim)`.
     pub(crate) fn check(
         &self,
         (x, x_l): Operand<'_, S>,
@@ -178,7 +179,7 @@ impl<S: BackendStorage> RopeCache<'_, S> {
     }
 }
 
-/// They hold references alone, whatever the storage is.
+/// `Copy` without a bound on the storage: the types hold only references.
 macro_rules! copied {
     ($($name:ident),+) => {$(
         impl<S> Clone for $name<'_, S> {
@@ -200,11 +201,11 @@ copied!(
     SdpaParams
 );
 
-/// u32 numbers that say how a row's token is drawn: the seed's low and high half, the position, whether it is the token with the greatest
+/// u32 words of the sampling parameters of a row: the seed's low and high half, the position, whether to take the token with the greatest
 /// logit, top-k (at least 1), then the bits of top-p, min-p and 1 / temperature, three f32.
 pub const DRAW_WORDS: usize = 8;
 
-/// Refuses what does not fit [`Fused::draw`]; gives rows and vocabulary.
+/// Checks the arguments of [`Fused::draw`]; returns rows and vocabulary.
 #[cfg(any(feature = "cuda", feature = "webgpu"))]
 pub(crate) fn check_draw(
     logits: &Layout,
@@ -232,7 +233,7 @@ pub(crate) fn check_draw(
 
 /// A storage whose device has kernels for the fused ops. Inputs have any strides, results are contiguous.
 pub trait Fused: BackendStorage {
-    /// What its devices are called, for errors.
+    /// The name of its devices, for errors.
     const DEVICE: &'static str;
 
     /// The storage, if it is one of this backend.
@@ -241,39 +242,39 @@ pub trait Fused: BackendStorage {
     /// `exp(x) / sum(exp(x))` over the last dimension, stable for large inputs.
     ///
     /// # Errors
-    /// The dtype is no float that the device computes with, or there is no last dimension.
+    /// If the dtype is not a float that the device computes with, or the input is a scalar.
     fn softmax_last_dim(x: Operand<'_, Self>) -> Result<Self>;
 
-    /// A token of each row of `logits`, `(rows, vocab)` in contiguous f32, by the settings in its row of `draws`, `(rows, DRAW_WORDS)` in
-    /// contiguous u32: `(2, rows)` in u32, the tokens, then how many logits of each row are unusable. candle-nn's `sampling::draw` says
-    /// which token, and makes the settings.
+    /// Samples a token for each row of `logits`, `(rows, vocab)` in contiguous f32, with the parameters in its row of `draws`, `(rows,
+    /// DRAW_WORDS)` in contiguous u32. Returns `(2, rows)` in u32: the tokens, then the number of unusable logits of each row. candle-nn's
+    /// `sampling::draw` defines the token and writes the parameters.
     ///
     /// # Errors
-    /// Sizes or dtypes do not fit each other, or a vocabulary has 2²⁴ tokens or more.
+    /// If sizes or dtypes do not match, or a vocabulary has 2²⁴ tokens or more.
     fn draw(logits: Operand<'_, Self>, draws: Operand<'_, Self>) -> Result<Self>;
 
     /// `norm` of the rows of `x`, in its shape; with [`BesideNorm::AddBefore`] the sums, then their norms.
     ///
     /// # Errors
-    /// As above, or the tensor beside has another shape.
+    /// As for [`Fused::softmax_last_dim`], or if the second tensor has another shape.
     fn norm(x: Operand<'_, Self>, norm: Norm<'_, Self>) -> Result<Self>;
 
-    /// `gate` of its argument and of what passes it, elementwise over two tensors of one shape.
+    /// `gate` of gate and up projection, elementwise over two tensors of the same shape.
     ///
     /// # Errors
-    /// The dtype is no float that the device computes with.
+    /// If the dtype is not a float that the device computes with.
     fn gated(x: Operand<'_, Self>, up: Operand<'_, Self>, gate: Gate) -> Result<Self>;
 
     /// `1 / (1 + exp(-x))`, rounded once.
     ///
     /// # Errors
-    /// The dtype is no float that the device computes with.
+    /// If the dtype is not a float that the device computes with.
     fn sigmoid(x: Operand<'_, Self>) -> Result<Self>;
 
-    /// `x weightᵀ` for `x (.., k)` and `weight (n, k)`, with `extras`: `(.., n)`, or `(.., n / 2)` if it is gated.
+    /// `x weightᵀ` for `x (.., k)` and `weight (n, k)`, with `extras`: `(.., n)`, or `(.., n / 2)` with a gate.
     ///
     /// # Errors
-    /// Sizes or dtypes do not fit each other, or the dtype is no float that the device computes with.
+    /// If sizes or dtypes do not match, or the dtype is not a float that the device computes with.
     fn linear(
         x: Operand<'_, Self>,
         weight: LinearWeight<'_, Self>,
@@ -283,18 +284,18 @@ pub trait Fused: BackendStorage {
     /// Applies `rotation` to `[x, cos, sin]`, `x` being 4D; the result has its shape.
     ///
     /// # Errors
-    /// Sizes do not fit each other, or the dtype is no float that the device computes with.
+    /// If sizes do not match, or the dtype is not a float that the device computes with.
     fn rope(inputs: [Operand<'_, Self>; 3], rotation: Rotation<'_, Self>) -> Result<Self>;
 
-    /// Whether [`Fused::rope_append`] takes these: `x`, cos, sin and the cache.
+    /// Whether [`Fused::rope_append`] supports these storages: `x`, cos, sin and the cache.
     fn rope_append_fits(storages: [&Self; 4]) -> bool;
 
-    /// As [`Fused::rope`] on `[x, cos, sin]`, of which only the queries are the result, `(batch, queries, seq, dim)`; the others, keys
-    /// and values, go straight into a cache, which is written in place.
+    /// Like [`Fused::rope`] on `[x, cos, sin]`, but returns only the queries, `(batch, queries, seq, dim)`; keys and values are written to
+    /// a cache, in place.
     ///
     /// # Errors
-    /// As for [`Fused::rope`], or the cache does not fit. A position on the device that is past the cache is reported when results are
-    /// read.
+    /// As for [`Fused::rope`], or if the cache does not fit. A position on the device that exceeds the cache is reported when results are
+    /// read back.
     fn rope_append(
         inputs: [Operand<'_, Self>; 3],
         rotation: Rotation<'_, Self>,
@@ -304,19 +305,19 @@ pub trait Fused: BackendStorage {
     /// Whether [`Fused::sdpa`] has kernels for these `[q, k, v]`.
     ///
     /// # Errors
-    /// Sizes or dtypes do not fit each other.
+    /// If sizes or dtypes do not match.
     fn has_sdpa(inputs: [Operand<'_, Self>; 3], params: SdpaParams<'_, Self>) -> Result<bool>;
 
     /// `softmax(q kᵀ * scale) v` for `q (batch, heads, queries, dim)`, `k (batch, kv_heads, keys, dim)` and `v (batch, kv_heads, keys,
-    /// v_dim)`, with the rules of `params`. The result is `(batch, heads, queries, v_dim)` in the dtype of `q`; rows that see no key
+    /// v_dim)`, with the rules of `params`. The result is `(batch, heads, queries, v_dim)` in the dtype of `q`; rows without a visible key
     /// are 0.
     ///
     /// # Errors
-    /// Those of [`Fused::has_sdpa`], or it says no.
+    /// As for [`Fused::has_sdpa`], or if it returns `false`.
     fn sdpa(inputs: [Operand<'_, Self>; 3], params: SdpaParams<'_, Self>) -> Result<Self>;
 }
 
-/// Nothing of it runs: this build has no value of the type.
+/// Never called: this build has no value of the type.
 #[cfg(not(feature = "cuda"))]
 impl Fused for crate::CudaStorage {
     const DEVICE: &'static str = "CUDA";

@@ -1,4 +1,4 @@
-//! The way of arguments into the WebGPU backend, and of results and errors out of it.
+//! Conversion of arguments to the WebGPU backend's types, and of results and errors back to the Metal backend's.
 
 use super::{MetalDevice, MetalError, MetalStorage};
 use crate::conv::{ParamsConv1D, ParamsConv2D, ParamsConvTranspose1D, ParamsConvTranspose2D};
@@ -7,19 +7,19 @@ use crate::scalar::Scalar;
 use crate::{CpuStorage, DType, DeviceLocation, Error, Layout, Result, Shape};
 use crate::{WebGpuDevice, WebGpuStorage};
 
-/// An argument as the WebGPU backend takes it.
+/// An argument, converted to the WebGPU backend's type.
 pub(super) trait Enter {
     type Inside;
     fn enter(self) -> Self::Inside;
 }
 
-/// A result as the Metal backend gives it.
+/// A result, converted to the Metal backend's type.
 pub(crate) trait Leave {
     type Outside;
     fn leave(self) -> Self::Outside;
 }
 
-/// What the WebGPU form of an op gives, as that of the Metal form.
+/// Converts the result of an op's WebGPU form to that of its Metal form.
 pub(crate) fn on_metal<T: Leave>(result: Result<T>) -> Result<T::Outside> {
     result.leave()
 }
@@ -69,7 +69,7 @@ impl<T: Leave> Leave for Result<T> {
     }
 }
 
-/// Programs written for Metal look for `Error::Metal`.
+/// Converts the error: programs written for Metal match on `Error::Metal`.
 pub(super) fn renamed(error: Error) -> Error {
     match error {
         Error::WebGpu(message) => Error::Metal(MetalError::Message(message)),
@@ -89,7 +89,7 @@ pub(super) fn renamed(error: Error) -> Error {
     }
 }
 
-/// What is the same on both sides.
+/// Types that are the same in both backends.
 macro_rules! same {
     ($trait:ident::$name:ident -> $to:ident: $([$($generics:tt)*] $ty:ty),+ $(,)?) => {$(
         impl<$($generics)*> $trait for $ty {
@@ -110,7 +110,7 @@ same! { Enter::enter -> Inside:
 
 same! { Leave::leave -> Outside: [] (), [] bool, [] u64, [] DType, [] CpuStorage, [] DeviceLocation, [] Vec<u8> }
 
-/// Methods that do on the other side what they do here; their list is in `backend_methods.rs`.
+/// Methods that forward to the WebGPU backend; their list is in `backend_methods.rs`.
 macro_rules! crossing_methods {
     () => {};
     (fn $name:ident $(<$g:ident: $bound:ident>)? (&mut $this:ident $(, $arg:ident: $ty:ty)*) -> $ret:ty; $($rest:tt)*) => {

@@ -1,4 +1,4 @@
-//! The device.
+//! The Metal device.
 
 use bytemuck::TransparentWrapper;
 
@@ -13,7 +13,7 @@ use crate::{CpuStorage, DType, DeviceLocation, Error, Result, Shape, WebGpuDevic
 #[repr(transparent)]
 pub struct MetalDevice(WebGpuDevice);
 
-// SAFETY: it is `repr(transparent)` over what it wraps, and wraps nothing else.
+// SAFETY: the type is `repr(transparent)` over its only field.
 unsafe impl TransparentWrapper<WebGpuDevice> for MetalDevice {}
 
 impl std::fmt::Debug for MetalDevice {
@@ -22,16 +22,16 @@ impl std::fmt::Debug for MetalDevice {
     }
 }
 
-/// Identifies a Metal device within the process: what is opened twice has two.
+/// Identifies a Metal device within the process: opening an adapter twice gives two ids.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct DeviceId(u64);
 
 impl MetalDevice {
-    /// Opens the Metal adapter with this ordinal as `options` say.
+    /// Opens the Metal adapter with this ordinal and these options.
     ///
     /// # Errors
-    /// [`Error::NotCompiledWithMetalSupport`] on systems that are not Apple's; [`Error::Metal`] if that adapter does not exist (the error
-    /// lists those that exist) or it gives no device.
+    /// [`Error::NotCompiledWithMetalSupport`] on systems other than Apple's; [`Error::Metal`] if that adapter does not exist (the error
+    /// lists the existing ones) or cannot open a device.
     pub fn with_options(ordinal: usize, options: &Options) -> Result<Self> {
         if !crate::webgpu_backend::has_metal() {
             return Err(Error::NotCompiledWithMetalSupport);
@@ -44,15 +44,15 @@ impl MetalDevice {
         DeviceId(self.0.id())
     }
 
-    /// The device inside, with its counters, profiles, memory limits and kernels.
+    /// The inner device, with its counters, profiles, memory limits and kernels.
     pub fn webgpu(&self) -> &WebGpuDevice {
         &self.0
     }
 
-    /// Submits what is queued and waits until it is done.
+    /// Submits the queued work and waits until it is done.
     ///
     /// # Errors
-    /// When the GPU was lost, or reports an error.
+    /// If the GPU was lost, or reports an error.
     pub fn wait_until_completed(&self) -> Result<()> {
         self.synchronize()
     }
@@ -83,7 +83,7 @@ impl BackendDevice for MetalDevice {
     device_methods! { crossing_methods, MetalStorage }
 
     unsafe fn alloc_uninit(&self, shape: &Shape, dtype: DType) -> Result<MetalStorage> {
-        // SAFETY: what the caller guarantees.
+        // SAFETY: the caller's guarantee.
         on_metal(unsafe { self.0.alloc_uninit(shape, dtype) })
     }
 }

@@ -1,4 +1,4 @@
-//! Quantised blocks.
+//! Quantised weights on a Metal device.
 
 use bytemuck::TransparentWrapper;
 
@@ -8,26 +8,26 @@ use crate::quantized::GgmlDType;
 use crate::webgpu_backend::QWebGpuStorage;
 use crate::{DType, Layout, Result};
 
-/// Blocks of GGML on a Metal device; how they are laid out there, [`QWebGpuStorage`] says.
+/// GGML blocks on a Metal device; see [`QWebGpuStorage`] for their memory layout.
 #[derive(Debug)]
 pub struct QMetalStorage(QWebGpuStorage);
 
 impl QMetalStorage {
-    /// Blocks of zeros for `elem_count` elements, rounded up to a whole number of blocks.
+    /// Allocates blocks of zeros for `elem_count` elements, rounded up to a whole number of blocks.
     ///
     /// # Errors
-    /// When the device refuses the memory.
+    /// If the allocation fails.
     pub fn zeros(device: &MetalDevice, elem_count: usize, dtype: GgmlDType) -> Result<Self> {
         let bytes = elem_count.div_ceil(dtype.block_size()) * dtype.type_size();
         Self::from_data(device, dtype, &vec![0; bytes])
     }
 
-    /// Blocks from their bytes, which are a whole number of blocks.
+    /// Uploads the bytes of a whole number of blocks.
     pub(crate) fn from_data(device: &MetalDevice, dtype: GgmlDType, data: &[u8]) -> Result<Self> {
         on_metal(QWebGpuStorage::from_data(device.webgpu(), dtype, data))
     }
 
-    /// The blocks inside.
+    /// The inner blocks.
     pub fn webgpu(&self) -> &QWebGpuStorage {
         &self.0
     }
@@ -42,33 +42,33 @@ impl QMetalStorage {
         MetalDevice::wrap_ref(self.0.device())
     }
 
-    /// Bytes of the blocks, as a file holds them.
+    /// Size of the blocks in bytes, in a file's format.
     pub fn storage_size_in_bytes(&self) -> usize {
         self.0.size_in_bytes()
     }
 
-    /// The bytes of the blocks, as a file holds them. Waits for the GPU.
+    /// Reads the blocks back in a file's format. Waits for the GPU.
     ///
     /// # Errors
-    /// When reading them back fails.
+    /// If the read fails.
     pub fn data(&self) -> Result<Vec<u8>> {
         on_metal(self.0.data())
     }
 
-    /// The first `elem_count` elements as f32.
+    /// Dequantises the first `elem_count` elements to f32.
     ///
     /// # Errors
-    /// When the device refuses the memory.
+    /// If the allocation fails.
     pub fn dequantize(&self, elem_count: usize) -> Result<MetalStorage> {
         self.dequantize_to(elem_count, DType::F32)
     }
 
-    /// The first `elem_count` elements in dtype `to`.
+    /// Dequantises the first `elem_count` elements to dtype `to`.
     pub(crate) fn dequantize_to(&self, elem_count: usize, to: DType) -> Result<MetalStorage> {
         on_metal(self.0.dequantize(elem_count, to))
     }
 
-    /// Rows of the table `(rows, hidden)` held here by their ids, a vector, as f32.
+    /// Rows of this table `(rows, hidden)` at the given ids, a vector, as f32.
     pub(crate) fn embedding(
         &self,
         rows: usize,

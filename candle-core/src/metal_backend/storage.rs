@@ -1,4 +1,4 @@
-//! The storage.
+//! The Metal storage.
 
 use bytemuck::TransparentWrapper;
 
@@ -16,12 +16,12 @@ use crate::{webgpu_backend, CpuStorage, DType, Error, Layout, Result, WebGpuStor
 pub struct MetalStorage(WebGpuStorage);
 
 impl MetalStorage {
-    /// The storage inside, for kernels in WGSL.
+    /// The inner storage, for kernels in WGSL.
     pub fn webgpu(&self) -> &WebGpuStorage {
         &self.0
     }
 
-    /// As [`MetalStorage::webgpu`], for ops that write in place.
+    /// Like [`MetalStorage::webgpu`], for ops that write in place.
     pub fn webgpu_mut(&mut self) -> &mut WebGpuStorage {
         &mut self.0
     }
@@ -32,7 +32,7 @@ impl MetalStorage {
     }
 }
 
-/// The result of a kernel on a device that [`MetalStorage::webgpu`] is on.
+/// Wraps the result of a kernel on the device of [`MetalStorage::webgpu`].
 impl From<WebGpuStorage> for MetalStorage {
     fn from(storage: WebGpuStorage) -> Self {
         Self(storage)
@@ -49,7 +49,7 @@ impl BackendStorage for MetalStorage {
     storage_methods! { crossing_methods }
 }
 
-/// The switches and the log are those of WebGPU.
+/// The switches and the log are those of the WebGPU backend.
 impl Watched for MetalStorage {
     const NAME: &'static str = WebGpuStorage::NAME;
 
@@ -66,7 +66,7 @@ impl Watched for MetalStorage {
     }
 }
 
-/// A storage on its way to the host.
+/// A copy of a storage to the host, in flight.
 pub(crate) struct PendingRead(webgpu_backend::PendingRead);
 
 impl PendingRead {

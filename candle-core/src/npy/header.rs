@@ -7,30 +7,30 @@ use crate::{DType, Error, Result, Shape};
 
 const MAGIC: &[u8; 6] = b"\x93NUMPY";
 
-/// Data begins at a multiple of this.
+/// Data begins at a multiple of this, in bytes.
 const ALIGNMENT: usize = 64;
 
-/// Longest header that is read. One of a numeric array has some 100 bytes; only lists of fields get long.
+/// Maximum length of a header, in bytes. The header of a numeric array has about 100 bytes; only lists of fields get long.
 const MAX_LEN: usize = 1 << 20;
 
-/// What a file says about its elements.
+/// Dtype, byte order and shape in a header.
 #[derive(Debug, PartialEq)]
 pub(super) struct Header {
     pub(super) dtype: DType,
-    /// Whether numbers have their high byte first.
+    /// Whether numbers are big-endian.
     pub(super) big_endian: bool,
-    /// Whether the first dimension is the one whose elements are neighbours.
+    /// Whether the array is in column-major order.
     pub(super) fortran_order: bool,
     pub(super) shape: Shape,
 }
 
-/// What went wrong, as the error of this format.
+/// An error of this format.
 pub(super) fn npy_error(message: impl Into<String>) -> Error {
     Error::Npy(message.into()).bt()
 }
 
 impl Header {
-    /// Reads magic, version and header; the data comes next.
+    /// Reads magic, version and header; the data follows.
     pub(super) fn read<R: Read>(reader: &mut R) -> Result<Self> {
         let part =
             |part: &'static str| move |message: String| npy_error(format!("{part}: {message}"));
@@ -60,7 +60,7 @@ impl Header {
             )));
         }
         let text = read_bytes(reader, len, 0).map_err(part("header"))?;
-        // Versions 1 and 2 are Latin-1, but what is looked for is ASCII in all of them.
+        // Versions 1 and 2 are Latin-1, but the keys and values parsed here are ASCII in all versions.
         Self::parse(&String::from_utf8_lossy(&text)).map_err(|message| {
             npy_error(format!("header: {message} in `{}`", shown(text_of(&text))))
         })
@@ -98,14 +98,14 @@ impl Header {
         })
     }
 
-    /// Writes magic, version 1.0 (2.0 where the header is too long for it) and header.
+    /// Writes magic, version 1.0 (2.0 if the header is too long for it) and header.
     pub(super) fn write<W: Write>(dtype: DType, shape: &Shape, writer: &mut W) -> Result<()> {
         let sizes: String = shape
             .dims()
             .iter()
             .map(|size| format!("{size}, "))
             .collect();
-        // As Python writes tuples: `(3,)`, but `(2, 3)`.
+        // Python's tuples: `(3,)`, but `(2, 3)`.
         let sizes = match shape.rank() {
             1 => sizes.trim_end(),
             _ => sizes.trim_end_matches(", "),
@@ -125,7 +125,7 @@ impl Header {
             writer.write_all(&[1, 0])?;
             writer.write_all(&u16::try_from(len)?.to_le_bytes())?;
         }
-        // No width in the format: those end at 65,535.
+        // No width in the format string: widths are limited to 65,535.
         let padding = " ".repeat(len - 1 - text.len());
         writeln!(writer, "{text}{padding}")?;
         Ok(())
@@ -159,7 +159,7 @@ fn descr_of(dtype: DType) -> Result<&'static str> {
     })
 }
 
-/// Text of Python literals that has not been read yet.
+/// The unparsed rest of the text of Python literals.
 struct Literal<'a>(&'a str);
 
 impl<'a> Literal<'a> {
@@ -183,7 +183,7 @@ impl<'a> Literal<'a> {
         ))
     }
 
-    /// The text up to `end`, which is left behind as well.
+    /// The text up to `end`; skips `end` as well.
     fn until(&mut self, end: char) -> std::result::Result<&'a str, String> {
         let (text, rest) = self
             .0
@@ -245,7 +245,7 @@ impl<'a> Literal<'a> {
             Some(("<" | "|" | "=", code)) => (false, code),
             _ => (false, descr),
         };
-        // Both forms that NumPy takes: kind and size, or the one-letter code.
+        // Both forms that NumPy accepts: kind and size, or the one-letter code.
         let dtype = match code {
             "b1" | "?" | "u1" | "B" => DType::U8,
             "u4" | "I" => DType::U32,

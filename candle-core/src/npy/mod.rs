@@ -1,7 +1,7 @@
 //! NumPy's files: `.npy` holds one array, `.npz` is a zip archive of them.
 //!
-//! The format is that of [NEP 1](https://numpy.org/neps/nep-0001-npy-format.html), versions 1.0 to 3.0. Arrays in column-major
-//! order and with the high byte first are read as well. NumPy's `b1` becomes `u8`; it has no `bf16` and no `f8e4m3`.
+//! The format is that of [NEP 1](https://numpy.org/neps/nep-0001-npy-format.html), versions 1.0 to 3.0. Arrays in column-major order and
+//! big-endian arrays can be read as well. NumPy's `b1` becomes `u8`; it has no `bf16` and no `f8e4m3`.
 //!
 //! ```
 //! use candle_core::{npy::NpzTensors, Device, Tensor};
@@ -61,14 +61,14 @@ pub fn from_reader<R: Read>(reader: &mut R) -> Result<Tensor> {
 /// Writes a tensor as the content of a `.npy` file.
 ///
 /// # Errors
-/// When NumPy has no such dtype, the tensor cannot be read back from its device, or the writer fails.
+/// If NumPy does not have the dtype, the tensor cannot be read back from its device, or the writer fails.
 pub fn to_writer<W: Write>(tensor: &Tensor, writer: &mut W) -> Result<()> {
     Header::write(tensor.dtype(), tensor.shape(), writer)?;
     writer.write_all(&bytes_of(&tensor.to_cpu_elements()?))?;
     Ok(())
 }
 
-/// Reads an array; `known` bytes are there for certain.
+/// Reads an array; `known` bytes are certain to exist.
 fn read_array<R: Read>(reader: &mut R, known: usize) -> Result<Tensor> {
     let header = Header::read(reader)?;
     let (shape, dtype) = (&header.shape, header.dtype);
@@ -90,14 +90,14 @@ fn read_array<R: Read>(reader: &mut R, known: usize) -> Result<Tensor> {
     if !header.fortran_order {
         return Tensor::from_raw_buffer(&bytes, dtype, &dims, &Device::Cpu);
     }
-    // Column-major is row-major with the dimensions in reverse.
+    // Column-major order is row-major order with reversed dimensions.
     dims.reverse();
     let reversed: Vec<usize> = (0..dims.len()).rev().collect();
     Tensor::from_raw_buffer(&bytes, dtype, &dims, &Device::Cpu)?.permute(reversed)
 }
 
-/// Whether an entry of an archive is an array, by its name or by its first bytes. NumPy gives others as bytes. One that cannot be read is
-/// taken for an array, whose error then says why.
+/// Whether an entry of an archive is an array, by its name or by its first bytes. NumPy returns other entries as bytes. An unreadable entry
+/// counts as an array, so that reading it returns the error.
 fn holds_array(archive: &Archive, entry: &str) -> bool {
     let begins_as_array = |entry: &mut Entry<'_>| {
         let mut start = vec![];
@@ -148,7 +148,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// When NumPy has no such dtype (bf16, f8e4m3 and smaller), or the file cannot be written.
+    /// If NumPy does not have the dtype (bf16, f8e4m3 and smaller), or the file cannot be written.
     pub fn write_npy<T: AsRef<Path>>(&self, path: T) -> Result<()> {
         let write = |path: &Path| {
             let mut file = BufWriter::new(File::create(path)?);
@@ -177,7 +177,7 @@ impl Tensor {
     /// Reads the arrays of these names from a `.npz` file, onto the CPU.
     ///
     /// # Errors
-    /// As [`NpzTensors::get`], and when there is no array of a name.
+    /// As [`NpzTensors::get`], and if there is no array of a name.
     pub fn read_npz_by_name<T: AsRef<Path>>(path: T, names: &[&str]) -> Result<Vec<Self>> {
         let npz = NpzTensors::new(path)?;
         names.iter().map(|name| npz.expect(name)).collect()
@@ -186,7 +186,7 @@ impl Tensor {
     /// Writes tensors to a `.npz` file, each under its name, without compression, as `numpy.savez` does.
     ///
     /// # Errors
-    /// When a name appears twice, NumPy has no such dtype, or the file cannot be written; the error names file and tensor.
+    /// If a name appears twice, NumPy does not have the dtype, or the file cannot be written; the error names file and tensor.
     pub fn write_npz<S: AsRef<str>, T: AsRef<Tensor>, P: AsRef<Path>>(
         ts: &[(S, T)],
         path: P,
@@ -203,7 +203,7 @@ fn write_npz<S: AsRef<str>, T: AsRef<Tensor>, W: Write + Seek>(
     let mut zip = zip::ZipWriter::new(writer);
     for (name, tensor) in ts {
         let (name, tensor) = (name.as_ref(), tensor.as_ref());
-        // Sizes of 4 GiB and more need wider fields in the archive; half of it leaves room for the header.
+        // Sizes of 4 GiB and more need wider fields in the archive; the threshold of half that size reserves space for the header.
         let len = tensor
             .elem_count()
             .saturating_mul(tensor.dtype().size_in_bytes());
@@ -219,12 +219,12 @@ fn write_npz<S: AsRef<str>, T: AsRef<Tensor>, W: Write + Seek>(
     Ok(zip.finish()?)
 }
 
-/// The arrays of a `.npz` file, read when they are asked for.
+/// The arrays of a `.npz` file, read on request.
 pub struct NpzTensors {
     archive: Archive,
     /// Names of the arrays, in the file's order.
     names: Vec<String>,
-    /// Which entry of the archive holds an array.
+    /// The entry of the archive that holds an array, by the array's name.
     entries: HashMap<String, String>,
 }
 
@@ -232,15 +232,15 @@ impl NpzTensors {
     /// Opens a `.npz` file and reads the list of its arrays.
     ///
     /// # Errors
-    /// When the file cannot be read or is no zip archive; the error names it.
+    /// If the file cannot be read or is not a zip archive; the error names it.
     pub fn new<T: AsRef<Path>>(path: T) -> Result<Self> {
         Ok(Self::over(Archive::open(path.as_ref())?))
     }
 
-    /// Reads the list of arrays of a `.npz` file's content, where there are no files, as in a browser.
+    /// Reads the list of arrays from a `.npz` file's content, for environments without files such as browsers.
     ///
     /// # Errors
-    /// When the content is no zip archive.
+    /// If the content is not a zip archive.
     pub fn from_bytes(bytes: Vec<u8>) -> Result<Self> {
         Ok(Self::over(Archive::from_bytes(bytes)?))
     }
@@ -273,7 +273,7 @@ impl NpzTensors {
     /// Shape and dtype of an array, without reading its elements.
     ///
     /// # Errors
-    /// When there is no array of this name, or its header is damaged; the error names file and array.
+    /// If there is no array of this name, or its header is damaged; the error names file and array.
     pub fn get_shape_and_dtype(&self, name: &str) -> Result<(Shape, DType)> {
         let header = self.read(self.entry(name)?, |entry| Header::read(entry))?;
         Ok((header.shape, header.dtype))

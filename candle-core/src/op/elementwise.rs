@@ -1,4 +1,4 @@
-//! The elementwise operations: what each one is on every dtype.
+//! The elementwise operations and their definition for every dtype.
 
 use std::marker::PhantomData;
 
@@ -13,9 +13,9 @@ use crate::cpu::{erf, functions, trigonometry};
 
 /// An elementwise function of one argument, for each dtype. All functions are total: none panics for any argument.
 pub trait UnaryOpT {
-    /// The name in errors.
+    /// The op's name in errors.
     const NAME: &'static str;
-    /// The name of the kernels in the GPU backends.
+    /// The name of the op's kernels in the GPU backends.
     const KERNEL: &'static str;
     /// The op as a value.
     const V: Self;
@@ -95,10 +95,10 @@ multiversioned! {
     }
 }
 
-/// Whether `l < r` for the bits of two 16-bit floats; `infinity` has those of infinity.
+/// Whether `l < r` for the bits of two 16-bit floats; `infinity` holds the bits of infinity.
 #[inline(always)]
 fn bits_less(l: u16, r: u16, infinity: u16) -> bool {
-    // Negative numbers are in the opposite order.
+    // The bit patterns of negative numbers are in reverse order.
     let order = |bits: u16| (bits ^ ((bits as i16) >> 15) as u16 & 0x7FFF) as i16;
     let numbers = (l & 0x7FFF <= infinity) & (r & 0x7FFF <= infinity);
     let zeros = (l | r) & 0x7FFF == 0;
@@ -126,9 +126,9 @@ macro_rules! binary_methods {
 /// An elementwise function of two arguments, for each dtype. Integers wrap; dividing by 0 gives 0 here, but an error in
 /// the backends.
 pub trait BinaryOpT {
-    /// The name in errors.
+    /// The op's name in errors.
     const NAME: &'static str;
-    /// The name of the kernels in the GPU backends.
+    /// The name of the op's kernels in the GPU backends.
     const KERNEL: &'static str;
     /// The op as a value.
     const V: Self;

@@ -1,4 +1,4 @@
-//! Checkpoints of `torch.save`: a zip archive with a pickle that describes tensors, and their storages; or the older format, `legacy.rs`.
+//! Checkpoints of `torch.save`: a zip archive of storages and a pickle that describes the tensors; or the older format, `legacy.rs`.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -12,19 +12,19 @@ use crate::op::BackpropOp;
 use crate::zip_archive::{Archive, Budget, Entry};
 use crate::{Context, Device, Error, Layout, Result, Tensor};
 
-/// The entry with the pickle, in a folder whose name is the file's when it was saved.
+/// The entry with the pickle, in a folder named after the file at the time of saving.
 const PICKLE: &str = "data.pkl";
 
-/// Longest name of a folder, which is that of the file when it was saved.
+/// Maximum length of the folder's name, in bytes.
 const MAX_FOLDER: usize = 1024;
 
-/// The folder with the storages, beside the pickle.
+/// The folder with the storages, in the same folder as the pickle.
 const STORAGES: &str = "data";
 
-/// The entry that says which byte of a number comes first, beside the pickle. Older files have none and are little-endian.
+/// The entry with the byte order, in the same folder as the pickle. Older files do not have it and are little-endian.
 const BYTE_ORDER: &str = "byteorder";
 
-/// Where the storages are.
+/// The source of the storages.
 enum Contents {
     Zip(Archive),
     Legacy(Legacy),
@@ -46,7 +46,7 @@ impl Contents {
         }
     }
 
-    /// `len` bytes of the storage `path`, from its byte `start` on.
+    /// Reads `len` bytes of the storage `path`, from byte `start` on.
     fn read_range(&self, path: &str, start: u64, len: usize) -> Result<Vec<u8>> {
         match self {
             Self::Zip(archive) => archive.read(path, |entry| entry.read_range(start, len)),
@@ -59,23 +59,25 @@ impl Contents {
 struct Checkpoint {
     contents: Contents,
     infos: Vec<TensorInfo>,
-    /// Whether numbers in storages have their high byte first.
+    /// Whether numbers in storages are big-endian.
     big_endian: bool,
 }
 
 impl Checkpoint {
     fn open(path: &Path, key: Option<&str>, verbose: bool) -> Result<Self> {
         let old = File::open(path).map_err(Error::from).and_then(is_legacy);
-        match old.map_err(|err| err.with_path(path))? {
-            true => Self::of_legacy(Legacy::open(path)?, key, verbose),
-            false => Self::of_archive(Archive::open(path)?, key, verbose),
+        if old.map_err(|err| err.with_path(path))? {
+            Self::of_legacy(Legacy::open(path)?, key, verbose)
+        } else {
+            Self::of_archive(Archive::open(path)?, key, verbose)
         }
     }
 
     fn from_bytes(bytes: Vec<u8>, key: Option<&str>) -> Result<Self> {
-        match is_legacy(bytes.as_slice())? {
-            true => Self::of_legacy(Legacy::from_bytes(bytes)?, key, false),
-            false => Self::of_archive(Archive::from_bytes(bytes)?, key, false),
+        if is_legacy(bytes.as_slice())? {
+            Self::of_legacy(Legacy::from_bytes(bytes)?, key, false)
+        } else {
+            Self::of_archive(Archive::from_bytes(bytes)?, key, false)
         }
     }
 
@@ -151,7 +153,7 @@ impl Checkpoint {
         let read = || {
             let (dtype, layout) = (info.dtype, &info.layout);
             let size = dtype.size_in_bytes();
-            // Checked with the description; and a storage that is shared may be far larger than what is needed of it.
+            // The description was checked; and a shared storage may be far larger than the part that this tensor needs.
             let elements = span(layout).context("the tensor is too large")?;
             let len = elements
                 .checked_mul(size)
@@ -199,7 +201,7 @@ fn tensors_of(
     tensors_in(stack.finalize()?, &dir, key, verbose)
 }
 
-/// The tensors in the value of a pickle, whose storages lie below `dir`.
+/// The tensors in the value of a pickle, with storages below `dir`.
 fn tensors_in(
     mut object: Object,
     dir: &str,
@@ -225,7 +227,7 @@ fn tensors_in(
         .collect()
 }
 
-/// The items of a dictionary, also of one whose class kept a state beside them.
+/// The items of a dictionary, including one whose class has added a state.
 fn dictionary(object: Object) -> Result<Vec<(Object, Object)>> {
     match object {
         Object::Dict(items) => Ok(items),
@@ -247,12 +249,12 @@ fn not_a_dictionary<T>(object: &Object) -> Result<T> {
     )
 }
 
-/// What a checkpoint says about its tensors, in its order. With `verbose` the pickle's values are printed; with a `key` the
-/// tensors of the dictionary under it are meant, such as `model` in `{"model": …, "optimizer": …}`.
+/// Reads the descriptions of a checkpoint's tensors, in its order. With `verbose` the pickle's values are printed. With a `key`, returns
+/// the tensors of the dictionary at that key, such as `model` in `{"model": …, "optimizer": …}`.
 ///
 /// # Errors
-/// When the file is no checkpoint, is damaged, or does not have the key; the error names the file, the entry of the archive
-/// and the place in the pickle.
+/// If the file is not a checkpoint, is damaged, or does not have the key; the error names the file, the entry of the archive and the
+/// position in the pickle.
 pub fn read_pth_tensor_info<P: AsRef<Path>>(
     file: P,
     verbose: bool,
@@ -261,10 +263,10 @@ pub fn read_pth_tensor_info<P: AsRef<Path>>(
     Ok(Checkpoint::open(file.as_ref(), key, verbose)?.infos)
 }
 
-/// The tensors of a checkpoint, read when they are asked for.
+/// The tensors of a checkpoint, read on request.
 pub struct PthTensors {
     checkpoint: Checkpoint,
-    /// By name.
+    /// The descriptions by name.
     infos: HashMap<String, TensorInfo>,
 }
 
@@ -277,7 +279,7 @@ impl PthTensors {
         Ok(Self::over(Checkpoint::open(path.as_ref(), key, false)?))
     }
 
-    /// Reads a checkpoint's content, where there are no files, as in a browser.
+    /// Reads a checkpoint's content from memory, for environments without files such as browsers.
     ///
     /// # Errors
     /// As [`read_pth_tensor_info`].
@@ -300,8 +302,7 @@ impl PthTensors {
         &self.infos
     }
 
-    /// The tensor of this name on the CPU, or `None` if there is none. One that does not lie in row-major order keeps
-    /// its strides.
+    /// The tensor of this name on the CPU, or `None` if there is none. A tensor that is not contiguous keeps its strides.
     ///
     /// # Errors
     /// When its storage is missing or too short; the error names the file, the entry of the archive and the tensor.

@@ -1,27 +1,26 @@
-//! The values of a pickle while it is read: shared, as in Python, and turned into trees when they are asked for.
+//! The values of a pickle while it is read: shared, as in Python, and converted to trees on request.
 //!
-//! A pickle can name one value in many places, and a value can contain itself. Values therefore lie side by side and refer to each
-//! other by number: reading takes memory in proportion to the pickle, and nothing is nested that would have to be walked to
-//! be freed. Only [`Graph::tree`] repeats what is shared, within bounds.
+//! A pickle can refer to one value many times, and a value can contain itself. Values are therefore stored in one vector and refer to each
+//! other by index: memory is proportional to the pickle, and freeing the values needs no recursion. Only [`Graph::tree`] repeats shared
+//! values, within bounds.
 
 use super::Object;
 use crate::Result;
 
-/// Values may be nested this deep in a tree; checkpoints stay below ten. Each level is a few kilobytes of stack in a build without
-/// optimisation.
+/// Maximum nesting depth of a tree; checkpoints stay below ten. Each level takes a few kilobytes of stack in a build without optimisation.
 const MAX_DEPTH: usize = 64;
 
-/// A tree may take this many bytes for each byte of the pickle. A tensor's entry takes some five.
+/// Maximum size of a tree, in bytes per byte of the pickle. A tensor's entry takes about five.
 const TREE_BYTES_PER_BYTE: usize = 64;
 
-/// What a tree may take however short the pickle is.
+/// Size in bytes that a tree may have however short the pickle is.
 const TREE_BYTES_ALWAYS: usize = 1 << 16;
 
-/// The number of a value.
+/// The index of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Id(u32);
 
-/// A value whose parts are other values.
+/// A value that refers to its parts by index.
 pub(super) enum Node {
     None,
     Bool(bool),
@@ -47,7 +46,7 @@ pub(super) enum Node {
 }
 
 impl Node {
-    /// What it is, short enough for an error.
+    /// A name for its kind, short enough for an error.
     pub(super) fn kind(&self) -> &'static str {
         match self {
             Self::None => "None",
@@ -77,7 +76,7 @@ impl Graph {
     pub(super) const MARK: Id = Id(3);
     pub(super) const EMPTY_TUPLE: Id = Id(4);
 
-    /// The values that instructions of a single byte name, each once.
+    /// A graph with the values that single-byte instructions push, each once.
     pub(super) fn new() -> Self {
         Self(vec![
             Node::None,
@@ -111,15 +110,15 @@ impl Graph {
         ids.collect()
     }
 
-    /// The value with all that is in it, out of a pickle of `pickle_len` bytes.
+    /// The value with all its parts, for a pickle of `pickle_len` bytes.
     ///
     /// # Errors
-    /// When it is nested too deep, which a value in itself always is, or sharing makes it many times as large as the pickle.
+    /// If it is nested too deep, as a value that contains itself always is, or if sharing makes it many times as large as the pickle.
     pub(super) fn tree(&self, id: Id, pickle_len: u64) -> Result<Object> {
         TreeBuilder::new(self, pickle_len).build(id, 0)
     }
 
-    /// The values with all that is in them, together within the bounds of one; those beyond are `None`.
+    /// The values with all their parts, together within the bounds of a single tree; values that exceed them are `None`.
     pub(super) fn trees(&self, ids: &[Id], pickle_len: u64) -> Vec<Object> {
         let mut builder = TreeBuilder::new(self, pickle_len);
         let tree = |&id| builder.build(id, 0).unwrap_or(Object::None);
@@ -165,7 +164,7 @@ impl TreeBuilder<'_> {
     }
 
     fn items(&mut self, ids: &[Id], depth: usize) -> Result<Vec<Object>> {
-        // Before room is made for them.
+        // Checked before memory is reserved.
         self.charge(size_of_val(ids))?;
         ids.iter().map(|&id| self.build(id, depth)).collect()
     }

@@ -1,5 +1,5 @@
-//! Checkpoints of PyTorch before 1.6, or saved with `_use_new_zipfile_serialization=False`: five pickles in a row (a magic number, the
-//! version of the format, the system, the value, the keys of the storages), then each storage with its number of elements before it.
+//! Checkpoints of PyTorch before 1.6, or saved with `_use_new_zipfile_serialization=False`: five consecutive pickles (a magic number, the
+//! version of the format, the system, the value, the keys of the storages), then each storage, preceded by its number of elements.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -13,39 +13,39 @@ use super::{Object, Stack};
 use crate::bounded_read::{read_array, read_bytes, shown};
 use crate::{Context, Error, Result};
 
-/// The first pickle's number, with its bytes unchanged.
+/// The little-endian bytes of the first pickle's number.
 const MAGIC: [u8; 10] = [0x6c, 0xfc, 0x9c, 0x46, 0xf9, 0x20, 0x6a, 0xa8, 0x50, 0x19];
-/// The number ends before this byte, whichever protocol wrote it.
+/// The number ends within this many bytes, in every protocol.
 const MAGIC_WITHIN: u64 = 64;
-/// The only version there is.
+/// The only version of the format.
 const VERSION: i64 = 1001;
 
-/// Where a file is read from.
+/// A reader of a checkpoint's bytes.
 trait Source: BufRead + Seek + Send {}
 
 impl<T: BufRead + Seek + Send> Source for T {}
 
-/// Whether content begins as such a file does.
+/// Whether content begins like such a file.
 pub(super) fn is_legacy(mut reader: impl Read) -> Result<bool> {
     let mut start = vec![];
     reader.by_ref().take(MAGIC_WITHIN).read_to_end(&mut start)?;
     Ok(start.first() == Some(&0x80) && start.windows(MAGIC.len()).any(|bytes| bytes == MAGIC))
 }
 
-/// A file whose pickles are read, and whose storages are read on request.
+/// A file whose pickles have been read; its storages are read on request.
 pub(super) struct Legacy {
     source: Mutex<Box<dyn Source>>,
-    /// Bytes of the file.
+    /// Length of the file in bytes.
     pub(super) len: u64,
     path: Option<PathBuf>,
-    /// Where each storage begins, and its bytes, by key.
+    /// Offset and size in bytes of each storage, by key.
     storages: HashMap<String, (u64, u64)>,
-    /// Whether numbers in storages have their high byte first.
+    /// Whether numbers in storages are big-endian.
     pub(super) big_endian: bool,
 }
 
 impl Legacy {
-    /// Opens a file; the second is the value in it.
+    /// Opens a file and returns it with its value.
     pub(super) fn open(path: &Path) -> Result<(Self, Object)> {
         let open = || {
             let file = File::open(path)?;
@@ -57,7 +57,7 @@ impl Legacy {
         Ok((legacy, object))
     }
 
-    /// As [`Legacy::open`], of content in memory.
+    /// Like [`Legacy::open`], for content in memory.
     pub(super) fn from_bytes(bytes: Vec<u8>) -> Result<(Self, Object)> {
         let len = bytes.len() as u64;
         Self::new(Box::new(Cursor::new(bytes)), len)
@@ -115,7 +115,7 @@ impl Legacy {
         }
     }
 
-    /// `len` bytes of a storage, from its byte `start` on.
+    /// Reads `len` bytes of a storage, from byte `start` on.
     pub(super) fn read_range(&self, key: &str, start: u64, len: usize) -> Result<Vec<u8>> {
         let read = || {
             let Some(&(first, bytes)) = self.storages.get(key) else {
@@ -134,7 +134,7 @@ impl Legacy {
     }
 }
 
-/// Bytes of an element by the key of a storage, from all places in the value that name one.
+/// Bytes per element by key of the storage, from all references to storages in the value.
 fn element_sizes(value: &Stack) -> Result<HashMap<String, usize>> {
     let mut sizes = HashMap::new();
     for id in value.persistent_loads() {
@@ -151,7 +151,7 @@ fn element_sizes(value: &Stack) -> Result<HashMap<String, usize>> {
     Ok(sizes)
 }
 
-/// Where the storage begins that comes next, and its bytes, which are skipped.
+/// Offset and size in bytes of the next storage, which is skipped.
 fn storage(
     source: &mut Box<dyn Source>,
     key: &str,
@@ -163,9 +163,10 @@ fn storage(
         crate::bail!("no tensor uses it, so its size is not known")
     };
     let count = read_array(source).map_err(Error::msg)?;
-    let count = match big_endian {
-        true => u64::from_be_bytes(count),
-        false => u64::from_le_bytes(count),
+    let count = if big_endian {
+        u64::from_be_bytes(count)
+    } else {
+        u64::from_le_bytes(count)
     };
     let first = source.stream_position()?;
     let bytes = count.checked_mul(size as u64);

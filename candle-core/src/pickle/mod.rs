@@ -1,9 +1,9 @@
 //! PyTorch's checkpoints, `.pt` and `.pth`: zip archives with a Python pickle in them.
 //!
-//! A pickle is a program for a small machine ([`Stack`]) whose instructions ([`OpCode`]) Python lists in
-//! [`pickletools`](https://docs.python.org/3/library/pickletools.html). Python's own machine calls whatever the program names. This
-//! one calls nothing: a call stays a description ([`Object::Reduce`]), and the few that PyTorch rebuilds tensors with are known by
-//! name. Files of PyTorch before 1.6, which are not zip archives, are read too.
+//! A pickle is a program for a small machine ([`Stack`]) with instructions ([`OpCode`]) that Python lists in
+//! [`pickletools`](https://docs.python.org/3/library/pickletools.html). Python's own machine calls any function that the program names.
+//! This one calls none: a call stays a description ([`Object::Reduce`]), and the few calls with which PyTorch rebuilds tensors are
+//! recognised by name. Files of PyTorch before 1.6, which are not zip archives, can be read too.
 //!
 //! ```no_run
 //! use candle_core::pickle::PthTensors;

@@ -7,20 +7,20 @@ use crate::Error;
 
 /// A value in a pickle.
 ///
-/// What Python would build by calling something stays a description here: [`Object::Reduce`] names what would be called and with
-/// what, and nothing is called. The one exception is `collections.OrderedDict`, which becomes a [`Object::Dict`].
+/// Objects that Python would build by calling something stay descriptions: [`Object::Reduce`] holds the callable and its arguments, and
+/// nothing is called. The one exception is `collections.OrderedDict`, which becomes a [`Object::Dict`].
 #[derive(Debug, Clone, PartialEq)]
 pub enum Object {
     /// A class or a function, by name.
     Class {
         /// The Python module.
         module_name: String,
-        /// The name in it.
+        /// The name in the module.
         class_name: String,
     },
     /// An integer of 32 bits.
     Int(i32),
-    /// A longer integer. One that needs more than 64 bits is the `Reduce` of Python's `int` with its hexadecimal digits.
+    /// A longer integer. One that needs more than 64 bits is a `Reduce` of Python's `int` with its hexadecimal digits.
     Long(i64),
     /// A float.
     Float(f64),
@@ -34,37 +34,37 @@ pub enum Object {
     Tuple(Vec<Object>),
     /// A list.
     List(Vec<Object>),
-    /// A place on the stack, no value.
+    /// A mark on the stack, not a value.
     Mark,
-    /// A dictionary, in the order in which its items came. A key that came twice is in it twice; the later one counts.
+    /// A dictionary, in the order of the pickle. A repeated key appears twice; the later item counts.
     Dict(Vec<(Object, Object)>),
-    /// What a function would return, or an object that a class would make.
+    /// A call that was not made: the result of a function, or an object of a class.
     Reduce {
         /// The function or class.
         callable: Box<Object>,
         /// Its arguments, a tuple.
         args: Box<Object>,
     },
-    /// An object that was given a state.
+    /// An object with a state.
     Build {
         /// The object.
         callable: Box<Object>,
         /// The state.
         args: Box<Object>,
     },
-    /// Something that lies outside of the pickle, such as the elements of a tensor.
+    /// A reference to data outside of the pickle, such as the elements of a tensor.
     PersistentLoad(Box<Object>),
 }
 
 type OrObject<T> = Result<T, Object>;
 
-/// Methods that take a value apart, or hand it back when it is another one.
+/// Methods that unpack a value, or return it unchanged if it is of another kind.
 macro_rules! accessors {
     ($($(#[$doc:meta])* $name:ident -> $ty:ty { $($pattern:pat => $value:expr),+ })+) => {$(
         $(#[$doc])*
         ///
         /// # Errors
-        /// The object itself when it is another one.
+        /// The object itself if it is of another kind.
         pub fn $name(self) -> OrObject<$ty> {
             match self {
                 $($pattern => Ok($value),)+
@@ -88,9 +88,9 @@ impl Object {
         none -> () { Self::None => () }
         /// A text.
         unicode -> String { Self::Unicode(text) => text }
-        /// What would be called, and its arguments.
+        /// The callable and its arguments.
         reduce -> (Self, Self) { Self::Reduce { callable, args } => (*callable, *args) }
-        /// What a persistent load names.
+        /// The id of a persistent load.
         persistent_load -> Self { Self::PersistentLoad(id) => *id }
         /// The items of a tuple.
         tuple -> Vec<Self> { Self::Tuple(items) => items }
@@ -98,7 +98,7 @@ impl Object {
         dict -> Vec<(Self, Self)> { Self::Dict(items) => items }
     }
 
-    /// What it is, short enough for an error.
+    /// A description for errors, shortened.
     pub(super) fn summary(&self) -> String {
         let mut text = String::new();
         // Writing to a string cannot fail.
@@ -142,7 +142,7 @@ impl TryFrom<Object> for String {
 impl TryFrom<Object> for usize {
     type Error = Object;
 
-    /// An integer that is not negative.
+    /// A non-negative integer.
     fn try_from(object: Object) -> OrObject<Self> {
         let value = match &object {
             Object::Int(value) => Self::try_from(*value).ok(),
@@ -168,7 +168,7 @@ impl<T: TryFrom<Object, Error = Object>> TryFrom<Object> for Vec<T> {
 }
 
 impl From<Object> for Error {
-    /// An object that was not expected where it is.
+    /// An unexpected object.
     fn from(object: Object) -> Self {
         Self::msg(format_args!("pickle: unexpected {}", object.summary()))
     }

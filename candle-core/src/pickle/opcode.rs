@@ -11,7 +11,7 @@ macro_rules! opcodes {
         impl TryFrom<u8> for $set {
             type Error = u8;
 
-            /// Hands a byte back that stands for no instruction of these.
+            /// Returns the byte as an error if it is not one of these instructions.
             fn try_from(code: u8) -> Result<Self, u8> {
                 match code {
                     $($code => Ok(Self::$name),)+
@@ -23,29 +23,29 @@ macro_rules! opcodes {
 }
 
 opcodes! {
-    /// An instruction of a pickle of protocol 2, which is what `torch.save` writes.
+    /// An instruction of pickle protocol 2, which `torch.save` writes.
     pub OpCode:
     /// The protocol's version follows in one byte.
     Proto = 0x80,
     /// Pushes a class; its module and its name follow as two lines.
     Global = b'c',
-    /// Remembers the top of the stack under a number of one byte.
+    /// Memorises the top of the stack under an index of one byte.
     BinPut = b'q',
-    /// Remembers the top of the stack under a number of four bytes.
+    /// Memorises the top of the stack under an index of four bytes.
     LongBinPut = b'r',
     /// Pushes `()`.
     EmptyTuple = b')',
     /// Calls the object below the top with the tuple at the top.
     Reduce = b'R',
-    /// Marks a place on the stack.
+    /// Pushes a mark.
     Mark = b'(',
     /// Pushes a text; its length in four bytes and its UTF-8 follow.
     BinUnicode = b'X',
     /// Pushes a signed integer of four bytes.
     BinInt = b'J',
-    /// Pops down to the mark and pushes a tuple of it.
+    /// Pops down to the mark and pushes a tuple of the popped objects.
     Tuple = b't',
-    /// Replaces the top by what it names outside of the pickle.
+    /// Replaces the top by the persistent object that it identifies.
     BinPersId = b'Q',
     /// Pushes an unsigned integer of one byte.
     BinInt1 = b'K',
@@ -63,9 +63,9 @@ opcodes! {
     NewFalse = 0x89,
     /// Pushes `None`.
     None = b'N',
-    /// Pushes what is remembered under a number of one byte.
+    /// Pushes the memorised object at an index of one byte.
     BinGet = b'h',
-    /// Pushes what is remembered under a number of four bytes.
+    /// Pushes the memorised object at an index of four bytes.
     LongBinGet = b'j',
     /// Adds the key and the value at the top to the dictionary below.
     SetItem = b's',
@@ -75,11 +75,11 @@ opcodes! {
     EmptyDict = b'}',
     /// Pops down to the mark and pushes a dictionary of the keys and values.
     Dict = b'd',
-    /// Gives the object below the top the state at the top.
+    /// Sets the state of the object below the top to the top.
     Build = b'b',
     /// Ends the pickle; the top is its value.
     Stop = b'.',
-    /// Makes an object of the class below the top with the arguments at the top.
+    /// Creates an object of the class below the top with the arguments at the top.
     NewObj = 0x81,
     /// Pushes `[]`.
     EmptyList = b']',
@@ -94,11 +94,11 @@ opcodes! {
 }
 
 opcodes! {
-    /// Instructions of protocols 3 to 5, and of protocol 2 in Python 2. They are apart because Candle's [`OpCode`] lacks them.
+    /// Instructions of protocols 3 to 5, and of protocol 2 in Python 2. They are separate because Candle's [`OpCode`] lacks them.
     pub(super) OtherOpCode:
-    /// Says how many bytes follow in a block, in eight bytes.
+    /// The length of a block of instructions follows in eight bytes.
     Frame = 0x95,
-    /// Remembers the top of the stack under the next number.
+    /// Memorises the top of the stack under the next index.
     Memoize = 0x94,
     /// Pops a name and a module, and pushes the class.
     StackGlobal = 0x93,
@@ -106,13 +106,13 @@ opcodes! {
     ShortBinUnicode = 0x8c,
     /// Pushes a text; its length in eight bytes and its UTF-8 follow.
     BinUnicode8 = 0x8d,
-    /// Pushes bytes; their number in one byte and they follow.
+    /// Pushes bytes; their number in one byte and the bytes follow.
     ShortBinBytes = b'C',
-    /// Pushes bytes; their number in four bytes and they follow.
+    /// Pushes bytes; their number in four bytes and the bytes follow.
     BinBytes = b'B',
-    /// Pushes bytes; their number in eight bytes and they follow.
+    /// Pushes bytes; their number in eight bytes and the bytes follow.
     BinBytes8 = 0x8e,
-    /// Pushes bytes that can be changed; their number in eight bytes and they follow.
+    /// Pushes mutable bytes; their number in eight bytes and the bytes follow.
     ByteArray8 = 0x96,
     /// Pushes Python 2's text; its length in one byte and its bytes follow.
     ShortBinString = b'U',
@@ -124,11 +124,11 @@ opcodes! {
     EmptySet = 0x8f,
     /// Adds the objects above the mark to the set below it.
     AddItems = 0x90,
-    /// Pops down to the mark and pushes a set of it that cannot be changed.
+    /// Pops down to the mark and pushes an immutable set of the popped objects.
     FrozenSet = 0x91,
-    /// Makes an object of a class with arguments, some of them by name.
+    /// Creates an object of a class with arguments, some of them by name.
     NewObjEx = 0x92,
-    /// Pops down to the mark and pushes a list of it.
+    /// Pops down to the mark and pushes a list of the popped objects.
     List = b'l',
     /// Drops the top.
     Pop = b'0',
@@ -138,6 +138,6 @@ opcodes! {
     Dup = b'2',
     /// Pushes bytes that are not in the pickle.
     NextBuffer = 0x97,
-    /// Makes the bytes at the top ones that cannot be changed.
+    /// Makes the bytes at the top immutable.
     ReadonlyBuffer = 0x98,
 }

@@ -1,4 +1,4 @@
-//! The machine that a pickle is a program for. It builds values and calls nothing.
+//! The machine that runs a pickle. It builds values and calls nothing.
 
 mod other;
 
@@ -12,13 +12,13 @@ use super::{Object, OpCode};
 use crate::bounded_read::{read_array, read_bytes};
 use crate::{Error, Result};
 
-/// Longest name of a module or a class.
+/// Maximum length of the name of a module or a class, in bytes.
 const MAX_NAME: u64 = 4096;
 
-/// Items of containers that may be copied to others for each byte of the pickle.
+/// Maximum number of items copied between containers, per byte of the pickle.
 const COPIES_PER_BYTE: u64 = 16;
 
-/// The stack of a pickle that is being read.
+/// The stack of a pickle while it is read.
 ///
 /// ```
 /// use candle_core::pickle::{Object, Stack};
@@ -56,7 +56,7 @@ impl std::fmt::Debug for Stack {
     }
 }
 
-/// A reader that knows how far it is.
+/// A reader that counts bytes.
 struct Counted<'a, R> {
     reader: &'a mut R,
     position: &'a mut u64,
@@ -96,7 +96,7 @@ impl<R: BufRead> Counted<'_, R> {
         Ok(String::from_utf8(bytes)?.into_boxed_str())
     }
 
-    /// Bytes as characters of Latin-1, which have the bytes' numbers.
+    /// Bytes as Latin-1 characters, whose code points equal the bytes.
     fn latin1(&mut self, len: u64) -> Result<Box<str>> {
         let bytes = self.block(usize::try_from(len)?)?;
         Ok(bytes.into_iter().map(char::from).collect::<String>().into())
@@ -114,7 +114,7 @@ impl<R: BufRead> Counted<'_, R> {
 }
 
 impl Stack {
-    /// A machine that has read nothing.
+    /// A machine before its first instruction.
     pub fn empty() -> Self {
         Self {
             graph: Graph::new(),
@@ -126,17 +126,18 @@ impl Stack {
         }
     }
 
-    /// The objects on the stack, the top last. Values that are nested too deep, or too large together, are shown as
-    /// [`Object::None`]; [`Stack::finalize`] says so.
+    /// The objects on the stack, the top last. Values that are nested too deep, or too large together, appear as [`Object::None`];
+    /// [`Stack::finalize`] returns the error.
     pub fn stack(&self) -> &[Object] {
         self.shown
             .get_or_init(|| self.graph.trees(&self.stack, self.position))
     }
 
-    /// Reads one instruction and says whether it was the last.
+    /// Reads one instruction; returns whether it was the last.
     ///
     /// # Errors
-    /// When the pickle ends before, is damaged, or uses an instruction of protocol 0 or 1; the error names the instruction and its place.
+    /// If the pickle ends before it, is damaged, or uses an instruction of protocol 0 or 1; the error names the instruction and its
+    /// position.
     pub fn read<R: BufRead>(&mut self, r: &mut R) -> Result<bool> {
         self.shown.take();
         let at = self.position;
@@ -166,7 +167,7 @@ impl Stack {
         Ok(done)
     }
 
-    /// Reads instructions until the last.
+    /// Reads instructions up to the last.
     ///
     /// # Errors
     /// As [`Stack::read`].
@@ -178,8 +179,8 @@ impl Stack {
     /// The value of the pickle.
     ///
     /// # Errors
-    /// When there is none, or it would take many times the memory of the pickle: nested too deep, or made of parts that are
-    /// named in very many places.
+    /// If there is none, or it would take many times the memory of the pickle: nested too deep, or composed of parts with very many
+    /// references.
     pub fn finalize(self) -> Result<Object> {
         let Some(&id) = self.stack.last() else {
             crate::bail!("pickle: ends without a value")
@@ -360,7 +361,7 @@ impl Stack {
             low.copy_from_slice(bytes);
             return self.push(Node::Long(i64::from_le_bytes(value)));
         }
-        // More than `Object` has a place for: what Python would make of it.
+        // `Object` cannot represent it: a description of the call that Python would make.
         let class = self
             .graph
             .add(Node::Class(Box::new(("builtins".into(), "int".into()))))?;
@@ -373,7 +374,7 @@ impl Stack {
         })
     }
 
-    /// Bounds what is copied from container to container, which could double with each instruction.
+    /// Limits the items copied between containers, which could double with each instruction.
     fn charge_copies(&mut self, items: usize) -> Result<()> {
         self.copied = self.copied.saturating_add(items as u64);
         if self.copied > self.position.saturating_mul(COPIES_PER_BYTE) {
@@ -401,7 +402,7 @@ impl Stack {
         Ok(())
     }
 
-    /// Calls are written down, not made. Only an `OrderedDict` is known well enough to be one.
+    /// Records a call without making it. Only an `OrderedDict` is built.
     fn reduce(&mut self) -> Result<()> {
         let (args, callable) = (self.pop()?, self.pop()?);
         if let Some(items) = self.ordered_dict(callable, args) {
@@ -441,7 +442,7 @@ impl Stack {
         }
     }
 
-    /// The state of a dictionary is added to it; any other object keeps its state beside it.
+    /// Adds the state to a dictionary; any other object is stored together with its state.
     fn build(&mut self) -> Result<()> {
         let (state, object) = (self.pop()?, self.top()?);
         let items = match (self.graph.get(object), self.graph.get(state)) {
@@ -458,7 +459,7 @@ impl Stack {
                 Ok(())
             }
             (node @ (Node::Reduce { .. } | Node::Build { .. }), _) => {
-                // Whoever remembers the object sees its state as well.
+                // References to the object see its state as well.
                 let before = std::mem::replace(node, Node::None);
                 let callable = self.graph.add(before)?;
                 let args = state;
@@ -473,7 +474,7 @@ impl Stack {
     }
 }
 
-/// Keys and values in turn.
+/// Alternating keys and values.
 fn pairs(items: &[Id]) -> Result<Vec<(Id, Id)>> {
     if !items.len().is_multiple_of(2) {
         crate::bail!("the last key has no value")
@@ -484,7 +485,7 @@ fn pairs(items: &[Id]) -> Result<Vec<(Id, Id)>> {
         .collect())
 }
 
-/// The digits of little-endian two's complement, as Python's `hex` writes them.
+/// The digits of little-endian two's complement, in the form of Python's `hex`.
 fn hexadecimal(bytes: &[u8]) -> String {
     let negative = bytes.last().is_some_and(|high| high & 0x80 != 0);
     let mut carry = negative;
@@ -550,7 +551,7 @@ mod tests {
     }
 
     #[test]
-    fn the_stack_can_be_looked_at_on_the_way() -> Result<()> {
+    fn the_stack_can_be_inspected_between_instructions() -> Result<()> {
         let mut pickle: &[u8] = b"(K\x01K\x02t.";
         let mut stack = Stack::empty();
         stack.read(&mut pickle)?;

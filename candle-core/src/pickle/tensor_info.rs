@@ -1,4 +1,4 @@
-//! How a checkpoint describes a tensor: a call that would rebuild it.
+//! A checkpoint's description of a tensor: a call that would rebuild it.
 
 use std::path::Path;
 
@@ -6,19 +6,19 @@ use super::Object;
 use crate::bounded_read::shown;
 use crate::{Context, DType, Layout, Result, Shape};
 
-/// A tensor that repeats its elements (a stride of 0, as `expand` makes it) may have this many; a mask has fewer. One that
-/// does not repeat any has no more than its storage.
+/// Maximum number of elements of a tensor that repeats its elements (a stride of 0, as after `expand`); a mask has fewer. A tensor without
+/// repetition has no more elements than its storage.
 const MAX_REPEATED: usize = 1 << 26;
 
-/// A tensor in a checkpoint: where its elements are and how they lie there.
+/// A tensor in a checkpoint: the location and layout of its elements.
 #[derive(Debug, Clone)]
 pub struct TensorInfo {
     /// Its name.
     pub name: String,
     /// Its dtype. PyTorch's `bool` is u8.
     pub dtype: DType,
-    /// Its shape, its strides in elements of the storage, and where its first element is. As in Candle, that offset counts
-    /// bytes, unlike that of a tensor's layout.
+    /// Its shape, its strides in elements of the storage, and the offset of its first element. As in Candle, that offset counts bytes,
+    /// unlike that of a tensor's layout.
     pub layout: Layout,
     /// The entry of the archive that holds its storage; in a file of PyTorch before 1.6, the storage's key.
     pub path: String,
@@ -26,7 +26,7 @@ pub struct TensorInfo {
     pub storage_size: usize,
 }
 
-/// A dtype by the name of PyTorch's storage of it, or `None` where there is no counterpart here.
+/// The dtype for the name of a PyTorch storage class, or `None` if it has no counterpart here.
 fn dtype_of_storage(class: &str) -> Option<DType> {
     Some(match class {
         "FloatStorage" => DType::F32,
@@ -42,7 +42,7 @@ fn dtype_of_storage(class: &str) -> Option<DType> {
     })
 }
 
-/// Bytes of an element of PyTorch's storages, those without a counterpart here included.
+/// Bytes per element of a PyTorch storage class, including classes without a counterpart here.
 pub(super) fn element_size(class: &str) -> Option<usize> {
     if let Some(dtype) = dtype_of_storage(class) {
         return Some(dtype.size_in_bytes());
@@ -62,7 +62,7 @@ pub(super) fn storage_of(id: Object) -> Result<(String, String)> {
     Ok((storage.key, storage.class))
 }
 
-/// A dtype by its name in `torch`, which newer checkpoints write beside a storage without dtype.
+/// The dtype for a name in `torch`, which newer checkpoints write next to a storage without dtype.
 fn dtype_of_name(name: &str) -> Option<DType> {
     Some(match name {
         "float32" => DType::F32,
@@ -79,7 +79,7 @@ fn dtype_of_name(name: &str) -> Option<DType> {
     })
 }
 
-/// A storage that is written as `("storage", class, key, location, size)`, before PyTorch 1.6 with `None` at the end.
+/// A reference to a storage, `("storage", class, key, location, size)`; before PyTorch 1.6 with `None` at the end.
 struct StorageRef {
     class: String,
     key: String,
@@ -121,7 +121,7 @@ fn sizes_of(object: Object, what: &str) -> Result<Vec<usize>> {
     items.map(|item| size_of(item, what)).collect()
 }
 
-/// The call behind a tensor, without the wrappings of parameters and subclasses.
+/// The call that rebuilds a tensor, without the wrappers of parameters and subclasses.
 fn rebuild_call(object: Object) -> Option<(String, Vec<Object>)> {
     let (callable, args) = object.reduce().ok()?;
     let (module, function) = callable.class().ok()?;
@@ -149,14 +149,14 @@ fn rebuild_call(object: Object) -> Option<(String, Vec<Object>)> {
 }
 
 impl Object {
-    /// Reads the description of a tensor whose storage lies below `dir_name`, or `None` for anything else: other values,
-    /// tensors without a name, and dtypes without a counterpart here.
+    /// Reads the description of a tensor whose storage is below `dir_name`, or returns `None` for anything else: other values, tensors
+    /// without a name, and dtypes without a counterpart here.
     ///
-    /// Known are `_rebuild_tensor`, `_rebuild_tensor_v2` and `_v3`, also inside of `_rebuild_parameter` and
-    /// `_rebuild_from_type_v2`. None of them is called.
+    /// Recognises `_rebuild_tensor`, `_rebuild_tensor_v2` and `_v3`, also inside of `_rebuild_parameter` and `_rebuild_from_type_v2`. None
+    /// of them is called.
     ///
     /// # Errors
-    /// When the description is damaged or reaches past its storage; the error names the tensor.
+    /// If the description is damaged or exceeds its storage; the error names the tensor.
     pub fn into_tensor_info(self, name: Self, dir_name: &Path) -> Result<Option<TensorInfo>> {
         let (Ok(name), Some((function, args))) = (name.unicode(), rebuild_call(self)) else {
             return Ok(None);
@@ -219,9 +219,9 @@ fn tensor_info(
     }))
 }
 
-/// One past the last element of the storage that the layout names, counted from its first.
+/// Number of elements from the start of the storage to the last element of the layout.
 ///
-/// `None` when that number is too large to be one.
+/// `None` if the number overflows.
 pub(super) fn span(layout: &Layout) -> Option<usize> {
     if layout.shape().elem_count() == 0 {
         return Some(0);

@@ -3,7 +3,7 @@
 #[cfg(not(all(feature = "cuda", feature = "metal")))]
 macro_rules! absent_storage {
     ($module:ident, $qstorage:ident, $name:literal, $device:ident, $storage:ident) => {
-        /// What the backend would export.
+        /// The exports of the absent backend.
         pub mod $module {
             use crate::quantized::GgmlDType;
             use crate::{$device, $storage, DType, Layout, Result};
@@ -12,7 +12,7 @@ macro_rules! absent_storage {
             #[derive(Debug)]
             pub struct $qstorage(std::convert::Infallible);
 
-            /// Nothing can call these.
+            /// Never called: the type has no values.
             impl $qstorage {
                 pub(in crate::quantized) fn never(&self) -> ! {
                     match self.0 {}

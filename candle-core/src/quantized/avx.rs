@@ -1,6 +1,6 @@
 //! `Simd` for x86-64: AVX2, AVX-VNNI and AVX512-VNNI.
 //!
-//! Nothing here is public: `k_quants` detects the features at run time and calls in.
+//! Everything here is private: `k_quants` detects the features at run time before it calls.
 
 #![cfg(target_arch = "x86_64")]
 
@@ -26,7 +26,7 @@ pub(crate) unsafe fn run_avx2<K: Kernel>(kernel: K) -> K::Output {
     kernel.run::<Avx<Plain>>()
 }
 
-/// As [`run_avx2`], with AVX-VNNI.
+/// Like [`run_avx2`], with AVX-VNNI.
 ///
 /// # Safety
 /// The CPU has these features.
@@ -35,7 +35,7 @@ pub(crate) unsafe fn run_avx_vnni<K: Kernel>(kernel: K) -> K::Output {
     kernel.run::<Avx<AvxVnni>>()
 }
 
-/// As [`run_avx2`], with AVX512-VNNI.
+/// Like [`run_avx2`], with AVX512-VNNI.
 ///
 /// # Safety
 /// The CPU has these features.
@@ -44,16 +44,16 @@ pub(crate) unsafe fn run_avx512_vnni<K: Kernel>(kernel: K) -> K::Output {
     kernel.run::<Avx<Avx512Vnni>>()
 }
 
-/// How the products of four neighbouring bytes are summed.
+/// Sums of the products of four neighbouring bytes.
 pub(crate) trait ByteProducts: Copy + 'static {
-    /// Whether there are 512-bit vectors as well.
+    /// Whether 512-bit vectors are available as well.
     const WIDE: bool = false;
 
     /// `x` in `0..=128` (with VNNI in `0..=255`), `y` in `-127..=127`.
     unsafe fn dot(x: __m256i, y: __m256i) -> __m256i;
-    /// `sum` and the products, as [`dot`](Self::dot).
+    /// `sum` plus the products; operands as for [`dot`](Self::dot).
     unsafe fn add_dot(sum: __m256i, x: __m256i, y: __m256i) -> __m256i;
-    /// `sum` and the products of neighbouring integers of 16 bits.
+    /// `sum` plus the products of neighbouring 16-bit integers.
     unsafe fn madd(sum: __m256i, x: __m256i, y: __m256i) -> __m256i;
 }
 
@@ -69,7 +69,7 @@ pub(crate) struct Avx512Vnni;
 impl ByteProducts for Plain {
     #[inline(always)]
     unsafe fn dot(x: __m256i, y: __m256i) -> __m256i {
-        // Two products of at most 128 * 127 each: 16 bits hold them.
+        // Two products of at most 128 * 127 each: the sum fits 16 bits.
         _mm256_madd_epi16(_mm256_maddubs_epi16(x, y), _mm256_set1_epi16(1))
     }
 
@@ -120,8 +120,8 @@ impl ByteProducts for Avx512Vnni {
     }
 }
 
-/// Eight f16 as floats. They are gathered in two words: eight insertions into a vector would compete for one execution
-/// port and depend on each other.
+/// Eight f16 as floats. They are gathered in two words: eight insertions into a vector would compete for one execution port and depend on
+/// each other.
 #[inline(always)]
 pub(super) unsafe fn eight_floats(halves: [u16; 8]) -> __m256 {
     let [a, b, c, d, e, f, g, h] = halves;
@@ -132,7 +132,7 @@ pub(super) unsafe fn eight_floats(halves: [u16; 8]) -> __m256 {
     _mm256_cvtph_ps(_mm_set_epi64x(word(e, f, g, h), word(a, b, c, d)))
 }
 
-/// The greatest of eight numbers.
+/// The maximum of eight numbers.
 #[inline(always)]
 unsafe fn greatest(x: __m256) -> f32 {
     let four = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps::<1>(x));
@@ -179,7 +179,7 @@ impl<P: ByteProducts> Simd for Avx<P> {
     #[inline(always)]
     unsafe fn fifth_bits(bits: [u8; 4]) -> __m256i {
         let bits = _mm256_set1_epi32(i32::from_le_bytes(bits));
-        // Byte `i` of the result takes byte `i / 8`, then keeps bit `i % 8` of it.
+        // Byte `i` of the result is byte `i / 8`, masked to its bit `i % 8`.
         let spread = _mm256_set_epi64x(
             0x0303_0303_0303_0303,
             0x0202_0202_0202_0202,
@@ -261,7 +261,7 @@ impl<P: ByteProducts> Simd for Avx<P> {
     ) -> __m256i {
         let pair = _mm256_set1_epi16(((2 * J) | ((2 * J + 1) << 8)) as i16);
         let scale = _mm256_shuffle_epi8(scales, pair);
-        // Two products of at most 63 * 128 each: 16 bits hold them.
+        // Two products of at most 63 * 128 each: the sum fits 16 bits.
         P::madd(sum, _mm256_maddubs_epi16(x, y), scale)
     }
 
@@ -381,7 +381,7 @@ impl<P: ByteProducts> Simd for Avx<P> {
         let (eights, rest) = xs.as_chunks::<8>();
         let (mut above, mut below) = (_mm256_setzero_ps(), _mm256_setzero_ps());
         for eight in eights {
-            // For a NaN these take their second argument.
+            // For a NaN these instructions return their second argument.
             let x = _mm256_loadu_ps(eight.as_ptr());
             above = _mm256_max_ps(x, above);
             below = _mm256_min_ps(x, below);
@@ -416,7 +416,7 @@ impl<P: ByteProducts> Simd for Avx<P> {
             };
         }
         let [a, b, c, d] = ints;
-        // Packing works within 128-bit lanes, so groups of four come out in the order a, b, c, d, twice.
+        // Packing works within 128-bit lanes: groups of four are in the order a, b, c, d, twice.
         let bytes = _mm256_packs_epi16(_mm256_packs_epi32(a, b), _mm256_packs_epi32(c, d));
         let order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
         let mut codes = [0; 32];

@@ -1,4 +1,4 @@
-//! Products with one row of activations, as for one token, with 512-bit vectors.
+//! Products with one row of activations, as for a single token, with 512-bit vectors.
 //!
 //! A vector holds 32 codes with one scale and 32 with another.
 
@@ -13,7 +13,7 @@ use super::k_quants::one_row::{Line, OneRow};
 use super::k_quants::{BlockQ4K, BlockQ8K, BlockQ8_0};
 use crate::cpu::simd::ahead;
 
-/// Blocks of 32 codes whose scales are made ready together.
+/// Number of blocks of 32 codes whose scales are prepared together.
 const TOGETHER: usize = 16;
 
 /// [`Simd::rows_of_bytes`].
@@ -44,7 +44,7 @@ pub(super) unsafe fn of_bytes(xs: &[BlockQ8_0], y: &OneRow<Bytes32>, dst: &mut [
                 let y = _mm512_load_si512(y.codes.as_ptr().add(at / 2 + j).cast());
                 *dot = _mm512_dpbusd_epi32(*dot, x, y);
             }
-            // Of the 128 that is added to each code.
+            // The part of the sums that comes from the 128 added to each code.
             let sums = _mm512_loadu_si512(y.block_sums.as_ptr().add(at).cast());
             let dots = _mm512_sub_epi32(sums_of_halves(dots), _mm512_slli_epi32::<7>(sums));
             let (mut products, mut scales) = ([0f32; TOGETHER], [0f32; TOGETHER]);
@@ -58,7 +58,7 @@ pub(super) unsafe fn of_bytes(xs: &[BlockQ8_0], y: &OneRow<Bytes32>, dst: &mut [
     }
 }
 
-/// The sum of each half of eight vectors: those of the first, then those of the second.
+/// The sum of each half of eight vectors: the first halves, then the second halves.
 #[inline(always)]
 unsafe fn sums_of_halves([a, b, c, d, e, f, g, h]: [__m512i; TOGETHER / 2]) -> __m512i {
     let first = sums_of_quarters([a, b, c, d]);
@@ -72,7 +72,7 @@ unsafe fn sums_of_halves([a, b, c, d, e, f, g, h]: [__m512i; TOGETHER / 2]) -> _
     _mm512_permutexvar_epi32(order, sums)
 }
 
-/// The sum of each quarter of four vectors, beside those of the same quarter of the others.
+/// The sum of each quarter of four vectors, next to the sums of the same quarter of the others.
 #[inline(always)]
 unsafe fn sums_of_quarters([a, b, c, d]: [__m512i; 4]) -> __m512i {
     let first = _mm512_add_epi32(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
@@ -83,7 +83,7 @@ unsafe fn sums_of_quarters([a, b, c, d]: [__m512i; 4]) -> __m512i {
     )
 }
 
-/// Blocks of 256 codes whose headers are unpacked together.
+/// Number of blocks of 256 codes whose headers are unpacked together.
 const FOUR: usize = 4;
 
 /// The codes of a block of activations.
@@ -111,7 +111,8 @@ pub(super) unsafe fn of_nibbles(xs: &[BlockQ4K], y: &OneRow<BlockQ8K>, dst: &mut
     }
 }
 
-/// `total` and the products of four blocks. `scales` has the activations' scales, each twice, and `sums` those of 32 activations each.
+/// `total` plus the products of four blocks. `scales` holds the activations' scales, each twice, and `sums` the sums of 32 activations
+/// each.
 #[inline(always)]
 unsafe fn four_blocks(
     xs: &[BlockQ4K; FOUR],
@@ -139,7 +140,7 @@ unsafe fn four_blocks(
     let packed = scales_and_minima(headers);
     let minima = _mm512_unpackhi_epi8(packed, _mm512_setzero_si512());
     let minima = _mm512_madd_epi16(minima, _mm512_loadu_si512(sums.cast()));
-    // Each block's sum in its whole quarter.
+    // Broadcasts each block's sum to its whole quarter.
     let minima = _mm512_add_epi32(minima, _mm512_shuffle_epi32::<0b01_00_11_10>(minima));
     let minima = _mm512_add_epi32(minima, _mm512_shuffle_epi32::<0b10_11_00_01>(minima));
     let firsts = _mm512_setr_epi32(0, 4, 8, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
@@ -149,7 +150,7 @@ unsafe fn four_blocks(
         ($($block:literal)*) => {$(
             let x = &xs[$block];
             fetch_after(x, ahead);
-            // A block's scales and minima, four times: a shuffle stays within 16 bytes.
+            // A block's scales and minima, repeated four times: a shuffle stays within 16 bytes.
             let scales = _mm512_shuffle_i32x4::<{ 0b01_01_01_01 * $block }>(packed, packed);
             dots[$block] = dot(x, &*y.add($block), scales);
         )*};
@@ -180,7 +181,7 @@ unsafe fn dot(x: &BlockQ4K, y: &Parts, scales: __m512i) -> __m512i {
             let y = _mm512_load_si512(y.as_ptr().add(2 * half + i).cast());
             *products = _mm512_dpbusd_epi32(*products, _mm512_and_si512(nibbles[i], fifteen), y);
         }
-        // Four products of at most 15 * 127 each: 16 bits hold them. The four sums of a part stay together.
+        // Four products of at most 15 * 127 each: the sum fits 16 bits. The four sums of a part stay adjacent.
         let products = _mm512_packs_epi32(products[0], products[1]);
         let of_parts = _mm512_load_si512(OF_PARTS.as_ptr().add(half).cast());
         let scale = _mm512_shuffle_epi8(scales, of_parts);
@@ -189,7 +190,7 @@ unsafe fn dot(x: &BlockQ4K, y: &Parts, scales: __m512i) -> __m512i {
     sum
 }
 
-/// Which scale each sum of [`dot`] takes, as bytes and zeros: integers of 16 bits.
+/// The scale for each sum of [`dot`], as bytes and zeros: 16-bit integers.
 static OF_PARTS: [Line<[[i16; 8]; 4]>; 2] = {
     let mut of = [Line([[0; 8]; 4]); 2];
     let mut place = 0;
@@ -202,14 +203,13 @@ static OF_PARTS: [Line<[[i16; 8]; 4]>; 2] = {
     of
 };
 
-/// The eight scales, then the eight minima, of four headers. (`pack.rs` does the same for one and describes the
-/// layout.)
+/// The eight scales, then the eight minima, of four headers. (`pack.rs` unpacks a single header and describes the layout.)
 #[inline(always)]
 unsafe fn scales_and_minima(headers: __m512i) -> __m512i {
-    // Scales 0–3 and minima 0–3, each before the bytes with the lower nibbles of scales and minima 4–7.
+    // Scales 0–3 and minima 0–3, each followed by the bytes with the lower nibbles of scales and minima 4–7.
     let low = _mm_setr_epi8(4, 5, 6, 7, 12, 13, 14, 15, 8, 9, 10, 11, 12, 13, 14, 15);
     let low = _mm512_shuffle_epi8(headers, _mm512_broadcast_i32x4(low));
-    // Under these nibbles, the bytes with the upper bits.
+    // Aligned with these nibbles, the bytes with the upper bits.
     let high = _mm_setr_epi8(-1, -1, -1, -1, 4, 5, 6, 7, -1, -1, -1, -1, 8, 9, 10, 11);
     let high = _mm512_shuffle_epi8(headers, _mm512_broadcast_i32x4(high));
     let high = _mm512_and_si512(_mm512_srli_epi16::<2>(high), _mm512_set1_epi8(0x30));

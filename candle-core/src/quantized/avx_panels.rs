@@ -1,6 +1,6 @@
 //! [`PanelSimd`] for x86-64: panels of 8 rows with AVX2 or AVX-VNNI, of 32 with AVX512-VNNI.
 //!
-//! Nothing here is public: `k_quants` detects the features at run time and calls in.
+//! Everything here is private: `k_quants` detects the features at run time before it calls.
 
 #![cfg(target_arch = "x86_64")]
 
@@ -18,7 +18,7 @@ pub(crate) unsafe fn run_avx2<K: PanelKernel>(kernel: K) {
     kernel.run::<Avx<Plain>>()
 }
 
-/// As [`run_avx2`], with AVX-VNNI.
+/// Like [`run_avx2`], with AVX-VNNI.
 ///
 /// # Safety
 /// The CPU has these features.
@@ -27,7 +27,7 @@ pub(crate) unsafe fn run_avx_vnni<K: PanelKernel>(kernel: K) {
     kernel.run::<Avx<AvxVnni>>()
 }
 
-/// As [`run_avx2`], with AVX512-VNNI for 512 bits.
+/// Like [`run_avx2`], with AVX512-VNNI for 512 bits.
 ///
 /// # Safety
 /// The CPU has these features.
@@ -36,13 +36,13 @@ pub(crate) unsafe fn run_avx512_vnni<K: PanelKernel>(kernel: K) {
     kernel.run::<Avx<Avx512Vnni>>()
 }
 
-/// Neighbouring rows' words side by side: those of the first and third quarter, then the others.
+/// Interleaves the words of neighbouring rows: those of the first and third quarter, then the others.
 #[inline(always)]
 unsafe fn pair(a: __m256i, b: __m256i) -> (__m256i, __m256i) {
     (_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b))
 }
 
-/// Four rows' words side by side, each result with two groups of them.
+/// Interleaves the words of four rows; each result holds two groups.
 #[inline(always)]
 unsafe fn four(a: __m256i, b: __m256i, c: __m256i, d: __m256i) -> [__m256i; 4] {
     let ((ab_low, ab_high), (cd_low, cd_high)) = (pair(a, b), pair(c, d));
@@ -54,7 +54,7 @@ unsafe fn four(a: __m256i, b: __m256i, c: __m256i, d: __m256i) -> [__m256i; 4] {
     ]
 }
 
-// Without closures: one that is not inlined would lack the instructions.
+// Without closures: a closure that is not inlined would not be compiled for these instructions.
 #[inline(always)]
 unsafe fn transpose([a, b, c, d, e, f, g, h]: [__m256i; 8]) -> [__m256i; 8] {
     let [a, b, c, d] = four(a, b, c, d);
@@ -93,7 +93,7 @@ unsafe fn transpose_bytes([a, b, c, d, e, f, g, h]: [u64; 8]) -> [__m256i; 2] {
     ]
 }
 
-/// Common to all levels: the 256-bit vectors that blocks are unpacked with.
+/// Common to all levels: the 256-bit vectors that unpack blocks.
 macro_rules! vectors_of_256_bits {
     () => {
         #[inline(always)]
@@ -252,7 +252,7 @@ macro_rules! narrow {
 narrow!(Plain, false);
 narrow!(AvxVnni, true);
 
-/// Two 512-bit vectors: each loaded activation is multiplied with both.
+/// Two 512-bit vectors: each loaded activation is multiplied by both.
 impl PanelSimd for Avx<Avx512Vnni> {
     const ROWS: usize = 32;
     const UNSIGNED: bool = true;

@@ -1,7 +1,6 @@
-//! Products with one row of activations, as for one token, for x86-64.
+//! Products with one row of activations, as for a single token, for x86-64.
 //!
-//! The weights are read once, sequentially. Scales of several blocks are prepared together: one block has too few for a
-//! vector.
+//! The weights are read once, sequentially. Scales of several blocks are prepared together: one block has too few for a vector.
 
 #![cfg(target_arch = "x86_64")]
 
@@ -16,10 +15,10 @@ use super::k_quants::simd::Simd;
 use super::k_quants::BlockQ8K;
 use crate::cpu::simd::{ahead, prefetch};
 
-/// Blocks of 32 codes that are multiplied together: a vector has all their sums.
+/// Number of blocks of 32 codes that are multiplied together: their sums fill a vector.
 const EIGHT: usize = 8;
 
-/// Blocks of 256 codes that are multiplied together.
+/// Number of blocks of 256 codes that are multiplied together.
 const TOGETHER: usize = 4;
 
 /// Prefetches the blocks `bytes` ahead.
@@ -31,7 +30,7 @@ pub(super) unsafe fn fetch_after<T>(x: *const T, bytes: usize) {
     }
 }
 
-/// [`Simd::rows_with_a_scale`]. Scales come first, those of a whole row; then codes, eight blocks at a time.
+/// [`Simd::rows_with_a_scale`]. Prepares the scales of a whole row first, then multiplies codes, eight blocks at a time.
 ///
 /// # Safety
 /// As for [`Simd`].
@@ -71,7 +70,7 @@ pub(super) unsafe fn with_a_scale<T: PanelWeights<Activations = Bytes32>, P: Byt
     }
 }
 
-/// `total` and the products of the last blocks of a row, which are too few to be multiplied together.
+/// `total` plus the products of the last blocks of a row, too few to be multiplied together.
 #[inline(always)]
 pub(super) unsafe fn with_rest<T: Weights<Y>, Y, P: ByteProducts>(
     total: f32,
@@ -88,7 +87,7 @@ pub(super) unsafe fn with_rest<T: Weights<Y>, Y, P: ByteProducts>(
 /// The sum of each of eight vectors.
 #[inline(always)]
 unsafe fn sums_of_eight([a, b, c, d, e, f, g, h]: [__m256i; EIGHT]) -> __m256i {
-    // Half of the sum of each, in either half of a vector.
+    // Half of each sum, in each half of a vector.
     let low = sums_of_four([a, b, c, d]);
     let high = sums_of_four([e, f, g, h]);
     _mm256_add_epi32(
@@ -103,7 +102,7 @@ unsafe fn sums_of_four([a, b, c, d]: [__m256i; 4]) -> __m256i {
     _mm256_hadd_epi32(_mm256_hadd_epi32(a, b), _mm256_hadd_epi32(c, d))
 }
 
-/// `total`, and eight values times as many scales, one after another.
+/// `total` plus the products of groups of eight values and their scales, added in sequence.
 #[inline(always)]
 unsafe fn add_in_order(values: __m256, scales: *const f32, total: f32) -> f32 {
     let mut floats = [0f32; EIGHT];
@@ -115,7 +114,7 @@ unsafe fn add_in_order(values: __m256, scales: *const f32, total: f32) -> f32 {
     total
 }
 
-/// `to[i]` becomes the scale of block `i` times that of the activations.
+/// Sets `to[i]` to the product of block `i`'s scale and that of the activations.
 #[inline(always)]
 unsafe fn row_scales<T>(row: &[T], y: &OneRow<Bytes32>, to: &mut [f32]) {
     let bits = |x: &T| (&raw const *x).cast::<u16>().read_unaligned();
@@ -126,7 +125,7 @@ unsafe fn row_scales<T>(row: &[T], y: &OneRow<Bytes32>, to: &mut [f32]) {
     }
 }
 
-/// [`Simd::rows_with_minima`]. Headers are unpacked four at a time.
+/// [`Simd::rows_with_minima`]. Unpacks headers four at a time.
 ///
 /// # Safety
 /// As for [`Simd`].
@@ -151,7 +150,8 @@ pub(super) unsafe fn with_minima<T: PanelWeights<Activations = BlockQ8K>, P: Byt
     }
 }
 
-/// `total` and the products of four blocks. `scales` has the activations' scales, each twice, and `sums` those of 32 activations each.
+/// `total` plus the products of four blocks. `scales` holds the activations' scales, each twice, and `sums` the sums of 32 activations
+/// each.
 #[inline(always)]
 unsafe fn four_blocks<T: PanelWeights<Activations = BlockQ8K>, P: ByteProducts>(
     x: *const T,
@@ -186,7 +186,7 @@ unsafe fn four_blocks<T: PanelWeights<Activations = BlockQ8K>, P: ByteProducts>(
     for block in 0..TOGETHER {
         let x = x.add(block);
         fetch_after(x, ahead);
-        // The block's half, twice: a shuffle works within 128-bit lanes.
+        // The block's half, repeated twice: a shuffle works within 128-bit lanes.
         let scales = if block % 2 == 0 {
             _mm256_permute4x64_epi64::<0b01_00_01_00>(packed[block / 2])
         } else {
@@ -197,9 +197,9 @@ unsafe fn four_blocks<T: PanelWeights<Activations = BlockQ8K>, P: ByteProducts>(
         // Two accumulators, to break the dependency chain.
         let mut sums = [_mm256_setzero_si256(); 2];
         for (j, &codes) in codes.as_ref().iter().enumerate() {
-            // A byte and a zero: an integer of 16 bits.
+            // A byte and a zero: a 16-bit integer.
             let scale = _mm256_shuffle_epi8(scales, _mm256_set1_epi16(-256 | j as i16));
-            // Two products of at most 31 * 127 each: 16 bits hold them.
+            // Two products of at most 31 * 127 each: the sum fits 16 bits.
             let products = _mm256_maddubs_epi16(codes, _mm256_load_si256(y.add(PARTS[j])));
             sums[j % 2] = P::madd(sums[j % 2], products, scale);
         }
@@ -213,8 +213,8 @@ unsafe fn four_blocks<T: PanelWeights<Activations = BlockQ8K>, P: ByteProducts>(
     add_blocks_in_order(minima, dots, d, total)
 }
 
-/// `total` and what four blocks add, one after another: their minima are taken away, then come the products of their codes. `d` has the
-/// scales of the products and of the minima.
+/// `total` plus the contributions of four blocks, in sequence: subtracts each block's minima, then adds the products of its codes. `d`
+/// holds the scales of the products and of the minima.
 #[inline(always)]
 pub(super) unsafe fn add_blocks_in_order(
     minima: __m128i,
@@ -233,15 +233,14 @@ pub(super) unsafe fn add_blocks_in_order(
     total
 }
 
-/// The eight scales, then the eight minima, of a block in either half. (`pack.rs` does the same for one block and
-/// describes the layout.)
+/// The eight scales, then the eight minima, of a block in each half. (`pack.rs` unpacks a single header and describes the layout.)
 #[inline(always)]
 unsafe fn scales_and_minima(a: *const __m128i, b: *const __m128i) -> __m256i {
     let headers = _mm256_set_m128i(_mm_loadu_si128(b), _mm_loadu_si128(a));
-    // Scales 0–3 and minima 0–3, each before the bytes with the lower nibbles of scales and minima 4–7.
+    // Scales 0–3 and minima 0–3, each followed by the bytes with the lower nibbles of scales and minima 4–7.
     let low = _mm_setr_epi8(4, 5, 6, 7, 12, 13, 14, 15, 8, 9, 10, 11, 12, 13, 14, 15);
     let low = _mm256_shuffle_epi8(headers, _mm256_broadcastsi128_si256(low));
-    // Under these nibbles, the bytes with the upper bits.
+    // Aligned with these nibbles, the bytes with the upper bits.
     let high = _mm_setr_epi8(-1, -1, -1, -1, 4, 5, 6, 7, -1, -1, -1, -1, 8, 9, 10, 11);
     let high = _mm256_shuffle_epi8(headers, _mm256_broadcastsi128_si256(high));
     let high = _mm256_and_si256(_mm256_srli_epi16::<2>(high), _mm256_set1_epi8(0x30));
@@ -256,7 +255,7 @@ unsafe fn scales_and_minima(a: *const __m128i, b: *const __m128i) -> __m256i {
     _mm256_or_si256(_mm256_or_si256(six, four), high)
 }
 
-/// The upper eight bytes of both halves as integers of 16 bits.
+/// The upper eight bytes of both halves as 16-bit integers.
 #[inline(always)]
 unsafe fn upper_bytes(x: __m256i) -> __m256i {
     _mm256_unpackhi_epi8(x, _mm256_setzero_si256())

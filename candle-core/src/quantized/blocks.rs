@@ -14,10 +14,10 @@ use crate::{CpuStorage, Error, Result};
 /// Elements per task when blocks are converted to or from floats.
 const ELEMENTS_PER_TASK: usize = 1 << 16;
 
-/// Blocks whose bytes came from elsewhere: from a vector of bytes, or from a mapped file.
+/// Blocks over bytes of another owner: a vector of bytes, or a mapped file.
 pub(super) struct ByteBlocks<T> {
     bytes: Bytes,
-    /// The owned copy, made by the first change.
+    /// The owned copy, created by the first change.
     changed: Option<Vec<T>>,
 }
 
@@ -29,7 +29,7 @@ pub(super) struct Bytes {
 }
 
 impl Bytes {
-    /// The part `range` of what `owner` holds. `None` if it holds less.
+    /// The part `range` of the owner's bytes. `None` if the owner has fewer.
     pub(super) fn new(
         owner: Arc<dyn AsRef<[u8]> + Send + Sync>,
         range: Range<usize>,
@@ -75,7 +75,7 @@ pub(super) fn zeros<T: GgmlType + 'static>(count: usize) -> Box<dyn QuantizedTyp
     Box::new(vec![T::zeros(); count])
 }
 
-/// Blocks from bytes, which are kept where they are if they are owned and aligned.
+/// Blocks from bytes; uses them in place if they are owned and aligned.
 pub(super) fn from_bytes<T: GgmlType + bytemuck::Pod>(
     data: Cow<'_, [u8]>,
 ) -> Box<dyn QuantizedType> {
@@ -85,7 +85,7 @@ pub(super) fn from_bytes<T: GgmlType + bytemuck::Pod>(
     }
 }
 
-/// Blocks from bytes that something else keeps alive; copied only if they are not aligned.
+/// Blocks from bytes that another value keeps alive; copied only if they are not aligned.
 pub(super) fn from_shared<T: GgmlType + bytemuck::Pod>(mut bytes: Bytes) -> Box<dyn QuantizedType> {
     let len = bytes.range.len();
     bytes.range.end -= len % size_of::<T>();
@@ -201,7 +201,7 @@ macro_rules! quantized_type {
 quantized_type!([T: GgmlType + Send + Sync] Vec<T>);
 quantized_type!([T: GgmlType + bytemuck::Pod] ByteBlocks<T>);
 
-/// Encodes without weights, where rows do not matter: any number of blocks can be a task.
+/// Encodes without an importance matrix, so rows do not matter: a task can have any number of blocks.
 fn encode<T: GgmlType + Send>(xs: &[f32], ys: &mut [T], encode: fn(&[f32], &mut [T])) {
     let blocks = (ELEMENTS_PER_TASK / T::BLCK_SIZE).max(1);
     threads::zip_chunks(xs, blocks * T::BLCK_SIZE, ys, blocks, encode);

@@ -1,4 +1,4 @@
-//! Quantised blocks on CUDA devices, by upstream's names.
+//! Quantised blocks on CUDA devices, under upstream's names.
 
 pub use crate::cuda_backend::quantized::{
     load_quantized, set_force_dmmv, QCudaStorage, CUDA_DEQUANTIZE_BLOCK_SIZE,

@@ -1,4 +1,4 @@
-//! The formats that GGML and GGUF files store weights in.
+//! The formats in which GGML and GGUF files store weights.
 
 use std::borrow::Cow;
 
@@ -28,7 +28,7 @@ pub enum GgmlDType {
     Q5_1,
     /// 32 elements of 8 bits and a scale.
     Q8_0,
-    /// As `Q8_0`, with the sum of the elements.
+    /// Like `Q8_0`, with the sum of the elements.
     Q8_1,
     /// 256 elements of 2 bits, with scales and minima of 4 bits for every 16.
     Q2K,
@@ -40,33 +40,33 @@ pub enum GgmlDType {
     Q5K,
     /// 256 elements of 6 bits, with scales of 8 bits for every 16.
     Q6K,
-    /// 256 elements of 8 bits, with a scale in 32 bits and sums of every 16: what k-quants are multiplied with.
+    /// 256 elements of 8 bits, with a scale in 32 bits and the sums of every 16: the activations' format in products with k-quants.
     Q8K,
     /// 256 elements of 1.6 bits: eighths around points of a grid of -1, 0 and 1, with scales of 3 bits for every 32.
     #[cfg(feature = "all-ggml-types")]
     IQ1S,
-    /// As `IQ1S`, with scales for every 16: 1.75 bits.
+    /// Like `IQ1S`, with scales for every 16: 1.75 bits.
     #[cfg(feature = "all-ggml-types")]
     IQ1M,
     /// 256 elements of 2.1 bits: points of a grid and signs, with scales of 4 bits for every 32.
     #[cfg(feature = "all-ggml-types")]
     IQ2XXS,
-    /// As `IQ2XXS`, with scales for every 16 and a larger grid: 2.3 bits.
+    /// Like `IQ2XXS`, with scales for every 16 and a larger grid: 2.3 bits.
     #[cfg(feature = "all-ggml-types")]
     IQ2XS,
-    /// As `IQ2XS`, with a still larger grid and any signs: 2.6 bits.
+    /// Like `IQ2XS`, with a still larger grid and any signs: 2.6 bits.
     #[cfg(feature = "all-ggml-types")]
     IQ2S,
     /// 256 elements of 3.1 bits: points of a grid and signs, with scales of 4 bits for every 32.
     #[cfg(feature = "all-ggml-types")]
     IQ3XXS,
-    /// As `IQ3XXS`, with a larger grid and any signs: 3.4 bits.
+    /// Like `IQ3XXS`, with a larger grid and any signs: 3.4 bits.
     #[cfg(feature = "all-ggml-types")]
     IQ3S,
-    /// 32 elements of 4 bits, which stand for unevenly spaced numbers, and a scale.
+    /// 32 elements of 4 bits, which encode unevenly spaced numbers, and a scale.
     #[cfg(feature = "all-ggml-types")]
     IQ4NL,
-    /// 256 elements as those of `IQ4NL`, with scales of 6 bits for every 32.
+    /// 256 elements like those of `IQ4NL`, with scales of 6 bits for every 32.
     #[cfg(feature = "all-ggml-types")]
     IQ4XS,
     /// 256 elements -1, 0 and 1 in 1.6 bits, and a scale.
@@ -75,19 +75,19 @@ pub enum GgmlDType {
     /// 256 elements -1, 0 and 1 in 2 bits, and a scale.
     #[cfg(feature = "all-ggml-types")]
     TQ2_0,
-    /// 32 floats of 4 bits and an exponent: MXFP4 of the Open Compute Project, which gpt-oss has.
+    /// 32 floats of 4 bits and an exponent: MXFP4 of the Open Compute Project, which gpt-oss uses.
     #[cfg(feature = "all-ggml-types")]
     MXFP4,
 }
 
-/// Blocks may be made of any bytes. The sizes are those of GGML.
+/// Marks blocks for which any bytes are valid. The sizes are those of GGML.
 macro_rules! plain_blocks {
     ($($block:ident $bytes:literal),+ $(,)?) => {
         $(
             impl Copy for $block {}
-            // SAFETY: integers, f16 and f32 in C's order: zeros are a value.
+            // SAFETY: integers, f16 and f32 in C's order: all zero bytes are a valid value.
             unsafe impl bytemuck::Zeroable for $block {}
-            // SAFETY: as above; any bits are a value, and the size leaves no room for padding.
+            // SAFETY: as above; any bits are a valid value, and the size leaves no padding.
             unsafe impl bytemuck::Pod for $block {}
             const _: () = assert!(size_of::<$block>() == $bytes);
         )+
@@ -195,7 +195,7 @@ impl GgmlDType {
         (Self::MXFP4, 39),
     ];
 
-    /// ggml's names of the types that are not here: numbers, newer formats, and removed ones.
+    /// ggml's names of the types that are not supported: plain numbers, newer formats, and removed ones.
     const OTHERS: &[(u32, &str)] = &[
         (4, "Q4_2, which ggml has removed"),
         (5, "Q4_3, which ggml has removed"),
@@ -329,7 +329,7 @@ impl GgmlDType {
         on_block_type!(self, elements())
     }
 
-    /// Whether elements can be encoded, which ggml does in some of the formats only with a search over a grid.
+    /// Whether elements can be encoded. ggml encodes some of the formats only with a search over a grid.
     pub(crate) fn has_encoder(self) -> bool {
         fn encodes<T: GgmlType>() -> bool {
             T::ENCODES
@@ -337,18 +337,18 @@ impl GgmlDType {
         on_block_type!(self, encodes())
     }
 
-    /// Blocks on the CPU for `elem_count` elements, all zero. An unfinished block at the end is left out.
+    /// Blocks on the CPU for `elem_count` elements, all zero. Excludes an incomplete block at the end.
     pub fn cpu_zeros(&self, elem_count: usize) -> Box<dyn QuantizedType> {
         on_block_type!(self, zeros(elem_count / self.block_size()))
     }
 
-    /// Blocks on the CPU over bytes that something else keeps alive.
+    /// Blocks on the CPU over bytes that another value keeps alive.
     pub(super) fn over_shared(self, bytes: super::blocks::Bytes) -> Box<dyn QuantizedType> {
         on_block_type!(self, from_shared(bytes))
     }
 
-    /// Blocks on the CPU from their bytes. Owned bytes are kept as they are where their alignment allows it, others are
-    /// copied. Bytes after the last whole block are left out.
+    /// Blocks on the CPU from their bytes. Owned bytes are used in place if their alignment allows it, others are copied. Bytes after the
+    /// last whole block are ignored.
     pub fn from_data(&self, data: Cow<'_, [u8]>) -> Box<dyn QuantizedType> {
         on_block_type!(self, from_bytes(data))
     }

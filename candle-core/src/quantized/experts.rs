@@ -1,4 +1,4 @@
-//! Which rows go to which expert of a mixture.
+//! Routing of rows to the experts of a mixture.
 
 use std::collections::BTreeMap;
 
@@ -9,9 +9,8 @@ use crate::{DType, Error, Result, Tensor};
 
 const OP: &str = "indexed_moe_forward";
 
-/// Sends every row of `x` to the experts that `ids` names: `product(expert, rows)` is called once for each expert with
-/// all of its rows `(rows, k)`, and returns `(rows, n)`. `weight` is `(experts, n, k)`; for the shapes of `x`, `ids`
-/// and the result see `QTensor::indexed_moe_forward`.
+/// Routes every row of `x` to the experts in `ids`: calls `product(expert, rows)` once for each expert with all of its rows `(rows, k)`; it
+/// returns `(rows, n)`. `weight` is `(experts, n, k)`; for the shapes of `x`, `ids` and the result see `QTensor::indexed_moe_forward`.
 pub(super) fn route(
     x: &Tensor,
     ids: &Tensor,
@@ -24,7 +23,7 @@ pub(super) fn route(
         return Tensor::zeros((batch, topk, n), x.dtype(), x.device());
     }
     let ids = ids.flatten_all()?.to_dtype(DType::I64)?.to_vec1::<i64>()?;
-    // For each expert its rows of `x`, and the rows of the result for their products.
+    // For each expert its rows of `x`, and the result's rows for their products.
     let mut groups = BTreeMap::<usize, (Vec<u32>, Vec<usize>)>::new();
     for (at, id) in ids.into_iter().enumerate() {
         let expert = usize::try_from(id).unwrap_or(usize::MAX);
@@ -57,7 +56,7 @@ pub(super) fn route(
         .reshape((batch, topk, n))
 }
 
-/// The tokens, the rows of `x` for each and the experts for each.
+/// The number of tokens, of rows of `x` per token, and of experts per token.
 fn check(
     x: &Tensor,
     ids: &Tensor,
@@ -76,7 +75,7 @@ fn check(
     Ok((batch, slots, topk))
 }
 
-/// The same as [`route`] without a read of `ids`, or `None` where the device has no kernel for it or a gradient is asked for.
+/// Like [`route`], without reading `ids` back; `None` if the device has no kernel for it, or if a gradient is required.
 pub(super) fn on_device(
     weight: &QMatMul,
     x: &Tensor,

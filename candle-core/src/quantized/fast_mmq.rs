@@ -1,11 +1,11 @@
-//! Products with many rows on CUDA devices, by upstream's name.
+//! Products with many rows on CUDA devices, under upstream's name.
 
 use super::cuda::QCudaStorage;
 use crate::cuda_backend::quantized::try_tiles;
 use crate::{CudaStorage, Layout, Result, Shape};
 
-/// `rhs (.., k)` times the weight `self_shape (n, k)` transposed, as [`QCudaStorage::fwd`]; `None` for few rows, which
-/// [`fast_mmvq::try_fwd`](super::fast_mmvq::try_fwd) takes, and for dtypes other than f32, f16 and bf16.
+/// `rhs (.., k)` times the weight `self_shape (n, k)` transposed, like [`QCudaStorage::fwd`]; `None` for few rows, which
+/// [`fast_mmvq::try_fwd`](super::fast_mmvq::try_fwd) supports, and for dtypes other than f32, f16 and bf16.
 ///
 /// # Errors
 /// When the shapes do not match, or the device cannot allocate the memory.

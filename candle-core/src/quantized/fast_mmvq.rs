@@ -1,10 +1,10 @@
-//! Products with few rows on CUDA devices, by upstream's name.
+//! Products with few rows on CUDA devices, under upstream's name.
 
 use super::cuda::QCudaStorage;
 use crate::cuda_backend::quantized::try_vector;
 use crate::{CudaStorage, Layout, Result, Shape};
 
-/// `rhs (.., k)`, up to eight rows, times the weight `self_shape (n, k)` transposed, as [`QCudaStorage::fwd`]; `None` for more rows, for
+/// `rhs (.., k)`, up to eight rows, times the weight `self_shape (n, k)` transposed, like [`QCudaStorage::fwd`]; `None` for more rows, for
 /// dtypes other than f32, f16 and bf16, and for weights that are floats.
 ///
 /// # Errors

@@ -1,8 +1,8 @@
 //! The files of llama.cpp before GGUF: GGML, GGMF and GGJT.
 //!
-//! A magic and (but for the oldest) a version, seven hyperparameters, the vocabulary, then tensors up to the end of the file:
-//! rank, length of the name, format, dimensions (fastest first), name, blocks. GGJT aligns the blocks to 32 bytes, and the
-//! oldest form has no scores in its vocabulary. All little endian. GGUF took their place: see [`super::gguf_file`].
+//! A magic and (except in the oldest version) a version, seven hyperparameters, the vocabulary, then tensors up to the end of the file:
+//! rank, length of the name, format, dimensions (fastest first), name, blocks. GGJT aligns the blocks to 32 bytes, and the oldest format
+//! has no scores in its vocabulary. All little endian. GGUF replaced these formats: see [`super::gguf_file`].
 
 use std::collections::hash_map::Entry;
 use std::collections::HashMap;
@@ -12,13 +12,13 @@ use super::reader::{tensor_bytes, Reader};
 use super::{GgmlDType, QStorage, QTensor};
 use crate::{Context, Device, Error, Result};
 
-/// Dimensions that a tensor may have. GGML has 4.
+/// Maximum number of dimensions of a tensor. GGML has 4.
 const MAX_DIMS: u32 = 16;
 
-/// Multiple of bytes at which GGJT's blocks begin.
+/// Alignment of GGJT's blocks in bytes.
 const GGJT_ALIGNMENT: u64 = 32;
 
-/// Which of the formats a file has.
+/// The format and version of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum VersionedMagic {
     /// `ggml`: neither a version nor scores.
@@ -71,9 +71,9 @@ impl VersionedMagic {
 pub struct HParams {
     /// Tokens of the vocabulary.
     pub n_vocab: u32,
-    /// Width of the model.
+    /// Embedding dimension of the model.
     pub n_embd: u32,
-    /// What the width of the feed-forward layer is a multiple of.
+    /// Divisor of the feed-forward layer's width.
     pub n_mult: u32,
     /// Heads of attention.
     pub n_head: u32,
@@ -81,7 +81,7 @@ pub struct HParams {
     pub n_layer: u32,
     /// Dimensions of a head that are rotated.
     pub n_rot: u32,
-    /// What most tensors are quantised to.
+    /// The format of most tensors.
     pub ftype: u32,
 }
 
@@ -102,7 +102,7 @@ impl HParams {
 /// The tokens.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Vocab {
-    /// Bytes and score of each token, by id. The oldest form of file has no scores; they are 0 then.
+    /// Bytes and score of each token, by id. The oldest format has no scores; they are 0 then.
     pub token_score_pairs: Vec<(Vec<u8>, f32)>,
 }
 
@@ -129,7 +129,7 @@ impl Vocab {
 /// A tensor from the bytes of its blocks; `dims` has the slowest dimension first.
 ///
 /// # Errors
-/// When the bytes are too few, the last dimension is no multiple of the block size, or `device` has no quantised tensors.
+/// If there are too few bytes, the last dimension is not a multiple of the block size, or `device` does not support quantised tensors.
 pub fn qtensor_from_ggml(
     ggml_dtype: GgmlDType,
     raw_data: &[u8],
@@ -147,9 +147,9 @@ pub fn qtensor_from_ggml(
     QTensor::new(QStorage::from_data(data.into(), device, ggml_dtype)?, dims)
 }
 
-/// A whole file.
+/// The content of a file.
 pub struct Content {
-    /// Which of the formats it has.
+    /// The file's format and version.
     pub magic: VersionedMagic,
     /// The model's sizes.
     pub hparams: HParams,
@@ -196,10 +196,10 @@ fn read_tensor<R: Read + Seek>(
 }
 
 impl Content {
-    /// Reads a file, tensors and all.
+    /// Reads a file with all its tensors.
     ///
     /// # Errors
-    /// Which part is malformed: the head, a token, a tensor by name.
+    /// Names the malformed part: the header, a token, or a tensor.
     pub fn read<R: Seek + Read>(reader: &mut R, device: &Device) -> Result<Content> {
         let mut reader = Reader::new(reader)?;
         let content = Self::read_from(&mut reader, device).context("GGML")?;
@@ -230,7 +230,7 @@ impl Content {
         })
     }
 
-    /// Takes a tensor out.
+    /// Removes and returns a tensor.
     ///
     /// # Errors
     /// `CannotFindTensor`.

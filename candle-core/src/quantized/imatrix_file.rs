@@ -1,9 +1,9 @@
-//! Importance matrices: for each weight of a model the mean square of what its columns were multiplied with, for
+//! Importance matrices: for each column of a model's weights, the mean square of its activations, for
 //! [`QTensor::quantize_imatrix`](super::QTensor::quantize_imatrix).
 //!
-//! The format is that of llama.cpp's `imatrix` tool: a number of entries, and for each the length of a name, the name, a
-//! number of calls, a number of values, and the sums over the calls as f32; after them may stand the number of chunks and the
-//! name of the text, which are not used. All little endian, integers of 32 bits.
+//! The format is that of llama.cpp's `imatrix` tool: a number of entries, and for each the length of a name, the name, a number of calls, a
+//! number of values, and the sums over the calls as f32. The number of chunks and the name of the text may follow; they are not used. All
+//! little endian, integers of 32 bits.
 
 use std::collections::HashMap;
 use std::io::{Read, Seek};
@@ -12,7 +12,7 @@ use std::path::Path;
 use super::reader::Reader;
 use crate::{Context, Error, Result};
 
-/// Reads the weights of the columns by the names of the tensors: sums divided by the number of calls.
+/// Reads the weights of the columns by tensor name: sums divided by the number of calls.
 ///
 /// # Errors
 /// When the file cannot be read or is malformed, with the path and the entry.
@@ -51,7 +51,7 @@ fn read<R: Read + Seek>(stream: &mut R) -> Result<HashMap<String, Vec<f32>>> {
     Ok(weights)
 }
 
-/// A number of things, which is not negative.
+/// A non-negative count.
 fn count<R: Read + Seek>(reader: &mut Reader<R>) -> Result<u64> {
     let count = reader.i32()?;
     u64::try_from(count).map_err(|_| Error::Msg(format!("a count of {count} is negative")).bt())

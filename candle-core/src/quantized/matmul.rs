@@ -1,8 +1,8 @@
 //! The product of a dense matrix with rows of blocks.
 //!
-//! The dense side is converted once to the format that the blocks are multiplied with (8 bits for all quantised
-//! formats). Every task then multiplies some rows of blocks with all rows of the dense side. The many rows of a prompt
-//! are processed in groups that fit the cache together with the blocks.
+//! The dense side is converted once to the activations' format of the blocks (8 bits for all quantised formats). Every task then multiplies
+//! some rows of blocks by all rows of the dense side. The many rows of a prompt are processed in groups that fit the cache together with
+//! the blocks.
 
 use half::f16;
 use std::ops::Range;
@@ -17,28 +17,27 @@ use crate::{Error, Result};
 /// Multiplications below which a second thread costs more than it saves: about 20 microseconds of work.
 const SERIAL_PRODUCTS: usize = 1 << 18;
 
-/// Bytes of blocks and of the dense side that a task works on at a time: together they fit a core's L2 cache.
+/// Bytes of blocks and of the dense side that a task processes at a time: together they fit a core's L2 cache.
 const PANEL_BYTES: usize = 1 << 17;
 
-/// The most products of a tile.
+/// Maximum number of products of a tile.
 const TILE: usize = 4096;
 
-/// The most dense rows of a tile of rows.
+/// Maximum number of dense rows of a tile of rows.
 const TILE_M: usize = 32;
 
-/// The most rows of blocks of a tile with several dense rows.
+/// Maximum number of rows of blocks of a tile with several dense rows.
 const TILE_N: usize = 64;
 
 /// `dst = lhs * rhs_t^T` in f32: `lhs` is `(m, k)`, the blocks `rhs_t` hold `(n, k)`, `dst` is `(m, n)`, all row-major.
 ///
-/// For quantised blocks each row of `lhs` is quantised to 8 bits first, so results carry that rounding (as upstream's
-/// do).
+/// For quantised blocks each row of `lhs` is quantised to 8 bits first, so results contain that rounding (as in upstream).
 ///
 /// # Errors
-/// When `lhs` does not have `m * k` elements, `k` is no multiple of the block size, or `rhs_t` is too short.
+/// If `lhs` does not have `m * k` elements, `k` is not a multiple of the block size, or `rhs_t` is too short.
 ///
 /// # Panics
-/// When `dst` has fewer than `m * n` elements, as upstream's does: no caller could go on with what it has not made space for.
+/// If `dst` has fewer than `m * n` elements, as in upstream: no caller could continue without space for the result.
 ///
 /// ```
 /// use candle_core::quantized::k_quants::{matmul, BlockQ8_0, GgmlType};
@@ -61,7 +60,7 @@ pub fn matmul<T: GgmlType>(
     product((m, k, n), lhs, rhs_t, dst)
 }
 
-/// As [`matmul`], from f16 to f16; sums are f32.
+/// Like [`matmul`], from f16 to f16; sums are f32.
 ///
 /// # Errors
 /// As [`matmul`].
@@ -146,7 +145,7 @@ fn product<T: GgmlType, E: GgmlType>(
     Ok(())
 }
 
-/// Blocks of a row of weights, if the sizes match.
+/// Checks the sizes; returns the number of blocks of a row of weights.
 ///
 /// # Panics
 /// When `dst` has fewer elements than the product.
@@ -183,7 +182,7 @@ fn check<T: GgmlType>(
     Ok(rhs_blocks)
 }
 
-/// How a product is split: tasks for threads, tiles for caches.
+/// The division of a product into tasks for threads and tiles for caches.
 struct Tile {
     /// Dense rows of a tile.
     m: usize,
@@ -198,12 +197,12 @@ struct Tile {
 }
 
 impl Tile {
-    /// For dense rows that need no panels.
+    /// The division for dense rows without panels.
     fn of_rows<T: GgmlType>(m: usize, n: usize, k: usize, threads: usize) -> Self {
         let row_bytes = |size: usize, block: usize| (k / block * size).max(1);
         let lhs_row = row_bytes(size_of::<T::VecDotType>(), T::VecDotType::BLCK_SIZE);
         let rhs_row = row_bytes(size_of::<T>(), T::BLCK_SIZE);
-        // Multiples of 4 rows: kernels take that many at once.
+        // Multiples of 4 rows: kernels process 4 rows at a time.
         let fours = |rows: usize| (rows / 4 * 4).max(4);
         let tile_m = fours(PANEL_BYTES / lhs_row).min(TILE_M).min(m);
         // With one dense row each block is used once.
@@ -215,7 +214,7 @@ impl Tile {
         Self::cut((m, n), (tile_m, tile_n), task_n, threads)
     }
 
-    /// For products with panels. A panel is unpacked for each tile, so tiles have as many dense rows as fit.
+    /// The division for products with panels. A panel is unpacked for each tile, so tiles have the maximum number of dense rows that fit.
     fn of_panels(m: usize, n: usize, panel_rows: usize, threads: usize) -> Self {
         let tile_m = (TILE / MAX_ROWS).min(m);
         let task_n = task_n(n, panel_rows, threads);
@@ -247,8 +246,7 @@ impl Tile {
     }
 }
 
-/// Rows of blocks of a task, a multiple of `step`. Tasks are small: threads take several at a time, and single ones at
-/// the end.
+/// Rows of blocks of a task, a multiple of `step`. Tasks are small: threads take several at a time, and single ones at the end.
 fn task_n(n: usize, step: usize, threads: usize) -> usize {
     n.div_ceil(32 * threads).next_multiple_of(step)
 }

@@ -1,13 +1,13 @@
 //! Weights in the block formats of GGML, and the files that hold them.
 //!
-//! A [`QTensor`] keeps its elements in blocks of 32 or 256 that share scales ([`GgmlDType`]). A product with it, most
-//! often through [`QMatMul`], quantises the other side to 8 bits and multiplies integers.
+//! A [`QTensor`] stores its elements in blocks of 32 or 256 that share scales ([`GgmlDType`]). A product with it, usually through
+//! [`QMatMul`], quantises the other side to 8 bits and multiplies integers.
 //!
-//! # Where things are
-//! - [`QTensor`], [`QMatMul`]: what models use.
+//! # Contents
+//! - [`QTensor`], [`QMatMul`]: the types for models.
 //! - [`gguf_file`], [`ggml_file`], [`imatrix_file`]: files; `tokenizer` (feature `tokenizers`): the tokenizer in a GGUF file.
-//! - [`k_quants`]: the block formats; [`GgmlType`] is what one has to offer.
-//! - [`QStorage`], [`QuantizedType`]: blocks on a device, whatever their format.
+//! - [`k_quants`]: the block formats; [`GgmlType`] is the interface of a format.
+//! - [`QStorage`], [`QuantizedType`]: blocks on a device, in any format.
 
 mod absent;
 #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]

@@ -1,6 +1,6 @@
 //! `Simd` for AArch64: NEON, which every CPU has, and SDOT, which most have.
 //!
-//! Nothing here is public: `k_quants` detects the features at run time and calls in.
+//! Everything here is private: `k_quants` detects the features at run time before it calls.
 
 use std::arch::{aarch64::*, asm};
 use std::marker::PhantomData;
@@ -19,11 +19,11 @@ pub(crate) unsafe fn run_dot_prod<K: Kernel>(kernel: K) -> K::Output {
     kernel.run::<Neon<DotProd>>()
 }
 
-/// How the products of four neighbouring signed bytes are summed.
+/// Sums of the products of four neighbouring signed bytes.
 pub(crate) trait ByteProducts: Copy + 'static {
-    /// The products of 16 bytes in four sums, each of any four of them.
+    /// The products of 16 bytes in four sums, in any grouping.
     unsafe fn dot(x: int8x16_t, y: int8x16_t) -> int32x4_t;
-    /// `sum` plus the products, four neighbours summed into one.
+    /// `sum` plus the products, with four neighbours added to each sum.
     unsafe fn add_fours(sum: int32x4_t, x: int8x16_t, y: int8x16_t) -> int32x4_t;
 }
 
@@ -31,7 +31,7 @@ pub(crate) trait ByteProducts: Copy + 'static {
 #[derive(Clone, Copy)]
 pub(crate) struct Plain;
 
-/// In one instruction (FEAT_DotProd: Armv8.2 where it is chosen, Armv8.4 and all of Apple's M series).
+/// In one instruction (FEAT_DotProd: optional in Armv8.2, mandatory in Armv8.4, present in all of Apple's M series).
 #[derive(Clone, Copy)]
 pub(crate) struct DotProd;
 
@@ -57,7 +57,7 @@ impl ByteProducts for DotProd {
 
     #[inline(always)]
     unsafe fn add_fours(mut sum: int32x4_t, x: int8x16_t, y: int8x16_t) -> int32x4_t {
-        // The intrinsic is not in stable Rust yet.
+        // The intrinsic is not yet in stable Rust.
         asm!(
             "sdot {sum:v}.4s, {x:v}.16b, {y:v}.16b",
             sum = inout(vreg) sum,

@@ -1,6 +1,6 @@
 //! [`PanelSimd`] for AArch64: panels of 8 rows in two vectors.
 //!
-//! Nothing here is public: `k_quants` detects the features at run time and calls in.
+//! Everything here is private: `k_quants` detects the features at run time before it calls.
 
 use std::arch::aarch64::*;
 
@@ -59,7 +59,7 @@ impl<P: ByteProducts> PanelSimd for Neon<P> {
 
     #[inline(always)]
     unsafe fn transpose(rows: [Self::Bytes; 8]) -> [Self::Bytes; 8] {
-        // SAFETY: NEON is there, by this function's contract.
+        // SAFETY: NEON is available, by this function's contract.
         transpose_in_halves(rows, |four| unsafe { transpose_four(four) })
     }
 
@@ -82,7 +82,7 @@ impl<P: ByteProducts> PanelSimd for Neon<P> {
 
     #[inline(always)]
     unsafe fn eight_floats(halves: [u16; 8]) -> Self::Floats {
-        // As `utils::f16_to_f32`, four at a time.
+        // Like `utils::f16_to_f32`, four at a time.
         let halves = vld1q_u16(halves.as_ptr());
         [
             four_floats(vmovl_u16(vget_low_u16(halves))),
@@ -195,14 +195,14 @@ impl<P: ByteProducts> PanelSimd for Neon<P> {
     }
 }
 
-/// The floats of four halves in the lower parts of four words.
+/// Converts four f16, in the lower parts of four words, to floats.
 #[inline(always)]
 unsafe fn four_floats(bits: uint32x4_t) -> float32x4_t {
     let sign = vshlq_n_u32::<16>(vandq_u32(bits, vdupq_n_u32(0x8000)));
     let magnitude = vshlq_n_u32::<13>(vandq_u32(bits, vdupq_n_u32(0x7fff)));
     let bias = vdupq_n_f32(f32::from_bits((127 + 112) << 23));
     let magnitude = vmulq_f32(vreinterpretq_f32_u32(magnitude), bias);
-    // Infinite and not a number: all bits of the exponent are set.
+    // Infinity and NaN: all bits of the exponent are set.
     let top = vdupq_n_u32(0x7c00);
     let endless = vceqq_u32(vandq_u32(bits, top), top);
     let exponent = vandq_u32(endless, vdupq_n_u32(0xff << 23));

@@ -16,22 +16,21 @@ pub enum QMatMul {
     TensorF16(Tensor),
 }
 
-/// Whether an environment variable is set, and not to `0` or nothing.
+/// Whether an environment variable is set to a value other than `0` and the empty one.
 fn is_on(variable: &str) -> bool {
     std::env::var(variable).is_ok_and(|value| !value.is_empty() && value != "0")
 }
 
-/// The weight as matmul wants it, repeated (as a view) for the batch dimensions of `xs`.
+/// The weight in matmul's layout, repeated (as a view) for the batch dimensions of `xs`.
 fn transposed(weight: &Tensor, xs: &Tensor) -> Result<Tensor> {
     let batch = xs.rank().saturating_sub(2);
     weight.broadcast_left(&xs.dims()[..batch])?.t()
 }
 
 impl QMatMul {
-    /// The weight in the form in which it is multiplied: F32, F16 and BF16 become a dense f32 tensor, other formats
-    /// stay quantised.
+    /// Converts the weight to the form for multiplication: F32, F16 and BF16 become a dense f32 tensor, other formats stay quantised.
     ///
-    /// The environment can ask for dense weights: `CANDLE_DEQUANTIZE_ALL=1` in f32, `CANDLE_DEQUANTIZE_ALL_F16=1` in f16.
+    /// The environment can request dense weights: `CANDLE_DEQUANTIZE_ALL=1` in f32, `CANDLE_DEQUANTIZE_ALL_F16=1` in f16.
     ///
     /// # Errors
     /// When the device cannot allocate the memory for a dense tensor.
@@ -50,7 +49,7 @@ impl QMatMul {
         }
     }
 
-    /// As [`from_arc`](Self::from_arc), for a tensor that nobody shares yet.
+    /// Like [`from_arc`](Self::from_arc), for an unshared tensor.
     ///
     /// # Errors
     /// As `from_arc`.
@@ -70,7 +69,7 @@ impl QMatMul {
         }
     }
 
-    /// The product through a dense f16 weight, which is made for this call; the result has the dtype of `xs`.
+    /// The product with a dense f16 copy of the weight, created for this call; the result has the dtype of `xs`.
     ///
     /// # Errors
     /// When the shapes do not match.
@@ -81,7 +80,7 @@ impl QMatMul {
             .to_dtype(xs.dtype())
     }
 
-    /// Rows of the weight by their ids: shape of the ids, then the row's length. See [`QTensor::embedding`].
+    /// Rows of the weight by their ids; the result's shape is that of the ids, then the row's length. See [`QTensor::embedding`].
     ///
     /// # Errors
     /// When an id is out of range or the ids are on another device.
@@ -96,11 +95,12 @@ impl QMatMul {
         }
     }
 
-    /// The matrices of experts: of a weight `(experts, n, k)` and `ids` (integers of any shape), the shape of the ids, then `(n, k)`. Those
-    /// of blocks are made dense, in f32. The ids stay on their device: no one waits. Not in upstream's interface.
+    /// The matrices of experts, for a weight `(experts, n, k)` and `ids` (integers of any shape). The result's shape is that of the ids,
+    /// then `(n, k)`. Quantised matrices are dequantised to f32. The ids stay on their device, so the host does not wait. Not in upstream's
+    /// interface.
     ///
     /// # Errors
-    /// When this is no stack of matrices, an id is out of range (where the device can tell), or the ids are on another device.
+    /// If this is not a stack of matrices, an id is out of range (if the device can detect it), or the ids are on another device.
     pub fn expert_matrices(&self, ids: &Tensor) -> Result<Tensor> {
         match self {
             Self::QTensor(weight) => weight.matrices(ids),
@@ -112,13 +112,13 @@ impl QMatMul {
         }
     }
 
-    /// As [`indexed_moe_forward`](Self::indexed_moe_forward), with ids that stay on their device: no one waits. `None` where the device has no
-    /// kernel for these arguments, as the CPU, or a gradient is asked for. A kernel reads the matrix of each of a token's experts anew, so it
-    /// is for few tokens. Not in upstream's interface.
+    /// Like [`indexed_moe_forward`](Self::indexed_moe_forward), with ids that stay on their device, so the host does not wait. `None` if
+    /// the device has no kernel for these arguments, as on the CPU, or if a gradient is required. A kernel reads the matrices of the
+    /// experts again for each token, so it suits few tokens. Not in upstream's interface.
     ///
     /// # Errors
-    /// When the shapes do not match, an argument is on another device, or with the next result that is read, an id is not below the number
-    /// of experts.
+    /// If the shapes do not match or an argument is on another device. An id that is not below the number of experts is an error of the
+    /// next readback.
     pub fn expert_rows(&self, x: &Tensor, ids: &Tensor) -> Result<Option<Tensor>> {
         let sizes = match self {
             Self::QTensor(weight) => weight.shape().dims3()?,
@@ -127,7 +127,7 @@ impl QMatMul {
         experts::on_device(self, x, ids, sizes)
     }
 
-    /// A mixture of experts' layer; see [`QTensor::indexed_moe_forward`].
+    /// A mixture-of-experts layer; see [`QTensor::indexed_moe_forward`].
     ///
     /// # Errors
     /// When the shapes do not match or an id is not below the number of experts.
@@ -147,7 +147,7 @@ impl QMatMul {
     }
 }
 
-/// A shared weight in the graph, so that gradients pass through to what is in front of it.
+/// A shared weight in the graph, which passes gradients on to its input.
 struct Tracked(Arc<QTensor>);
 
 impl CustomOp1 for Tracked {

@@ -1,4 +1,4 @@
-//! A tensor of quantised blocks: made from floats or from a file, turned into floats, multiplied with.
+//! A tensor of quantised blocks: encoded from floats or read from a file, dequantised, multiplied.
 
 use std::borrow::Cow;
 
@@ -41,7 +41,7 @@ impl std::fmt::Debug for QTensor {
     }
 }
 
-/// Elements of a shape whose rows are whole blocks of `dtype`.
+/// Number of elements of a shape whose rows are whole blocks of `dtype`.
 pub(super) fn check_shape(shape: &Shape, dtype: GgmlDType) -> Result<usize> {
     let elements = shape
         .dims()
@@ -88,17 +88,17 @@ impl QTensor {
         Ok(Self { storage, shape })
     }
 
-    /// Quantises a tensor of floats; the result stays on its device. The encoders run on the CPU: a GPU's tensor is read back,
+    /// Quantises a tensor of floats; the result stays on its device. The encoders run on the CPU: a tensor on a GPU is read back and
     /// encoded, and its blocks are uploaded.
     ///
     /// # Errors
-    /// When the last dimension is not a multiple of the block size, the format has no encoder (`IQ1S`, `IQ1M`, `IQ2XXS`, `IQ2XS`, `IQ2S`,
-    /// `IQ3XXS`, `IQ3S` and `IQ4XS`), or the device has no quantised tensors.
+    /// If the last dimension is not a multiple of the block size, the format has no encoder (`IQ1S`, `IQ1M`, `IQ2XXS`, `IQ2XS`, `IQ2S`,
+    /// `IQ3XXS`, `IQ3S` and `IQ4XS`), or the device does not support quantised tensors.
     pub fn quantize(src: &Tensor, dtype: GgmlDType) -> Result<Self> {
         Self::quantize_onto(src, dtype, src.device())
     }
 
-    /// As [`quantize`](Self::quantize), bit for bit as ggml's reference encoder does it today. `quantize` gives Candle's values: for `Q2K`,
+    /// Like [`quantize`](Self::quantize), with the bits of ggml's current reference encoder. `quantize` returns Candle's values: for `Q2K`,
     /// `Q4K`, `Q5K` and `Q6K` these come from an older, shorter search with larger errors.
     ///
     /// # Errors
@@ -109,14 +109,14 @@ impl QTensor {
         })
     }
 
-    /// As [`quantize`](Self::quantize), with a weight for each column: errors in columns with large weights count for
-    /// more. `imatrix_weights` has as many values as the last dimension; [`super::imatrix_file`] reads them.
+    /// Like [`quantize`](Self::quantize), with a weight for each column: errors in columns with large weights count for more.
+    /// `imatrix_weights` has one value for each index of the last dimension; [`super::imatrix_file`] reads them.
     ///
-    /// Formats without a weighted search (the floats, `Q8_0`, `Q8_1`, `Q8K`, and those in which each block has one scale)
-    /// take all columns as equal.
+    /// Formats without a weighted search (the floats, `Q8_0`, `Q8_1`, `Q8K`, and those in which each block has one scale) ignore the
+    /// weights.
     ///
     /// # Errors
-    /// As `quantize`, and when the number of weights is another.
+    /// As `quantize`, and if the number of weights differs.
     pub fn quantize_imatrix(
         src: &Tensor,
         imatrix_weights: &[f32],
@@ -125,7 +125,7 @@ impl QTensor {
         Self::quantize_imatrix_onto(src, imatrix_weights, dtype, src.device())
     }
 
-    /// As [`quantize_imatrix`](Self::quantize_imatrix), with the result on `dev`.
+    /// Like [`quantize_imatrix`](Self::quantize_imatrix), with the result on `dev`.
     ///
     /// # Errors
     /// As `quantize_imatrix`.
@@ -149,7 +149,7 @@ impl QTensor {
         })
     }
 
-    /// As [`quantize`](Self::quantize), with the result on `dev`.
+    /// Like [`quantize`](Self::quantize), with the result on `dev`.
     ///
     /// # Errors
     /// As `quantize`.
@@ -224,20 +224,20 @@ impl QTensor {
         Ok(result(storage, self.shape.clone()))
     }
 
-    /// Rows of a table `(rows, hidden)` by their ids (integers of any shape), as f32: shape of the ids, then `hidden`.
-    /// Only the rows asked for are dequantised.
+    /// Rows of a table `(rows, hidden)` by their ids (integers of any shape), as f32. The result's shape is that of the ids, then `hidden`.
+    /// Only the requested rows are dequantised.
     ///
     /// # Errors
-    /// When this is no table, an id is out of range, or the ids are on another device.
+    /// If this is not a table, an id is out of range, or the ids are on another device.
     pub fn embedding(&self, ids: &Tensor) -> Result<Tensor> {
         self.selected(ids, self.shape.dims2()?)
     }
 
-    /// The matrices of experts, as f32: of weights `(experts, n, k)` and `ids` (integers of any shape), the shape of the ids, then `(n,
-    /// k)`. Only those asked for are dequantised, and the ids stay on their device.
+    /// The matrices of experts, as f32, for weights `(experts, n, k)` and `ids` (integers of any shape). The result's shape is that of the
+    /// ids, then `(n, k)`. Only the requested matrices are dequantised, and the ids stay on their device.
     ///
     /// # Errors
-    /// When these are no matrices, an id is out of range (where the device can tell), or the ids are on another device.
+    /// If these are not matrices, an id is out of range (if the device can detect it), or the ids are on another device.
     pub(super) fn matrices(&self, ids: &Tensor) -> Result<Tensor> {
         let (count, n, k) = self.shape.dims3()?;
         let shape = ids.shape().clone().extend(&[n, k]);
@@ -247,7 +247,7 @@ impl QTensor {
     fn selected(&self, ids: &Tensor, (rows, hidden): (usize, usize)) -> Result<Tensor> {
         self.same_device(ids, "quantized embedding")?;
         let numbers = ids.flatten_all()?;
-        // A GPU's kernel reads integers of any dtype, and another kernel would cost as much as this one.
+        // A GPU's kernel reads integers of any dtype; a conversion would cost as much as this kernel.
         let numbers = if ids.device().is_cpu() || numbers.dtype().is_float() {
             numbers.to_dtype(DType::I64)?
         } else {
@@ -270,7 +270,7 @@ impl QTensor {
         self.storage.size_in_bytes()
     }
 
-    /// The bytes of the blocks, as a file holds them. A GPU's are read back, which waits.
+    /// The bytes of the blocks in a file's format. On a GPU they are read back, which waits.
     ///
     /// # Errors
     /// None on the CPU.
@@ -278,9 +278,8 @@ impl QTensor {
         self.storage.data()
     }
 
-    /// A mixture of experts' layer: the weights `(experts, n, k)` are held here, `ids` `(batch, topk)` says which experts
-    /// each token goes to, and `x` is `(batch, topk, k)`, or `(batch, 1, k)` for the same input to all of a token's
-    /// experts. The result is `(batch, topk, n)`.
+    /// A mixture-of-experts layer: these are the weights `(experts, n, k)`, `ids` `(batch, topk)` are the experts of each token, and `x` is
+    /// `(batch, topk, k)`, or `(batch, 1, k)` for the same input to all of a token's experts. The result is `(batch, topk, n)`.
     ///
     /// # Errors
     /// When the shapes do not match or an id is not below the number of experts.
@@ -305,10 +304,10 @@ impl QTensor {
         self.storage.device_ptr()
     }
 
-    /// The address of the blocks for work in `stream`, and what has to live until this work is queued.
+    /// The address of the blocks for work in `stream`, and a guard that has to live until this work is queued.
     ///
     /// # Errors
-    /// For blocks elsewhere than on CUDA.
+    /// For blocks on devices other than CUDA.
     #[cfg(feature = "cuda")]
     pub fn device_ptr_with_guard<'a>(
         &'a self,
@@ -320,8 +319,8 @@ impl QTensor {
         self.storage.device_ptr_with_guard(stream)
     }
 
-    /// The products of one row with several weights in one call, `None` if the device has no kernel for it. The CPU has
-    /// none: apply the weights one after another.
+    /// The products of one row with several weights in one call, or `None` if the device has no kernel for it. The CPU has none: apply the
+    /// weights one at a time.
     ///
     /// # Errors
     /// None.
@@ -331,8 +330,8 @@ impl QTensor {
         Ok(None)
     }
 
-    /// The products of one token with the experts that `ids` names, in one call, `None` if the device has no kernel for
-    /// it. The CPU has none: [`indexed_moe_forward`](Self::indexed_moe_forward) does it for any number of tokens.
+    /// The products of one token with the experts in `ids`, in one call, or `None` if the device has no kernel for it. The CPU has none:
+    /// use [`indexed_moe_forward`](Self::indexed_moe_forward), which supports any number of tokens.
     ///
     /// # Errors
     /// None.

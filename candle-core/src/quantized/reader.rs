@@ -1,4 +1,4 @@
-//! Reads little-endian numbers from a stream of known length, so that no count in a file is trusted beyond it.
+//! Reading of little-endian numbers from a stream of known length, so that no count in a file is trusted beyond it.
 
 use std::io::{BufReader, Read, Seek, SeekFrom};
 
@@ -34,7 +34,7 @@ impl<'a, R: Read + Seek> Reader<'a, R> {
         self.end.saturating_sub(self.position)
     }
 
-    /// Seeks the stream to the next byte that was not read.
+    /// Seeks the stream to the next unread byte.
     pub(super) fn finish(mut self) -> Result<()> {
         self.stream.seek(SeekFrom::Start(self.position))?;
         Ok(())
@@ -52,7 +52,7 @@ impl<'a, R: Read + Seek> Reader<'a, R> {
         Ok(())
     }
 
-    /// Checks that `count` items of at least `bytes` bytes each can follow.
+    /// Checks that the stream has room for `count` items of at least `bytes` bytes each.
     pub(super) fn has_count(&self, count: u64, bytes: u64) -> Result<usize> {
         match count.checked_mul(bytes) {
             Some(needed) if needed <= self.remaining() => Ok(usize::try_from(count)?),

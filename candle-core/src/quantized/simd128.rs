@@ -1,5 +1,4 @@
-//! `Simd` for WebAssembly with `simd128`, which is chosen at compile time. Nothing here
-//! is public.
+//! `Simd` for WebAssembly with `simd128`, which is selected at compile time. Everything here is private.
 
 use std::arch::wasm32::*;
 

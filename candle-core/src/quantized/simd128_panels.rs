@@ -1,5 +1,5 @@
-//! [`PanelSimd`] for WebAssembly with `simd128`: panels of 8 rows. Codes are widened to 16 bits when they are loaded,
-//! because the multiply-add of neighbours takes 16-bit operands. Nothing here is public.
+//! [`PanelSimd`] for WebAssembly with `simd128`: panels of 8 rows. Codes are widened to 16 bits when they are loaded, because the
+//! multiply-add of neighbours has 16-bit operands. Everything here is private.
 
 use std::arch::wasm32::*;
 
@@ -35,14 +35,14 @@ fn floats_of(words: v128) -> [v128; 2] {
     ]
 }
 
-/// The floats of four halves in the lower parts of four words, as `utils::f16_to_f32`.
+/// Converts four f16, in the lower parts of four words, to floats, like `utils::f16_to_f32`.
 #[inline(always)]
 fn four_floats(bits: v128) -> v128 {
     let sign = u32x4_shl(v128_and(bits, u32x4_splat(0x8000)), 16);
     let magnitude = u32x4_shl(v128_and(bits, u32x4_splat(0x7fff)), 13);
     let bias = f32x4_splat(f32::from_bits((127 + 112) << 23));
     let magnitude = f32x4_mul(magnitude, bias);
-    // Infinite and not a number: all bits of the exponent are set.
+    // Infinity and NaN: all bits of the exponent are set.
     let top = u32x4_splat(0x7c00);
     let endless = i32x4_eq(v128_and(bits, top), top);
     let exponent = v128_and(endless, u32x4_splat(0xff << 23));

@@ -29,11 +29,11 @@ pub enum QStorage {
 }
 
 impl QStorage {
-    /// Blocks of `dtype` from their bytes, on `device`. On the CPU owned bytes are not copied where their alignment
-    /// allows it; a WebGPU or Metal device rearranges them, see `webgpu_backend`.
+    /// Blocks of `dtype` on `device`, from their bytes. On the CPU owned bytes are not copied if their alignment allows it; a WebGPU or
+    /// Metal device rearranges them, see `webgpu_backend`.
     ///
     /// # Errors
-    /// Bytes that are no whole number of blocks; a device that cannot allocate the memory.
+    /// If the bytes are not a whole number of blocks, or the device cannot allocate the memory.
     pub fn from_data(data: Cow<'_, [u8]>, device: &Device, dtype: GgmlDType) -> Result<Self> {
         if !data.len().is_multiple_of(dtype.type_size()) {
             return Err(Error::Msg(format!(
@@ -58,8 +58,7 @@ impl QStorage {
         }
     }
 
-    /// Blocks for `elem_count` elements, encoded by `fill` on the CPU (all encoders run there) and then copied to
-    /// `device`.
+    /// Blocks for `elem_count` elements, encoded by `fill` on the CPU (all encoders run there) and then copied to `device`.
     pub(super) fn encode(
         elem_count: usize,
         device: &Device,
@@ -76,7 +75,7 @@ impl QStorage {
         }
     }
 
-    /// The blocks that kernels in WGSL read: on WebGPU, or on Metal, which is built on it.
+    /// The blocks for kernels in WGSL: those of WebGPU, or the inner ones of Metal.
     #[cfg(feature = "webgpu")]
     pub(super) fn as_wgpu(&self) -> Option<&QWebGpuStorage> {
         match self {
@@ -117,10 +116,9 @@ impl QStorage {
         }
     }
 
-    /// The first `elem_count` elements on the blocks' device, in f32 or, if the device can decode to it directly, in
-    /// `to`.
+    /// The first `elem_count` elements on the blocks' device, in f32 or, if the device can dequantise to it directly, in `to`.
     pub(super) fn dequantize(&self, elem_count: usize, to: DType) -> Result<Storage> {
-        // Only GPUs decode to other dtypes.
+        // Only GPUs dequantise to other dtypes.
         let _ = to;
         match self {
             Self::Cpu(blocks) => blocks.dequantize(elem_count).map(Storage::Cpu),
@@ -131,7 +129,7 @@ impl QStorage {
         }
     }
 
-    /// Rows of the table `(rows, hidden)` by their ids, which are a vector on the same device.
+    /// Rows of the table `(rows, hidden)` by their ids, a vector on the same device.
     pub(super) fn embedding(
         &self,
         ids: (&Storage, &Layout),
@@ -172,7 +170,7 @@ impl QStorage {
         }
     }
 
-    /// The blocks in the bytes that a file has for them. A GPU's are read back.
+    /// The bytes of the blocks in a file's format. On a GPU they are read back.
     pub(super) fn data(&self) -> Result<Cow<'_, [u8]>> {
         match self {
             Self::Cpu(blocks) => Ok(Cow::Borrowed(bytes(&**blocks))),
@@ -183,10 +181,10 @@ impl QStorage {
         }
     }
 
-    /// The address of the first block for work in `stream`, and what has to live until this work is queued.
+    /// The address of the first block for work in `stream`, and a guard that has to live until this work is queued.
     ///
     /// # Errors
-    /// For blocks elsewhere than on CUDA.
+    /// For blocks on devices other than CUDA.
     #[cfg(feature = "cuda")]
     pub fn device_ptr_with_guard<'a>(
         &'a self,
@@ -241,7 +239,7 @@ fn no_address(device: &Device, dtype: GgmlDType) -> Error {
     .bt()
 }
 
-/// A device as errors name it.
+/// A device's name in errors.
 fn described(device: &Device) -> String {
     #[cfg(feature = "webgpu")]
     if let Some(gpu) = device.as_wgpu() {

@@ -1,5 +1,4 @@
-//! What a block format implements ([`GgmlType`]), and what rows of blocks offer whatever their format
-//! ([`QuantizedType`]).
+//! The interface of a block format ([`GgmlType`]), and of rows of blocks in any format ([`QuantizedType`]).
 
 use half::{bf16, f16};
 
@@ -7,7 +6,7 @@ use super::k_quants::prepared::{DenseRows, Prepared};
 use super::GgmlDType;
 use crate::{CpuStorage, Error, Result};
 
-/// A block of quantised elements, as GGML stores it.
+/// A block of quantised elements in GGML's layout.
 ///
 /// All methods work on whole blocks: slices of floats hold `BLCK_SIZE` elements for each block.
 pub trait GgmlType: Sized + Clone + Send + Sync {
@@ -17,27 +16,28 @@ pub trait GgmlType: Sized + Clone + Send + Sync {
     const BLCK_SIZE: usize;
     /// Whether [`direct_copy`](Self::direct_copy) converts floats without a search for scales.
     const DIRECT_COPY: bool = false;
-    /// Whether there are encoders. Without them [`from_float`](Self::from_float) and its kind panic; `QTensor::quantize` returns an error.
+    /// Whether the format has encoders. Otherwise [`from_float`](Self::from_float) and its variants panic; `QTensor::quantize` returns an
+    /// error.
     #[doc(hidden)]
     const ENCODES: bool = true;
-    /// The format to which the other side of a product is converted.
+    /// The format of the other side of a product.
     type VecDotType: GgmlType;
 
-    /// A block whose bytes are all zero. A type for which these bytes are no value has to define this method.
+    /// A block whose bytes are all zero. A type for which these bytes are not a valid value has to define this method.
     fn zeros() -> Self {
-        // SAFETY: blocks are plain numbers, for which zero bytes are a value; others define the method themselves.
+        // SAFETY: blocks are plain numbers, for which zero bytes are a valid value; other types define the method themselves.
         unsafe { std::mem::MaybeUninit::zeroed().assume_init() }
     }
 
     /// The elements of blocks.
     fn to_float(xs: &[Self], ys: &mut [f32]);
 
-    /// Blocks from elements, with the values that Candle gives: the search for scales is that of ggml's first version.
-    /// [`from_float_as_ggml`](Self::from_float_as_ggml) searches as ggml does today.
+    /// Encodes elements with Candle's values: the search for scales is that of ggml's first version.
+    /// [`from_float_as_ggml`](Self::from_float_as_ggml) uses the current one.
     fn from_float(xs: &[f32], ys: &mut [Self]);
 
-    /// As [`from_float`](Self::from_float), where the error of an element counts by its column's weight. There are
-    /// `n_per_row` elements to a row and as many weights. A format without a weighted search takes all as equal.
+    /// Like [`from_float`](Self::from_float), with the errors weighted by column. There are `n_per_row` elements per row and `n_per_row`
+    /// weights. A format without a weighted search ignores them.
     fn from_float_imatrix(
         _xs: &[f32],
         _ys: &mut [Self],
@@ -47,22 +47,22 @@ pub trait GgmlType: Sized + Clone + Send + Sync {
         Self::from_float(_xs, _ys)
     }
 
-    /// Converts floats one by one, for formats with [`DIRECT_COPY`](Self::DIRECT_COPY).
+    /// Converts floats singly, for formats with [`DIRECT_COPY`](Self::DIRECT_COPY).
     fn direct_copy(_xs: &[f32], _ys: &mut [Self]) {
         Self::from_float(_xs, _ys)
     }
 
-    /// As [`from_float`](Self::from_float), bit for bit as ggml's reference encoder does it today. For `Q2K`, `Q4K`, `Q5K` and `Q6K`
-    /// that is a longer search, with smaller errors, than the one that Candle has from ggml's first version, which `from_float` does; for
-    /// `Q8_1` the sum of a block is rounded once less.
+    /// Like [`from_float`](Self::from_float), with the bits of ggml's current reference encoder. For `Q2K`, `Q4K`, `Q5K` and `Q6K` that is
+    /// a longer search, with smaller errors, than the one of ggml's first version, which Candle and `from_float` use; for `Q8_1` the sum of
+    /// a block is rounded once less.
     fn from_float_as_ggml(xs: &[f32], ys: &mut [Self]) {
         Self::from_float(xs, ys)
     }
 
-    /// The sum of the products of `n` elements, with the instructions that this CPU has.
+    /// The sum of the products of `n` elements, with this CPU's best instruction set.
     fn vec_dot(n: usize, xs: &[Self], ys: &[Self::VecDotType]) -> f32;
 
-    /// As [`vec_dot`](Self::vec_dot), in plain Rust: the reference for the others.
+    /// Like [`vec_dot`](Self::vec_dot), in plain Rust: the reference for the other implementations.
     fn vec_dot_unopt(n: usize, xs: &[Self], ys: &[Self::VecDotType]) -> f32;
 
     /// [`vec_dot`](Self::vec_dot) of two rows with one row of the other side, which is read once.
@@ -84,18 +84,17 @@ pub trait GgmlType: Sized + Clone + Send + Sync {
         (d0, d1, d2, d3)
     }
 
-    /// Converts the dense side of a product with rows of `Self` to the fastest form for this format, this CPU and this
-    /// number of rows.
+    /// Converts the dense side of a product with rows of `Self` to the fastest form for this format, this CPU and this number of rows.
     #[doc(hidden)]
     fn prepare(rows: &DenseRows<'_>) -> Prepared<Self> {
         Prepared::blocks(rows)
     }
 
-    /// The products of every row of `xs` with every row of `ys`, rows of `n` elements each, one after another:
-    /// `dst[j * rows(xs) + i]` is row `i` of `xs` times row `j` of `ys`.
+    /// The products of every row of `xs` with every row of `ys`, contiguous rows of `n` elements each: `dst[j * rows(xs) + i]` is row `i`
+    /// of `xs` times row `j` of `ys`.
     ///
-    /// This is the whole inner loop of a quantised matrix product: one row of `ys` for a token, several for a prompt. A
-    /// format overrides it to detect CPU features once, and to decode a block once for several rows of `ys`.
+    /// The inner loop of a quantised matrix product: one row of `ys` for a single token, several for a prompt. A format overrides it to
+    /// detect CPU features once, and to unpack a block once for several rows of `ys`.
     fn vec_dot_tile(n: usize, xs: &[Self], ys: &[Self::VecDotType], dst: &mut [f32]) {
         let x_blocks = n / Self::BLCK_SIZE;
         let y_blocks = n / Self::VecDotType::BLCK_SIZE;
@@ -124,10 +123,10 @@ pub trait GgmlType: Sized + Clone + Send + Sync {
     }
 }
 
-/// Rows of blocks on the CPU, whatever their format.
+/// Rows of blocks on the CPU, in any format.
 ///
-/// Sizes are in elements unless a name says bytes; `mkn` are the rows of the left-hand side, the length of a row, and the
-/// number of rows held here.
+/// Sizes are in elements unless a name says bytes; `mkn` are the rows of the left-hand side, the length of a row, and the number of these
+/// rows.
 pub trait QuantizedType: Send + Sync {
     /// The format.
     fn dtype(&self) -> GgmlDType;
@@ -138,11 +137,11 @@ pub trait QuantizedType: Send + Sync {
     /// When `k` is not a multiple of the block size, or a slice is too short.
     fn matmul_t(&self, mkn: (usize, usize, usize), lhs: &[f32], dst: &mut [f32]) -> Result<()>;
 
-    /// As [`matmul_t`](Self::matmul_t), from f16 to f16; sums are f32.
+    /// Like [`matmul_t`](Self::matmul_t), from f16 to f16; sums are f32.
     fn matmul_t_f16(&self, mkn: (usize, usize, usize), lhs: &[f16], dst: &mut [f16]) -> Result<()>;
 
-    /// As [`matmul_t`](Self::matmul_t) with the rows from `first_row` on: one of several consecutive matrices, such as
-    /// the experts of a mixture.
+    /// Like [`matmul_t`](Self::matmul_t) with the rows from `first_row` on: one of several consecutive matrices, such as the experts of a
+    /// mixture.
     ///
     /// # Errors
     /// As `matmul_t`; and when `first_row` is not 0 and the type does not support it.
@@ -163,7 +162,7 @@ pub trait QuantizedType: Send + Sync {
         self.matmul_t(mkn, lhs, dst)
     }
 
-    /// The rows `ids` of the table `(rows, hidden)` held here, as f32: `(ids.len(), hidden)`.
+    /// The rows `ids` of this table `(rows, hidden)`, as f32: `(ids.len(), hidden)`.
     ///
     /// # Errors
     /// When an id is not below `rows`, or `hidden` is not a multiple of the block size.
@@ -184,17 +183,17 @@ pub trait QuantizedType: Send + Sync {
     /// Elements of a block.
     fn block_size(&self) -> usize;
 
-    /// Quantises `xs` into the blocks, whose number has to match.
+    /// Quantises `xs` into the blocks; the sizes have to match.
     #[allow(clippy::wrong_self_convention, reason = "upstream's name")]
     fn from_float(&mut self, xs: &[f32]);
 
-    /// As [`from_float`](Self::from_float), bit for bit as ggml's reference encoder does it today.
+    /// Like [`from_float`](Self::from_float), with the bits of ggml's current reference encoder.
     #[allow(clippy::wrong_self_convention, reason = "named after from_float")]
     fn from_float_as_ggml(&mut self, xs: &[f32]) {
         self.from_float(xs)
     }
 
-    /// As [`from_float`](Self::from_float), with a weight for each of the `n_per_row` columns.
+    /// Like [`from_float`](Self::from_float), with a weight for each of the `n_per_row` columns.
     #[allow(clippy::wrong_self_convention, reason = "upstream's name")]
     fn from_float_imatrix(&mut self, xs: &[f32], imatrix_weights: &[f32], n_per_row: usize);
 
@@ -202,7 +201,7 @@ pub trait QuantizedType: Send + Sync {
     fn size(&self) -> usize;
 }
 
-/// Elements that a dot product of floats converts at a time, into a buffer on the stack.
+/// Number of elements that a dot product of floats converts at a time, into a buffer on the stack.
 const PIECE: usize = 256;
 
 /// The dot product, in eight partial sums that the compiler vectorises.

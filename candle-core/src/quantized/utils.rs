@@ -1,4 +1,4 @@
-//! Rounding and conversions in forms that compilers vectorise. Nothing here is public.
+//! Rounding and conversions in forms that compilers vectorise. Everything here is private.
 
 use half::f16;
 
@@ -7,7 +7,7 @@ use half::f16;
 pub(crate) fn f16_to_f32(x: f16) -> f32 {
     let bits = u32::from(x.to_bits());
     let sign = (bits & 0x8000) << 16;
-    // The exponent's bias of f32 is 112 more; the product also normalises subnormal numbers.
+    // The exponent's bias of f32 is 112 greater; the product also normalises subnormal numbers.
     let magnitude = f32::from_bits((bits & 0x7fff) << 13) * f32::from_bits((127 + 112) << 23);
     let exponent = if bits & 0x7c00 == 0x7c00 {
         0xff << 23
@@ -17,8 +17,7 @@ pub(crate) fn f16_to_f32(x: f16) -> f32 {
     f32::from_bits(magnitude.to_bits() | exponent | sign)
 }
 
-/// The nearest whole number, halves to even, for magnitudes below 2^22. Other values, NaN included, give an unspecified
-/// number.
+/// The nearest integer, ties to even, for magnitudes below 2^22. For other values, NaN included, the result is unspecified.
 #[inline(always)]
 pub(crate) fn nearest(x: f32) -> i32 {
     // 1.5 * 2^23: the sum's last bit is worth one.
@@ -29,8 +28,7 @@ pub(crate) fn nearest(x: f32) -> i32 {
 /// The largest number below a half. Added before truncation; adding a half would round 0.49999997 up to 1.
 pub(crate) const HALF: f32 = 0.499_999_97;
 
-/// The nearest whole number, halves away from zero, for magnitudes below 2^22. Other values, NaN included, give an
-/// unspecified number.
+/// The nearest integer, ties away from zero, for magnitudes below 2^22. For other values, NaN included, the result is unspecified.
 #[inline(always)]
 pub(crate) fn nearest_away(x: f32) -> i32 {
     let x = x.clamp(-4e6, 4e6) + HALF.copysign(x);

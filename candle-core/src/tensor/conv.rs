@@ -40,7 +40,7 @@ impl Tensor {
         self.conv1d_with_algo(kernel, padding, stride, dilation, groups, None)
     }
 
-    /// As [`Tensor::conv1d`], with the algorithm for cuDNN to use; other backends choose for themselves.
+    /// Like [`Tensor::conv1d`], with the algorithm for cuDNN; other backends ignore it.
     ///
     /// # Errors
     /// As [`Tensor::conv1d`].
@@ -103,8 +103,8 @@ impl Tensor {
         )
     }
 
-    /// 2D convolution of `(batch, c_in, height, width)` with a kernel `(c_out, c_in / groups, k_h, k_w)`; gives
-    /// `(batch, c_out, h_out, w_out)` with sizes as in [`Tensor::conv1d`]. Padding, stride and dilation hold for both dimensions.
+    /// 2D convolution of `(batch, c_in, height, width)` with a kernel `(c_out, c_in / groups, k_h, k_w)`; returns `(batch, c_out, h_out,
+    /// w_out)` with sizes as in [`Tensor::conv1d`]. Padding, stride and dilation apply to both dimensions.
     ///
     /// ```
     /// use candle_core::{DType, Device, Tensor};
@@ -131,7 +131,7 @@ impl Tensor {
         self.conv2d_with_algo(kernel, padding, stride, dilation, groups, None)
     }
 
-    /// As [`Tensor::conv2d`], with the algorithm for cuDNN to use; other backends choose for themselves.
+    /// Like [`Tensor::conv2d`], with the algorithm for cuDNN; other backends ignore it.
     ///
     /// # Errors
     /// As [`Tensor::conv2d`].
@@ -273,7 +273,7 @@ impl Tensor {
         self.conv_transpose2d_in_groups(kernel, steps, output_padding, 1)
     }
 
-    /// As [`Tensor::conv_transpose2d`], with `groups` and a kernel `(c_in, c_out / groups, k_h, k_w)`: the gradient of a convolution with
+    /// Like [`Tensor::conv_transpose2d`], with `groups` and a kernel `(c_in, c_out / groups, k_h, k_w)`: the gradient of a convolution with
     /// groups.
     pub(crate) fn conv_transpose2d_in_groups(
         &self,
@@ -331,8 +331,8 @@ impl Tensor {
         )
     }
 
-    /// The result of shape `dims` that `compute` returns, recorded in the graph. The graph's ops have no groups: their number follows from
-    /// the channels of both operands.
+    /// Records the result of shape `dims` that `compute` returns in the graph. The graph's ops do not store the number of groups: it
+    /// follows from the channels of both operands.
     fn convolve(
         &self,
         kernel: &Self,
@@ -366,7 +366,7 @@ impl Tensor {
     }
 }
 
-/// Whether a kernel for `group_c_in` channels in each group fits.
+/// An error unless a kernel for `group_c_in` channels in each group fits.
 fn check_groups(
     groups: usize,
     c_in: usize,
@@ -387,7 +387,7 @@ fn check_groups(
     Ok(())
 }
 
-/// Whether a transposed kernel for `kernel_c_in` channels fits.
+/// An error unless a transposed kernel for `kernel_c_in` channels fits.
 fn check_transposed_groups(
     groups: usize,
     c_in: usize,

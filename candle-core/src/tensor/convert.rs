@@ -1,4 +1,4 @@
-//! Conversions: between dtypes, between devices, and to and from Rust's own types.
+//! Conversions: between dtypes, between devices, and from and to Rust types.
 
 use std::borrow::Cow;
 use std::io::Write;
@@ -11,7 +11,7 @@ use crate::{
     CpuStorage, DType, Device, Error, Result, Shape, Storage, StridedBlocks, Tensor, WithDType,
 };
 
-/// Opens a storage: one expression for elements of several bytes, one for those that are bytes already.
+/// Matches a storage: one expression for elements of several bytes, one for single bytes.
 macro_rules! match_storage {
     ($value:expr, |$data:ident| $numbers:expr, $bytes:expr) => {
         match $value {
@@ -33,7 +33,7 @@ macro_rules! match_storage {
     };
 }
 
-/// Elements as little-endian bytes, the form of files.
+/// Elements as little-endian bytes, the format of files.
 trait LittleEndian: Sized {
     fn write(&self, out: &mut Vec<u8>);
     fn read_all(bytes: &[u8]) -> Vec<Self>;
@@ -80,10 +80,10 @@ pub(crate) fn bytes_of(storage: &CpuStorage) -> Cow<'_, [u8]> {
     )
 }
 
-/// The storage that little-endian bytes describe.
+/// Decodes little-endian bytes into a storage.
 ///
 /// # Errors
-/// When there are fewer or more bytes than `shape` needs.
+/// If there are fewer or more bytes than `shape` needs.
 pub(crate) fn storage_from_bytes(bytes: &[u8], dtype: DType, shape: &Shape) -> Result<CpuStorage> {
     let bits = match dtype {
         DType::F4 => 4,
@@ -120,14 +120,14 @@ pub(crate) fn storage_from_bytes(bytes: &[u8], dtype: DType, shape: &Shape) -> R
     })
 }
 
-/// Cuts row-major elements into rows of `len`.
+/// Splits row-major elements into rows of `len`.
 fn rows<S: WithDType>(data: &[S], count: usize, len: usize) -> Vec<Vec<S>> {
     (0..count)
         .map(|i| data[i * len..(i + 1) * len].to_vec())
         .collect()
 }
 
-/// Cuts row-major elements into matrices.
+/// Splits row-major elements into matrices.
 fn matrices<S: WithDType>(data: &[S], (d1, d2, d3): (usize, usize, usize)) -> Vec<Vec<Vec<S>>> {
     (0..d1)
         .map(|i| rows(&data[i * d2 * d3..(i + 1) * d2 * d3], d2, d3))
@@ -162,7 +162,7 @@ impl Tensor {
         Ok(Self::from_storage(storage, self.shape(), op, false))
     }
 
-    /// The elements on another device.
+    /// Copies the tensor to another device.
     pub fn to_device(&self, device: &Device) -> Result<Tensor> {
         if self.device().same_device(device) {
             return Ok(self.clone());
@@ -175,7 +175,7 @@ impl Tensor {
         Ok(moved.view(src.layout().clone(), op))
     }
 
-    /// The same elements over a storage that holds little else, to be read as a whole.
+    /// The same elements in a storage without unused parts, to be read as a whole.
     pub(super) fn without_unused(&self) -> Result<Self> {
         if self.elem_count() >= self.storage_len {
             return Ok(self.clone());
@@ -194,12 +194,12 @@ impl Tensor {
         src.elements_read(storage)
     }
 
-    /// As [`Tensor::elements`], without blocking the thread while the device works.
+    /// Like [`Tensor::elements`], without blocking the thread while the device works.
     async fn elements_async<S: WithDType>(&self) -> Result<Vec<S>> {
         self.begin_elements()?.finish().await
     }
 
-    /// The elements in row-major order, once all of the storage has been read.
+    /// The elements in row-major order, from a storage that has been read back.
     pub(super) fn elements_read<S: WithDType>(&self, storage: CpuStorage) -> Result<Vec<S>> {
         let data = S::cpu_storage_data(storage)?;
         match self.layout().contiguous_offsets() {
@@ -217,7 +217,7 @@ impl Tensor {
         }
     }
 
-    /// Checks before anything is read back, which may take long.
+    /// Checks before the readback, which may take long.
     pub(super) fn check_dtype<S: WithDType>(&self) -> Result<()> {
         if S::DTYPE != self.dtype() {
             return Err(Error::UnexpectedDType {
@@ -242,7 +242,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// When the tensor has a dimension or another dtype.
+    /// If the tensor has a dimension, or another dtype.
     pub fn to_scalar<S: WithDType>(&self) -> Result<S> {
         self.to_vec0()
     }
@@ -250,7 +250,7 @@ impl Tensor {
     /// The value of a scalar.
     ///
     /// # Errors
-    /// When the tensor has a dimension or another dtype.
+    /// If the tensor has a dimension, or another dtype.
     pub fn to_vec0<S: WithDType>(&self) -> Result<S> {
         self.dims0()?;
         only(self.elements()?)
@@ -259,7 +259,7 @@ impl Tensor {
     /// The elements of a vector.
     ///
     /// # Errors
-    /// When the tensor has another rank than 1, or another dtype.
+    /// If the rank is not 1, or the dtype is another one.
     pub fn to_vec1<S: WithDType>(&self) -> Result<Vec<S>> {
         self.dims1()?;
         self.elements()
@@ -277,7 +277,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// When the tensor has another rank than 2, or another dtype.
+    /// If the rank is not 2, or the dtype is another one.
     pub fn to_vec2<S: WithDType>(&self) -> Result<Vec<Vec<S>>> {
         let (d1, d2) = self.dims2()?;
         Ok(rows(&self.elements()?, d1, d2))
@@ -286,36 +286,36 @@ impl Tensor {
     /// The elements of a tensor of three dimensions.
     ///
     /// # Errors
-    /// When the tensor has another rank than 3, or another dtype.
+    /// If the rank is not 3, or the dtype is another one.
     pub fn to_vec3<S: WithDType>(&self) -> Result<Vec<Vec<Vec<S>>>> {
         let dims = self.dims3()?;
         Ok(matrices(&self.elements()?, dims))
     }
 
-    /// As [`Tensor::to_scalar`], without blocking the thread: the form for browsers.
+    /// Like [`Tensor::to_scalar`], without blocking the thread: the form for browsers.
     pub async fn to_scalar_async<S: WithDType>(&self) -> Result<S> {
         self.to_vec0_async().await
     }
 
-    /// As [`Tensor::to_vec0`], without blocking the thread: the form for browsers.
+    /// Like [`Tensor::to_vec0`], without blocking the thread: the form for browsers.
     pub async fn to_vec0_async<S: WithDType>(&self) -> Result<S> {
         self.dims0()?;
         only(self.elements_async().await?)
     }
 
-    /// As [`Tensor::to_vec1`], without blocking the thread: the form for browsers.
+    /// Like [`Tensor::to_vec1`], without blocking the thread: the form for browsers.
     pub async fn to_vec1_async<S: WithDType>(&self) -> Result<Vec<S>> {
         self.dims1()?;
         self.elements_async().await
     }
 
-    /// As [`Tensor::to_vec2`], without blocking the thread: the form for browsers.
+    /// Like [`Tensor::to_vec2`], without blocking the thread: the form for browsers.
     pub async fn to_vec2_async<S: WithDType>(&self) -> Result<Vec<Vec<S>>> {
         let (d1, d2) = self.dims2()?;
         Ok(rows(&self.elements_async().await?, d1, d2))
     }
 
-    /// As [`Tensor::to_vec3`], without blocking the thread: the form for browsers.
+    /// Like [`Tensor::to_vec3`], without blocking the thread: the form for browsers.
     pub async fn to_vec3_async<S: WithDType>(&self) -> Result<Vec<Vec<Vec<S>>>> {
         let dims = self.dims3()?;
         Ok(matrices(&self.elements_async().await?, dims))
@@ -323,7 +323,7 @@ impl Tensor {
 
     /// The elements in row-major order, on the host.
     pub(crate) fn to_cpu_elements(&self) -> Result<CpuStorage> {
-        // Row-major and the whole storage: no copy is needed.
+        // Row-major and without unused parts: no copy is needed.
         let src = self.contiguous()?.without_unused()?;
         let storage = src.storage();
         storage.to_cpu_storage()
@@ -363,7 +363,7 @@ impl<T: WithDType> TryFrom<Vec<T>> for Tensor {
     }
 }
 
-/// `TryFrom` a tensor and a reference to one.
+/// `TryFrom` for a tensor and for a reference to one.
 macro_rules! from_tensor {
     ([$($generic:tt)*] $ty:ty, $read:ident) => {
         impl $($generic)* TryFrom<&Tensor> for $ty {

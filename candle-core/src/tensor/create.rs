@@ -1,4 +1,4 @@
-//! New tensors: from data, constant, counting, random.
+//! Tensor creation: from data, constants, sequences, random numbers.
 
 use crate::op::BackpropOp;
 use crate::scalar::Scalar;
@@ -26,7 +26,7 @@ pub(super) fn scalar_one(dtype: DType) -> Result<Scalar> {
     scalar_of(dtype, Scalar::one(dtype))
 }
 
-/// Dtypes without arithmetic have no scalars.
+/// An error for dtypes without arithmetic, which have no scalars.
 fn scalar_of(dtype: DType, scalar: Scalar) -> Result<Scalar> {
     if scalar.dtype() != dtype {
         return Err(Error::UnsupportedDTypeForOp(dtype, "const_set").bt());
@@ -52,7 +52,7 @@ impl Tensor {
         Self::from_storage(storage, shape, BackpropOp::none(), false)
     }
 
-    /// From a number, or nested arrays, slices or vectors of numbers up to four deep.
+    /// A tensor from a number, or from nested arrays, slices or vectors of numbers up to four deep.
     ///
     /// ```
     /// use candle_core::{Device, Tensor};
@@ -70,7 +70,7 @@ impl Tensor {
         Ok(Self::constant(device.storage(array)?, shape))
     }
 
-    /// From a vector in row-major order. One size of the shape may be left open as `()`.
+    /// A tensor from a vector in row-major order. One size of the shape may be left open as `()`.
     ///
     /// ```
     /// use candle_core::{Device, Tensor};
@@ -93,7 +93,7 @@ impl Tensor {
         Ok(Self::constant(device.storage_owned(data)?, shape))
     }
 
-    /// From a slice in row-major order. One size of the shape may be left open as `()`.
+    /// A tensor from a slice in row-major order. One size of the shape may be left open as `()`.
     ///
     /// # Errors
     /// When the shape does not have as many elements as the slice.
@@ -106,7 +106,7 @@ impl Tensor {
         Ok(Self::constant(device.storage_from_slice(array)?, shape))
     }
 
-    /// A vector of what an iterator yields.
+    /// A vector of the items of an iterator.
     pub fn from_iter<D: WithDType>(
         iter: impl IntoIterator<Item = D>,
         device: &Device,
@@ -116,7 +116,7 @@ impl Tensor {
         Self::from_vec(data, len, device)
     }
 
-    /// From the little-endian bytes of the elements in row-major order.
+    /// A tensor from the little-endian bytes of its elements in row-major order.
     ///
     /// # Errors
     /// When there are fewer or more bytes than `shape` needs.
@@ -134,7 +134,7 @@ impl Tensor {
         ))
     }
 
-    /// Zeros.
+    /// A tensor of zeros.
     ///
     /// ```
     /// use candle_core::{DType, Device, Tensor};
@@ -155,7 +155,7 @@ impl Tensor {
         Self::zeros(self.shape(), self.dtype(), self.device())
     }
 
-    /// Ones.
+    /// A tensor of ones.
     pub fn ones<S: Into<Shape>>(shape: S, dtype: DType, device: &Device) -> Result<Self> {
         Self::repeated(scalar_one(dtype)?, shape.into(), device)
     }
@@ -165,7 +165,7 @@ impl Tensor {
         Self::ones(self.shape(), self.dtype(), self.device())
     }
 
-    /// One value everywhere.
+    /// A tensor filled with one value.
     pub fn full<D: WithDType, S: Into<Shape>>(value: D, shape: S, device: &Device) -> Result<Self> {
         Self::repeated(value.to_scalar(), shape.into(), device)
     }
@@ -177,7 +177,7 @@ impl Tensor {
         Ok(Self::constant(storage, shape))
     }
 
-    /// Elements that are not set to anything.
+    /// A tensor with uninitialised elements.
     ///
     /// # Safety
     /// Every element must be written before it is read.
@@ -187,7 +187,7 @@ impl Tensor {
         Ok(Self::constant(storage, shape))
     }
 
-    /// Elements that are not set to anything, of this tensor's shape, dtype and device.
+    /// A tensor with uninitialised elements, of this tensor's shape, dtype and device.
     ///
     /// # Safety
     /// Every element must be written before it is read.
@@ -195,7 +195,7 @@ impl Tensor {
         unsafe { Self::empty(self.shape(), self.dtype(), self.device()) }
     }
 
-    /// The numbers from `start` up to `end`, which is left out.
+    /// The numbers from `start` up to but excluding `end`.
     ///
     /// ```
     /// use candle_core::{Device, Tensor};
@@ -209,7 +209,7 @@ impl Tensor {
         Self::arange_step(start, end, D::one(), device)
     }
 
-    /// The numbers `start + i * step` from `start` up to `end`, which is left out: `ceil((end - start) / step)` of them. A negative step counts
+    /// The numbers `start + i * step` from `start` up to but excluding `end`: `ceil((end - start) / step)` of them. A negative step counts
     /// down. Floats are computed in f64 and rounded once.
     ///
     /// ```
@@ -241,7 +241,7 @@ impl Tensor {
                 if count.is_nan() {
                     crate::bail!("arange from {start} to {end} by {step} has no number of elements")
                 }
-                // Beyond, the conversion saturates.
+                // The conversion saturates.
                 (Some(count.max(0.) as usize), false)
             }
         };
@@ -254,7 +254,7 @@ impl Tensor {
         }
         let mut current = start;
         for i in 0..count {
-            // Sums of integers are exact. The last one is not added to: it may be the greatest of its dtype.
+            // Sums of integers are exact. Nothing is added to the last one, which may be the greatest of its dtype.
             if exact && i > 0 {
                 current += step;
             } else if !exact {
@@ -266,7 +266,7 @@ impl Tensor {
         Self::from_vec(data, len, device)
     }
 
-    /// Uniform random numbers from `lo` up to `up`, which is left out.
+    /// Uniform random numbers in `[lo, up)`.
     pub fn rand<S: Into<Shape>, T: FloatDType>(
         lo: T,
         up: T,
@@ -382,7 +382,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// When there are fewer than two vectors, or one is no vector.
+    /// If there are fewer than two vectors, or an argument is not a vector.
     pub fn meshgrid<A: AsRef<Tensor>>(args: &[A], xy_indexing: bool) -> Result<Vec<Self>> {
         if args.len() < 2 {
             return Err(Error::OpRequiresAtLeastTwoTensors { op: "meshgrid" }.bt());
@@ -402,7 +402,7 @@ impl Tensor {
     }
 }
 
-/// The shape asked for, if it has `len` elements.
+/// The requested shape, if it has `len` elements.
 fn shape_of_data<S: ShapeWithOneHole>(len: usize, shape: S) -> Result<Shape> {
     let shape = shape.into_shape(len)?;
     if shape.elem_count() != len {

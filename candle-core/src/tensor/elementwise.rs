@@ -1,4 +1,4 @@
-//! Functions of each element, of two tensors' elements, and of a number; with and without broadcasting.
+//! Functions of the elements of a tensor, of two tensors, or of a tensor and a number, with and without broadcasting.
 
 use crate::op::{self, BackpropOp, BinaryOp, CmpOp, Op, UnaryOp};
 use crate::scalar::{TensorOrScalar, TensorScalar};
@@ -69,7 +69,7 @@ macro_rules! compare {
 macro_rules! broadcast {
     ($($(#[$example:meta])* $broadcast:ident $name:ident)*) => {$(
         #[doc = concat!("As [`", stringify!($name), "`](Tensor::", stringify!($name), "), ")]
-        /// with sizes of 1, and dimensions missing on the left, repeated to match the other side.
+        /// with sizes of 1, and dimensions missing on the left, broadcast to match the other side.
         $(#[$example])*
         ///
         /// # Errors
@@ -150,7 +150,7 @@ impl Tensor {
         broadcast_ge ge
     }
 
-    /// Both sides with the shape that they broadcast to.
+    /// Broadcasts both sides to their common shape.
     fn broadcast_both(&self, rhs: &Self, op: &'static str) -> Result<(Self, Self)> {
         let shape = self.shape().broadcast_shape_binary_op(rhs.shape(), op)?;
         let to_shape = |t: &Self| {
@@ -163,7 +163,7 @@ impl Tensor {
         Ok((to_shape(self)?, to_shape(rhs)?))
     }
 
-    /// A tensor as it is; a number with this tensor's shape, dtype and device.
+    /// A tensor unchanged; a number with this tensor's shape, dtype and device.
     fn same_shaped<T: TensorOrScalar>(&self, rhs: T) -> Result<Self> {
         match rhs.to_tensor_scalar()? {
             TensorScalar::Tensor(rhs) => Ok(rhs),
@@ -217,7 +217,7 @@ impl Tensor {
         if !self.track_op() {
             return self.maximum(min)?.minimum(max);
         }
-        // The gradient at a limit is that of the range, so the limits have no part in it.
+        // The gradient at a limit is that of the range, so the limits do not enter it.
         let (min, max) = (self.same_shaped(min)?, self.same_shaped(max)?);
         let limited = self.detach().maximum(&min)?.minimum(&max)?;
         let inside = (self.detach().ge(&min)? * self.detach().le(&max)?)?;
@@ -262,7 +262,7 @@ impl Tensor {
         rhs.mul(&self.log()?)?.exp()
     }
 
-    /// As [`Tensor::pow`], with sizes of 1, and dimensions missing on the left, repeated to match the other side.
+    /// Like [`Tensor::pow`], with sizes of 1, and dimensions missing on the left, broadcast to match the other side.
     ///
     /// # Errors
     /// When the shapes cannot be broadcast to each other, or dtypes or devices differ.

@@ -1,4 +1,4 @@
-//! Elements chosen or replaced by index: by tensors of indices (u8, u32 or i64) and by ranges.
+//! Selection and replacement of elements by index: by tensors of indices (u8, u32 or i64) and by ranges.
 
 use std::ops::RangeBounds;
 
@@ -7,7 +7,7 @@ use crate::op::{BackpropOp, Op};
 use crate::shape::Dim;
 use crate::{Error, Layout, Result, Storage, Tensor};
 
-/// How a scattered value is combined with the old element.
+/// The effect of a scattered value on the old element.
 #[derive(Clone, Copy)]
 enum Scatter {
     Replace,
@@ -38,7 +38,7 @@ impl Scatter {
 }
 
 impl Tensor {
-    /// The shapes of two tensors that do not match.
+    /// The error for two tensors whose shapes do not match.
     fn shapes_mismatch(&self, rhs: &Self, op: &'static str) -> Error {
         Error::ShapeMismatchBinaryOp {
             lhs: self.shape().clone(),
@@ -48,7 +48,7 @@ impl Tensor {
         .bt()
     }
 
-    /// An error unless both have one rank and equal sizes except in `dim`.
+    /// An error unless both have the same rank and equal sizes except in `dim`.
     fn same_dims_except(&self, rhs: &Self, dim: usize, op: &'static str) -> Result<()> {
         if self.rank() == rhs.rank() && self.shape_with(dim, 0) == rhs.shape_with(dim, 0) {
             Ok(())
@@ -57,8 +57,8 @@ impl Tensor {
         }
     }
 
-    /// Picks one element along `dim` for each index: with `dim` 1, `out[i][j] = self[i][indexes[i][j]]`. The result has the
-    /// shape of `indexes`.
+    /// Selects one element along `dim` for each index: with `dim` 1, `out[i][j] = self[i][indexes[i][j]]`. The result has the shape of
+    /// `indexes`.
     ///
     /// ```
     /// use candle_core::{Device, Tensor};
@@ -78,7 +78,7 @@ impl Tensor {
         if self.rank() != indexes.rank() {
             return Err(self.shapes_mismatch(indexes, "gather"));
         }
-        // Rows without indices have no part in the result.
+        // Rows without indices do not enter the result.
         let mut source = self.clone();
         for (i, &len) in indexes.dims().iter().enumerate() {
             if i != dim {
@@ -153,8 +153,8 @@ impl Tensor {
         how.run(&mut dst, self.layout(), ids, src, dim)
     }
 
-    /// A copy in which `source` replaces elements: with `dim` 1, `out[i][indexes[i][j]] = source[i][j]`. If several
-    /// values have the same index, one of them stays.
+    /// A copy in which `source` replaces elements: with `dim` 1, `out[i][indexes[i][j]] = source[i][j]`. If several values have the same
+    /// index, the result contains one of them.
     ///
     /// ```
     /// use candle_core::{DType, Device, Tensor};
@@ -168,13 +168,13 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// When the shapes of `indexes` and `source` differ, those of `source` and this tensor do in another dimension, dtypes
-    /// or devices do, or an index is out of range.
+    /// If the shapes of `indexes` and `source` differ, those of `source` and this tensor differ in another dimension, dtypes or devices
+    /// differ, or an index is out of range.
     pub fn scatter<D: Dim>(&self, indexes: &Self, source: &Self, dim: D) -> Result<Self> {
         self.scattered(indexes, source, dim, Scatter::Replace)
     }
 
-    /// As [`Tensor::scatter`], in place and without gradients.
+    /// Like [`Tensor::scatter`], in place and without gradients.
     ///
     /// # Errors
     /// As for `scatter`, and when an argument shares this tensor's storage.
@@ -190,7 +190,7 @@ impl Tensor {
         self.scattered(indexes, source, dim, Scatter::Add)
     }
 
-    /// As [`Tensor::scatter_add`], in place and without gradients.
+    /// Like [`Tensor::scatter_add`], in place and without gradients.
     ///
     /// # Errors
     /// As for `scatter`, and when an argument shares this tensor's storage.
@@ -211,8 +211,8 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// When `indexes` is no vector as long as `source` is in `dim`, shapes differ in another dimension, dtypes or devices
-    /// differ, or an index is out of range.
+    /// If `indexes` is not a vector with the length of `source` in `dim`, shapes differ in another dimension, dtypes or devices differ, or
+    /// an index is out of range.
     pub fn index_add<D: Dim>(&self, indexes: &Self, source: &Self, dim: D) -> Result<Self> {
         let dim = dim.to_index(self.shape(), "index-add")?;
         self.same_kind(source, "index-add")?;
@@ -248,7 +248,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// When `indexes` is no vector, or an index is out of range.
+    /// If `indexes` is not a vector, or an index is out of range.
     pub fn index_select<D: Dim>(&self, indexes: &Self, dim: D) -> Result<Self> {
         let dim = dim.to_index(self.shape(), "index-select")?;
         self.same_device(&[indexes], "index-select")?;
@@ -276,17 +276,17 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// When this tensor is no matrix, or an index is out of range.
+    /// If this tensor is not a matrix, or an index is out of range.
     pub fn embedding(&self, ids: &Self) -> Result<Self> {
         let (_, hidden) = self.dims2()?;
         let rows = self.index_select(&ids.flatten_all()?, 0)?;
         rows.reshape(ids.shape().clone().extend(&[hidden]))
     }
 
-    /// The i-th part along the first dimension, without that dimension; a scalar gives itself.
+    /// The i-th part along the first dimension, without that dimension; a scalar returns itself.
     ///
     /// # Errors
-    /// When there are not as many.
+    /// If the index is out of range.
     pub fn get(&self, i: usize) -> Result<Tensor> {
         match self.dims() {
             [] => Ok(self.clone()),
@@ -346,7 +346,7 @@ impl Tensor {
         Ok(Self::from_storage(storage, self.shape(), op, false))
     }
 
-    /// A copy in which `src` replaces the part that one range per dimension names. `src` has the shape of that part.
+    /// A copy in which `src` replaces the part selected by one range per dimension. `src` has the shape of that part.
     ///
     /// ```
     /// use candle_core::{DType, Device, Tensor};
@@ -360,7 +360,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// When there is not one range per dimension, a range lies outside of its dimension, or `src` has another shape.
+    /// If there is not one range per dimension, a range exceeds its dimension, or `src` has another shape.
     pub fn slice_assign<D: RangeBounds<usize>>(&self, ranges: &[D], src: &Tensor) -> Result<Self> {
         self.same_kind(src, "slice-assign")?;
         if ranges.len() != self.rank() || src.rank() != self.rank() {
@@ -386,7 +386,7 @@ impl Tensor {
         self.assign_from(src, &starts, 0)
     }
 
-    /// Replaces the part at `starts`, given that the dimensions before `dim` match already.
+    /// Replaces the part at `starts`; the dimensions before `dim` already match.
     fn assign_from(&self, src: &Self, starts: &[usize], dim: usize) -> Result<Self> {
         if self.shape() == src.shape() {
             return Ok(src.clone());
@@ -413,7 +413,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// When one of both is not contiguous, they share a storage, `src` does not fit, or dtypes or devices differ.
+    /// If one of them is not contiguous, they share a storage, `src` does not fit, or dtypes or devices differ.
     pub fn slice_set<D: Dim>(&self, src: &Self, dim: D, offset: usize) -> Result<()> {
         let dim = dim.to_index(self.shape(), "slice-set")?;
         if !self.is_contiguous() || !src.is_contiguous() {

@@ -4,8 +4,8 @@ use crate::op::{BackpropOp, Op};
 use crate::{Error, Result, Shape, Tensor};
 
 impl Tensor {
-    /// The matrix product of the last two dimensions: `(..., m, k)` times `(..., k, n)` gives `(..., m, n)`. All other
-    /// dimensions are equal on both sides. Any strides are supported; nothing has to be made contiguous first.
+    /// The matrix product of the last two dimensions: `(..., m, k)` times `(..., k, n)` gives `(..., m, n)`. All other dimensions are equal
+    /// on both sides. Any strides are supported, without a contiguous copy.
     ///
     /// ```
     /// use candle_core::{Device, Tensor};
@@ -48,7 +48,7 @@ impl Tensor {
         Ok(Self::from_storage(storage, shape, op, false))
     }
 
-    /// As [`Tensor::matmul`], with the dimensions before the last two broadcast.
+    /// Like [`Tensor::matmul`], with the dimensions before the last two broadcast.
     ///
     /// ```
     /// use candle_core::{DType, Device, Tensor};
@@ -85,7 +85,7 @@ impl Tensor {
         self.matmul(&rhs.unsqueeze(1)?)?.squeeze(1)
     }
 
-    /// The sum of products of two vectors of one length, as a scalar.
+    /// The dot product of two vectors of the same length, as a scalar.
     ///
     /// ```
     /// use candle_core::{Device, Tensor};
@@ -97,7 +97,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// When a side is no vector, or lengths, dtypes or devices differ.
+    /// If a side is not a vector, or lengths, dtypes or devices differ.
     pub fn dot(&self, rhs: &Self) -> Result<Self> {
         self.dims1()?;
         rhs.dims1()?;

@@ -1,5 +1,5 @@
-//! [`Tensor`]: a shared storage, a layout over it, and the op that made it. Its methods are in the other files of
-//! this folder, by topic.
+//! [`Tensor`]: a shared storage, a layout over it, and the op that computed it. Its methods are in the other files of this folder, by
+//! topic.
 
 mod conv;
 mod convert;
@@ -50,12 +50,12 @@ impl TensorId {
     }
 }
 
-/// What a [`Tensor`] refers to.
+/// The shared fields of a [`Tensor`].
 pub struct Tensor_ {
     id: TensorId,
     /// Views share the storage; ops in place lock it.
     storage: Arc<RwLock<Storage>>,
-    /// Number of elements in the storage, to tell a view of a part from one of the whole.
+    /// Number of elements in the storage, to distinguish a view of a part from one of the whole.
     storage_len: usize,
     layout: Layout,
     op: BackpropOp,
@@ -66,8 +66,8 @@ pub struct Tensor_ {
 
 /// An n-dimensional array of numbers on a device.
 ///
-/// A tensor is a cheap handle: cloning it, and taking views such as [`narrow`](Tensor::narrow) or
-/// [`transpose`](Tensor::transpose), shares the elements. Operations give new tensors; the few that work in place say so.
+/// A tensor is a cheap handle: cloning it, and taking views such as [`narrow`](Tensor::narrow) or [`transpose`](Tensor::transpose), shares
+/// the elements. Operations return new tensors, except those documented as in place.
 ///
 /// ```
 /// use candle_core::{Device, Tensor, D};
@@ -102,7 +102,7 @@ impl<S: Into<Shape>> From<(Storage, S)> for Tensor {
 }
 
 impl Tensor {
-    /// A row-major tensor of `shape` over all of `storage`, which holds as many elements as the shape has.
+    /// A row-major tensor of `shape` over all of `storage`, which has the same number of elements.
     pub fn from_storage<S: Into<Shape>>(
         storage: Storage,
         shape: S,
@@ -130,7 +130,7 @@ impl Tensor {
         let tensor = Arc::into_raw(Arc::<Tensor_>::new_uninit())
             .cast::<Tensor_>()
             .cast_mut();
-        // SAFETY: the memory is a `Tensor_`'s, nobody else has it, and all fields are written before it is one.
+        // SAFETY: the memory is a `Tensor_`'s and not shared, and all fields are written before it is used as one.
         unsafe {
             (&raw mut (*tensor).id).write(TensorId::new());
             (&raw mut (*tensor).storage).write(storage);
@@ -155,17 +155,17 @@ impl Tensor {
         Self::of_parts(storage, layout, op, is_variable, of)
     }
 
-    /// The same elements as a variable: a tensor that gradients are kept for and that can be set.
+    /// The same elements as a variable: a tensor that can be set and has gradients.
     pub(crate) fn into_variable(self) -> Self {
         self.with_layout(self.layout.clone(), BackpropOp::none(), true)
     }
 
-    /// How the tensor was made.
+    /// The op that computed the tensor.
     pub(crate) fn op(&self) -> &Option<Op> {
         &self.op
     }
 
-    /// How the tensor was made, if there is no other handle.
+    /// The op that computed the tensor, if there is no other handle.
     pub(crate) fn into_op(self) -> Option<Op> {
         Arc::into_inner(self.0).and_then(|mut inner| inner.op.take())
     }
@@ -279,7 +279,7 @@ impl Tensor {
         (self.storage(), &self.layout)
     }
 
-    /// The storage, locked for reading. The lock is recursive, so an op may take the same tensor twice.
+    /// The storage, locked for reading. The lock is recursive, so both arguments of an op may be the same tensor.
     pub(crate) fn storage(&self) -> StorageRef<'_> {
         self.storage.read_recursive()
     }
@@ -294,8 +294,7 @@ impl Tensor {
         Arc::ptr_eq(&self.storage, &rhs.storage)
     }
 
-    /// Whether the elements are contiguous, fill the whole storage, and there is no other handle to the tensor or the
-    /// storage.
+    /// Whether the elements are contiguous and fill the whole storage, and neither the tensor nor the storage has another handle.
     pub(crate) fn owns_storage(&self) -> bool {
         self.is_contiguous()
             && self.storage_len == self.elem_count()
@@ -318,8 +317,7 @@ impl Tensor {
                 i + 1
             )
         }
-        // Locks are taken in the order of addresses, so that two threads that each write what the other reads do not
-        // deadlock.
+        // Locks are taken in the order of addresses, so that two threads that each write the other's input do not deadlock.
         let address = |t: &Self| Arc::as_ptr(&t.storage) as usize;
         let mut earlier = args.map(|arg| (address(arg) < address(self)).then(|| arg.storage()));
         let dst = self.storage_mut();
@@ -330,7 +328,7 @@ impl Tensor {
         Ok((dst, sources))
     }
 
-    /// The shape of both sides of an op that needs them equal.
+    /// The common shape of both sides of an op that needs equal shapes.
     pub(crate) fn same_shape_binary_op(&self, rhs: &Self, op: &'static str) -> Result<&Shape> {
         if self.shape() != rhs.shape() {
             return Err(Error::ShapeMismatchBinaryOp {
@@ -359,7 +357,7 @@ impl Tensor {
         }
     }
 
-    /// An error unless both sides are on one device and have one dtype.
+    /// An error unless both sides have the same device and dtype.
     pub(crate) fn same_kind(&self, rhs: &Self, op: &'static str) -> Result<()> {
         self.same_device(&[rhs], op)?;
         if self.dtype != rhs.dtype {
@@ -424,7 +422,7 @@ impl Tensor {
         m.forward(self)
     }
 
-    /// As [`Tensor::apply`] for layers that behave differently in training.
+    /// Like [`Tensor::apply`], for layers that behave differently in training.
     pub fn apply_t<M: ModuleT>(&self, m: &M, train: bool) -> Result<Self> {
         m.forward_t(self, train)
     }

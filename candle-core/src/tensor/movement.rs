@@ -52,7 +52,7 @@ impl Tensor {
     /// Swaps two dimensions.
     ///
     /// # Errors
-    /// When one does not exist.
+    /// If a dimension does not exist.
     pub fn transpose<D1: Dim, D2: Dim>(&self, dim1: D1, dim2: D2) -> Result<Tensor> {
         let dim1 = dim1.to_index(self.shape(), "transpose")?;
         let dim2 = dim2.to_index(self.shape(), "transpose")?;
@@ -153,7 +153,7 @@ impl Tensor {
         (0..count).map(part).collect()
     }
 
-    /// Repeats dimensions of size 1, and new ones on the left, without copying.
+    /// Broadcasts: repeats dimensions of size 1, and new ones on the left, without copying.
     ///
     /// ```
     /// use candle_core::{Device, Tensor};
@@ -181,7 +181,7 @@ impl Tensor {
         self.broadcast_as(left_shape.into().extend(self.dims()))
     }
 
-    /// Removes a dimension of size 1. A dimension of another size stays.
+    /// Removes a dimension of size 1. A dimension of another size is kept.
     ///
     /// ```
     /// use candle_core::{Device, Tensor, D};
@@ -207,7 +207,7 @@ impl Tensor {
         Ok(self.reshaped_view(dims, stride))
     }
 
-    /// Inserts a dimension of size 1 before `dim`, which may lie one past the last.
+    /// Inserts a dimension of size 1 before `dim`, which may be one past the last.
     ///
     /// # Errors
     /// When the position is out of range.
@@ -219,7 +219,7 @@ impl Tensor {
         Ok(self.reshaped_view(dims, stride))
     }
 
-    /// A view with another shape, whose strides give the same elements in the same order.
+    /// A view with another shape and with strides that give the same elements in the same order.
     fn reshaped_view(&self, dims: Vec<usize>, stride: Vec<usize>) -> Self {
         let layout = Layout::new(Shape::from(dims), stride, self.layout().start_offset());
         self.view(layout, BackpropOp::new1(self, Op::Reshape))
@@ -329,8 +329,7 @@ impl Tensor {
             }
             cat_size += arg.dims()[dim];
         }
-        // If all of them are contiguous with the two dimensions swapped, they are concatenated in that order, without a
-        // transposed copy.
+        // If all of them are contiguous with the two dimensions swapped, they are concatenated in that order, without a transposed copy.
         let exchanged = |t: &Tensor| t.transpose(0, dim).ok().filter(Self::is_contiguous);
         let lie_exchanged = dim > 0 && !first.is_contiguous();
         let all = || args.iter().map(|arg| exchanged(arg.as_ref())).collect();
@@ -436,7 +435,7 @@ impl Tensor {
         let repeats = shape.into();
         let added = repeats.rank().saturating_sub(self.rank());
         let sizes = self.dims().iter().chain(repeats.dims()).copied();
-        // What is copied for the first dimensions is of use only if all of them fit.
+        // Checked first: a copy for the first dimensions is useless if the rest does not fit.
         Shape::from_sizes(sizes).check_elem_count("repeat")?;
         let mut out = self.reshape([&vec![1; added], self.dims()].concat())?;
         for (dim, &count) in repeats.dims().iter().enumerate() {
@@ -577,7 +576,7 @@ impl Tensor {
         }
         let count = (len - size) / step + 1;
         if self.track_op() {
-            // Windows overlap; as parts of a stack their gradients add up.
+            // Windows overlap; their gradients add up if they are parts of a stack.
             let mut window_last: Vec<usize> = (0..self.rank()).filter(|&i| i != dim).collect();
             window_last.push(dim);
             let windows = (0..count).map(|i| {
@@ -590,7 +589,7 @@ impl Tensor {
         dims[dim] = count;
         dims.push(size);
         stride.push(stride[dim]);
-        // Of a single window the distance does not matter.
+        // The distance does not matter for a single window.
         stride[dim] = stride[dim].saturating_mul(step);
         let shape = Shape::from(dims);
         shape.check_elem_count("unfold")?;

@@ -1,5 +1,5 @@
-//! `+ - * /` between tensors, results of tensors, and numbers. Each returns a `Result`; the shapes of two tensors must
-//! be equal (see `broadcast_add` and the like if they are not).
+//! `+ - * /` between tensors, results of tensors, and numbers. Each returns a `Result`; the shapes of two tensors must be equal (use
+//! `broadcast_add` and the like otherwise).
 
 use std::borrow::Borrow;
 use std::ops::{Add, Div, Mul, Sub};

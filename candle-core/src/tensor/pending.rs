@@ -7,19 +7,17 @@ use crate::{Result, Tensor, WithDType};
 
 /// A pending read of a vector's elements; see [`Tensor::begin_to_vec1`].
 pub struct PendingVec1<S> {
-    /// The layout of the elements in what is read.
+    /// The layout of the elements in the storage that is read.
     src: Tensor,
     read: PendingRead,
     element: PhantomData<S>,
 }
 
 impl Tensor {
-    /// Starts copying a vector's elements to the host, and does not wait for them. On a GPU all earlier work is
-    /// submitted; later work is queued behind the copy and does not delay it. On the CPU the elements are available
-    /// immediately.
+    /// Starts copying a vector's elements to the host without waiting. On a GPU all earlier work is submitted; later work is queued behind
+    /// the copy and does not delay it. On the CPU the elements are available immediately.
     ///
-    /// A loop whose next step needs the result on the device, while the host only inspects it, keeps the device busy
-    /// like this:
+    /// A loop whose next step needs the result on the device, while the host only inspects it, can keep the device busy:
     ///
     /// ```
     /// use candle_core::{Device, Tensor};
@@ -61,7 +59,7 @@ impl<S: WithDType> PendingVec1<S> {
     /// Waits on this thread.
     ///
     /// # Errors
-    /// An error on the device before the copy; in a browser always, because threads there must not wait for the GPU.
+    /// An error on the device before the copy; always an error in a browser, because threads there must not wait for the GPU.
     pub fn wait(self) -> Result<Vec<S>> {
         self.src.elements_read(self.read.wait()?)
     }

@@ -42,7 +42,7 @@ impl Tensor {
         self.avg_pool2d_with_stride(sz, sz)
     }
 
-    /// As [`Tensor::avg_pool2d`], with windows `stride` apart: `h_out = (height - k_h) / stride_h + 1`.
+    /// Like [`Tensor::avg_pool2d`], with windows `stride` apart: `h_out = (height - k_h) / stride_h + 1`.
     ///
     /// # Errors
     /// As [`Tensor::avg_pool2d`], and when a stride is 0.
@@ -69,7 +69,7 @@ impl Tensor {
         self.max_pool2d_with_stride(sz, sz)
     }
 
-    /// As [`Tensor::max_pool2d`], with windows `stride` apart: `h_out = (height - k_h) / stride_h + 1`.
+    /// Like [`Tensor::max_pool2d`], with windows `stride` apart: `h_out = (height - k_h) / stride_h + 1`.
     ///
     /// # Errors
     /// As [`Tensor::max_pool2d`], and when a stride is 0.
@@ -124,7 +124,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// When the rank is not 3, or there is no element to choose from.
+    /// If the rank is not 3, or the input is empty.
     pub fn upsample_nearest1d(&self, target_size: usize) -> Result<Self> {
         let (b, c, _) = self.dims3()?;
         let op = BackpropOp::new1(self, |arg| Op::UpsampleNearest1D { arg, target_size });
@@ -148,7 +148,7 @@ impl Tensor {
     /// `floor(y * height / target_h)`, `floor(x * width / target_w)`.
     ///
     /// # Errors
-    /// When the rank is not 4, or there is no element to choose from.
+    /// If the rank is not 4, or the input is empty.
     pub fn upsample_nearest2d(&self, target_h: usize, target_w: usize) -> Result<Self> {
         let (b, c, _, _) = self.dims4()?;
         let op = BackpropOp::new1(self, |arg| Op::UpsampleNearest2D {
@@ -164,8 +164,8 @@ impl Tensor {
     /// Resamples `(batch, channels, height, width)` to `target_h` rows of `target_w` elements, interpolated between the four
     /// nearest ones, as PyTorch's `interpolate(mode="bilinear")` does.
     ///
-    /// With `align_corners` the centres of the corner elements stay where they are; without it the edges of the image
-    /// do, and positions beyond the outer centres repeat the outer elements.
+    /// With `align_corners` the centres of the corner elements keep their positions; without it the edges of the image do, and positions
+    /// outside the outer centres repeat the outer elements.
     ///
     /// ```
     /// use candle_core::{Device, Tensor};
@@ -180,7 +180,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// When the rank is not 4, or there is no element to interpolate between.
+    /// If the rank is not 4, or the input is empty.
     pub fn upsample_bilinear2d(
         &self,
         target_h: usize,
@@ -190,8 +190,8 @@ impl Tensor {
         self.bilinear(target_h, target_w, align_corners, None)
     }
 
-    /// As [`Tensor::upsample_bilinear2d`], to `floor(height * scale_h)` rows of `floor(width * scale_w)` elements,
-    /// whose positions are computed from the scales themselves, not from the ratio of the rounded sizes.
+    /// Like [`Tensor::upsample_bilinear2d`], to `floor(height * scale_h)` rows of `floor(width * scale_w)` elements, whose positions are
+    /// computed from the scales themselves, not from the ratio of the rounded sizes.
     ///
     /// # Errors
     /// As [`Tensor::upsample_bilinear2d`], and when a scale is not a positive finite number.

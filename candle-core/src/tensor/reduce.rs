@@ -140,8 +140,8 @@ impl Tensor {
         self.in_wide(|wide| wide.reduce(ReduceOp::Sum, dims, keepdim)? / count as f64)
     }
 
-    /// The result of `f` on this tensor, where floats of 16 and 8 bits are f32 until the end: a sum may be too large for them, though what is
-    /// made of it is not.
+    /// The result of `f` on this tensor, with floats of 16 and 8 bits converted to f32 until the end: an intermediate sum may overflow them
+    /// even if the result does not.
     fn in_wide(&self, f: impl FnOnce(&Self) -> Result<Self>) -> Result<Self> {
         match self.dtype() {
             DType::F16 | DType::BF16 | DType::F8E4M3 => {
@@ -172,7 +172,7 @@ impl Tensor {
         })
     }
 
-    /// `log(sum(exp(x)))` over dimensions, in a form that does not overflow.
+    /// `log(sum(exp(x)))` over dimensions, computed without overflow.
     ///
     /// ```
     /// use candle_core::{Device, Tensor};
@@ -192,7 +192,7 @@ impl Tensor {
             for &dim in &dims {
                 greatest = greatest.max_keepdim(dim)?;
             }
-            // An infinite shift would turn infinite elements into NaN.
+            // An infinite shift would produce NaN for infinite elements.
             let limit = match wide.dtype() {
                 DType::F64 => f64::MAX,
                 _ => f64::from(f32::MAX),

@@ -7,10 +7,10 @@ use crate::shape::Dim;
 use crate::{CpuStorage, CustomOp1, DType, Layout, Result, Shape, Storage, Tensor};
 
 const OP: &str = "cumsum";
-/// Elements that are added up in sequence, for all blocks at once, before the blocks' sums are.
+/// Elements of a block. Elements within blocks are added sequentially, for all blocks at once, before the blocks' sums.
 const BLOCK: usize = 16;
 
-/// On the CPU and on WebGPU the running sum of the last dimension; in the graph, of any device and dimension, its gradient.
+/// The running sum of the last dimension on the CPU and on WebGPU. In the graph it provides the gradient for any device and dimension.
 struct CumSum {
     dim: usize,
 }
@@ -35,7 +35,7 @@ impl CustomOp1 for CumSum {
         Ok((sums, layout.shape().clone()))
     }
 
-    /// An element is in its own sum and in all later ones.
+    /// An element enters its own sum and all later ones.
     fn bwd(&self, _arg: &Tensor, _res: &Tensor, grad_res: &Tensor) -> Result<Option<Tensor>> {
         let dims = [self.dim];
         let sums = grad_res.flip(&dims)?.cumsum(self.dim)?.flip(&dims)?;
@@ -65,9 +65,10 @@ impl Tensor {
         }
         let last = self.rank() - 1;
         let rows = self.detach().transpose(dim, last)?;
-        let sums = match has_kernel(&rows) {
-            true => rows.apply_op1_no_bwd(&CumSum { dim: last })?,
-            false => sums_of_rows(&rows)?,
+        let sums = if has_kernel(&rows) {
+            rows.apply_op1_no_bwd(&CumSum { dim: last })?
+        } else {
+            sums_of_rows(&rows)?
         };
         let sums = sums.transpose(dim, last)?;
         let op = BackpropOp::new1(self, |arg| {
@@ -86,7 +87,7 @@ fn has_kernel(rows: &Tensor) -> bool {
     }
 }
 
-/// The running sums of the last dimension, made of ops that every device has.
+/// The running sums of the last dimension, composed of ops that every device supports.
 fn sums_of_rows(t: &Tensor) -> Result<Tensor> {
     let dtype = t.dtype();
     let wide = match dtype {
@@ -98,7 +99,7 @@ fn sums_of_rows(t: &Tensor) -> Result<Tensor> {
     sums.to_dtype(dtype)?.reshape(t.shape())
 }
 
-/// The running sums of rows `(rows, len)`: those within blocks, to which the sum of what comes before the block is added.
+/// The running sums of rows `(rows, len)`: the sums within blocks, plus the sum of all earlier blocks.
 fn in_blocks(t: &Tensor) -> Result<Tensor> {
     let (rows, len) = t.dims2()?;
     let block = BLOCK.min(len);
@@ -111,7 +112,7 @@ fn in_blocks(t: &Tensor) -> Result<Tensor> {
         columns.push((&columns[i - 1] + column(i)?)?);
     }
     let totals = columns[block - 1].clone();
-    // Whole columns are copied behind each other, and read as rows.
+    // Whole columns are copied contiguously and read as rows.
     let within = Tensor::stack(&columns, 0)?.permute((1, 2, 0))?;
     drop(columns);
     let sums = if count == 1 {

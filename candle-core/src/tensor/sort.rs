@@ -64,9 +64,8 @@ impl Tensor {
         self.apply_op1_no_bwd(&ArgSort { asc })
     }
 
-    /// The elements of the last dimension in order, and the indexes that they had, as u32; see
-    /// [`Tensor::arg_sort_last_dim`] for the order. Gradients of the sorted elements flow to the elements that they
-    /// came from.
+    /// The elements of the last dimension in sorted order, and their original indexes as u32; see [`Tensor::arg_sort_last_dim`] for the
+    /// order. Gradients of the sorted elements flow to the original elements.
     ///
     /// ```
     /// use candle_core::{Device, Tensor};

@@ -1,4 +1,4 @@
-//! What the composed methods give, on every device: shapes and views, not the kernels' own edge cases.
+//! Tests of the composed methods on every device: shapes and views, not edge cases of the kernels.
 
 use crate::scalar::Scalar;
 use crate::{test_device, CpuStorage, DType, Device, InplaceOp2, Layout, Result, Tensor, Var, D};
@@ -240,7 +240,7 @@ fn arange_counts_by_index() -> Result<()> {
     assert_eq!((t.len(), t[7]), (8, 0.1 + 7. * 0.05));
     let t = Tensor::arange_step(1f64, 0., -0.1, cpu)?.to_vec1::<f64>()?;
     assert_eq!((t.len(), t[9]), (10, 1. - 9. * 0.1));
-    // Beyond 2048 f16 has the even numbers.
+    // Above 2048, f16 represents only even numbers.
     let (start, end) = (half::f16::from_f32(2040.), half::f16::from_f32(2060.));
     let t = Tensor::arange(start, end, cpu)?
         .to_dtype(DType::F32)?
@@ -258,7 +258,7 @@ fn arange_counts_by_index() -> Result<()> {
     Ok(())
 }
 
-/// A view of more elements than memory can have is refused where it is made.
+/// Creating a view with more elements than any memory can hold is an error.
 #[test]
 fn views_are_not_too_large() -> Result<()> {
     let one = Tensor::zeros((1, 1), DType::F32, &Device::Cpu)?;

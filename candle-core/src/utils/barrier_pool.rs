@@ -12,35 +12,31 @@ use std::time::{Duration, Instant};
 
 use super::work_stealing::Shares;
 
-/// How long a thread spins before it sleeps: longer than the gap between two ops of a layer, too short to matter for
-/// latency or battery.
+/// Time that a thread spins before it sleeps: longer than the gap between two ops of a layer, too short to matter for latency or battery.
 #[cfg(not(target_family = "wasm"))]
 const SPIN: Duration = Duration::from_micros(50);
 
 /// Ranges per thread in `execute_chunked`, if all are equally fast.
 const RANGES: usize = 8;
 
-/// How many sleepers a thread wakes; woken threads wake the next ones. If one thread wakes many, each is placed on a
-/// core before the next is woken. If several threads wake others at the same time, two can land on one core, where one
-/// waits for milliseconds.
+/// Number of sleepers that a thread wakes; woken threads wake the next ones. If one thread wakes many, each is scheduled on a core before
+/// the next is woken. If several threads wake others at the same time, two can be scheduled on one core, where one waits for milliseconds.
 const WAKES: usize = 16;
 
 thread_local! {
-    /// Whether this thread runs a part of a section now.
+    /// Whether this thread is running its part of a section.
     static IN_SECTION: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Threads for parallel sections that are too short for a general pool: workers spin for a while before they sleep, and
-/// the calling thread starts at once. It has the last index, after those of the workers. [`barrier_pool`] is the
-/// process's pool.
+/// Threads for parallel sections that are too short for a general pool: workers spin for a while before they sleep, and the calling thread
+/// starts at once. The caller has the last index, after those of the workers. [`barrier_pool`] is the process's pool.
 ///
-/// The caller runs a section alone, index by index, if it cannot be shared: inside another section, while another
-/// thread uses the pool, and on systems without threads. The calls of a section must therefore not wait for one
-/// another.
+/// The caller runs a section alone, index by index, if it cannot be shared: inside another section, while another thread uses the pool, and
+/// on systems without threads. The calls of a section must therefore not wait for each other.
 pub struct BarrierPool {
     shared: Arc<Shared>,
     workers: usize,
-    /// Those that the pool has started itself.
+    /// Handles of the threads that the pool has started.
     threads: Vec<JoinHandle<()>>,
     /// Held by the thread whose section runs.
     caller: Mutex<()>,
@@ -48,20 +44,20 @@ pub struct BarrierPool {
 
 /// A section's body. The caller keeps it alive until the last worker that joined has left.
 ///
-/// That holds because caller and worker each write first and look second, sequentially consistent: one of them sees the other. Such
-/// writes are a `swap` here, whose result nobody needs, and not a `store`: qemu-user 7.2 on x86-64 runs AArch64's store-release (`stlr`)
-/// and a load-acquire after it (`ldar`) without a barrier between them, so that neither saw the other and a worker ran the body of a
-/// section that was over. On x86-64 both are one `xchg`.
+/// This is sound because caller and worker each write first and read second, sequentially consistent: one of them sees the other's write.
+/// Each write is a `swap` with an unused result instead of a `store`: qemu-user 7.2 on x86-64 runs AArch64's store-release (`stlr`) and a
+/// following load-acquire (`ldar`) without a barrier between them, so neither saw the other's write, and a worker ran the body of a
+/// finished section. On x86-64 both are one `xchg`.
 type Body = *const (dyn Fn(usize) + Sync);
 
 struct Shared {
     current: Apart<Current>,
-    /// How many workers sleep.
+    /// Number of sleeping workers.
     sleeping: Apart<AtomicUsize>,
     workers: Box<[Apart<Worker>]>,
     /// The caller, if it sleeps until workers have left.
     waiting: Mutex<Option<Thread>>,
-    /// What the first worker that panicked in this section panicked with.
+    /// The panic payload of the first worker that panicked in this section.
     panic: Mutex<Option<Box<dyn Any + Send>>>,
 }
 
@@ -70,23 +66,23 @@ struct Shared {
 #[derive(Default)]
 struct Apart<T>(T);
 
-/// The current section, all written by the thread that holds `caller`: one line for workers to look at.
+/// The current section, written only by the thread that holds `caller`: one cache line for workers to poll.
 #[derive(Default)]
 struct Current {
     phase: AtomicU64,
-    /// Written while no section is open and nobody is in one, read by those who joined.
+    /// Written while no section is open and no worker is in one; read by workers that have joined.
     body: UnsafeCell<Option<Body>>,
-    /// How many workers the section can do without.
+    /// Number of workers that the section does not need.
     spare: AtomicUsize,
     /// Whether the caller sleeps, and is in `waiting`.
     waits: AtomicBool,
     stop: AtomicBool,
 }
 
-/// What others see of a worker.
+/// The shared state of a worker.
 #[derive(Default)]
 struct Worker {
-    /// The last section that it joined, as `Phase::joined` and `Phase::left`.
+    /// The last section that the worker joined, as `Phase::joined` and `Phase::left`.
     state: AtomicU64,
     asleep: AtomicBool,
     /// Set before it first sleeps.
@@ -124,20 +120,19 @@ impl Phase {
     }
 }
 
-// SAFETY: `body` is the only part without synchronisation. It is written while no section is open and all who joined
-// the last one have left, and read between joining and leaving, both of which go through atomics that order it. What it
-// points to is `Sync`.
+// SAFETY: `body` is the only field without synchronisation. It is written while no section is open and all workers that joined the last one
+// have left. It is read between joining and leaving, both of which are atomic operations that order it. It points to a `Sync` value.
 unsafe impl Send for Shared {}
 // SAFETY: as above.
 unsafe impl Sync for Shared {}
 
-// SAFETY: all that a pool has is in `Shared` and in types that are both.
+// SAFETY: all fields of a pool are in `Shared` or have types that are both.
 unsafe impl Send for BarrierPool {}
 // SAFETY: as above.
 unsafe impl Sync for BarrierPool {}
 
 impl BarrierPool {
-    /// A pool of `n_workers` threads beside the calling one. Continues with fewer threads if the system refuses some.
+    /// A pool of `n_workers` threads in addition to the calling one. Continues with fewer threads if the system refuses some.
     pub fn new(n_workers: usize) -> Self {
         let shared = Arc::new(Shared::new(n_workers));
         let spawn = |worker: usize| {
@@ -178,30 +173,30 @@ impl BarrierPool {
         self.shared.work(worker);
     }
 
-    /// Reports that a thread of [`BarrierPool::of_program`] ended in the middle of its work, as it does when panics abort: the section that
-    /// waits for it panics. The pool is not to be used again.
+    /// Reports that a thread of [`BarrierPool::of_program`] ended during its work, as it does when panics abort: the section that waits for
+    /// it panics. The pool must not be used again.
     pub fn lose(&self, worker: usize) {
         self.shared.lose(worker);
     }
 
-    /// How many threads there are beside the calling one.
+    /// Number of threads in addition to the calling one.
     pub fn n_workers(&self) -> usize {
         self.workers
     }
 
-    /// Calls `f` with each number of `0..=n_workers()`, in parallel, and returns when all calls have. Sections may be nested, and any
-    /// number of threads may call this at once.
+    /// Calls `f` with each number of `0..=n_workers()`, in parallel, and returns when all calls have returned. Sections may be nested, and
+    /// any number of threads may call this at once.
     ///
     /// # Panics
-    /// With what a call of `f` panicked with, once no other call runs. The pool can be used again.
+    /// With the payload of a call of `f` that panicked, once no other call runs. The pool can be used again.
     pub fn execute<F: Fn(usize) + Sync>(&self, f: F) {
         if !self.section(Joins::All, &f) {
             (0..=self.n_workers()).for_each(f);
         }
     }
 
-    /// Calls `f` with ranges that together are `0..n_items`. Each thread takes the next range when it is done with one, so that slower
-    /// threads do less.
+    /// Calls `f` with ranges that together are `0..n_items`. Each thread takes the next range when it has finished one, so slower threads
+    /// do less.
     ///
     /// # Panics
     /// As [`BarrierPool::execute`].
@@ -217,15 +212,15 @@ impl BarrierPool {
     /// Runs `task` with ranges that together are `0..count`. Returns false and does nothing if the pool cannot share
     /// them: it has no workers, this is inside a section, or another thread uses it.
     ///
-    /// Each thread begins with its share, the same one each time, so that its core's cache may still hold the data;
-    /// then it steals from the others. Workers that arrive when nothing is left are not waited for.
+    /// Each thread begins with its share, the same one each time, so that its core's cache may still hold the data; then it steals from the
+    /// others. The pool does not wait for workers that arrive when nothing is left.
     pub(crate) fn try_ranges(&self, count: usize, task: &(dyn Fn(Range<usize>) + Sync)) -> bool {
         let shares = Shares::new(count, self.n_workers() + 1);
         let body = |thread: usize| shares.run(thread, task);
         self.section(Joins::Up(count.saturating_sub(1)), &body)
     }
 
-    /// Runs `f` on this thread and on workers that join it. False if the section cannot be shared.
+    /// Runs `f` on this thread and on workers that join it. Returns false if the section cannot be shared.
     fn section(&self, joins: Joins, f: &(dyn Fn(usize) + Sync)) -> bool {
         if self.workers == 0 || IN_SECTION.get() {
             return false;
@@ -241,9 +236,9 @@ impl BarrierPool {
             Joins::Up(most) => most.min(self.workers),
         };
         let current = &shared.current.0;
-        // SAFETY: only the lifetime changes. The pointer is used between joining and leaving, and this function waits until the section
-        // is closed to others and all who joined have left, even if `f` panics. The lock that this thread holds, and that of the last
-        // section all have left, make it the only one to touch `body`.
+        // SAFETY: only the lifetime changes. The pointer is used between joining and leaving, and this function waits until the section is
+        // closed and all workers that joined have left, even if `f` panics. This thread holds the lock, and all workers have left the last
+        // section, so only this thread accesses `body`.
         unsafe {
             let body: Body = std::mem::transmute::<*const (dyn Fn(usize) + Sync + '_), Body>(f);
             *current.body.get() = Some(body);
@@ -269,7 +264,7 @@ impl BarrierPool {
     }
 }
 
-/// Who takes part in a section.
+/// The workers that take part in a section.
 #[derive(Clone, Copy)]
 enum Joins {
     /// Each worker, once.
@@ -285,13 +280,13 @@ impl Drop for BarrierPool {
             self.shared.rouse(worker);
         }
         for thread in self.threads.drain(..) {
-            // Panics were caught where they happened.
+            // Panics were already caught in the worker.
             let _ = thread.join();
         }
     }
 }
 
-/// Runs a thread's part, with its panic caught.
+/// Runs a thread's part and catches its panic.
 fn in_section(f: impl FnOnce()) -> thread::Result<()> {
     IN_SECTION.set(true);
     let result = catch_unwind(AssertUnwindSafe(f));
@@ -315,7 +310,7 @@ impl Shared {
         }
     }
 
-    /// What a worker's thread does: sections that are open, each once, until the pool is dropped.
+    /// A worker's thread: runs each open section once, until the pool is dropped.
     fn work(&self, worker: usize) {
         let current = &self.current.0;
         let own = &self.workers[worker].0;
@@ -323,7 +318,8 @@ impl Shared {
         let mut done = Phase(0);
         while let Some(phase) = self.wait_for_section(done, own) {
             done = phase;
-            // Either the caller, who closes a section before it looks who is in it, sees this, or this sees that it is closed.
+            // Either the caller, which closes a section before it reads who is in it, sees this write, or this thread sees that the section
+            // is closed.
             own.state.swap(phase.joined(), Ordering::SeqCst);
             if current.phase.load(Ordering::SeqCst) == phase.0 {
                 self.wake(WAKES * (worker + 1));
@@ -341,9 +337,9 @@ impl Shared {
         }
     }
 
-    /// Says that a worker has done its part.
+    /// Records that a worker has finished its part.
     fn leave(&self, own: &Worker, phase: Phase) {
-        // Either the caller, who says that it waits before it looks who has left, sees this, or this sees that it waits.
+        // Either the caller, which sets `waits` before it reads who has left, sees this write, or this thread sees `waits`.
         own.state.swap(phase.left(), Ordering::SeqCst);
         if self.current.0.waits.load(Ordering::SeqCst) {
             if let Some(caller) = locked(&self.waiting).take() {
@@ -352,7 +348,7 @@ impl Shared {
         }
     }
 
-    /// Leaves in the place of a worker that ended in the middle of its part.
+    /// Leaves on behalf of a worker that ended during its part.
     fn lose(&self, worker: usize) {
         if let Some(own) = self.workers.get(worker) {
             locked(&self.panic).get_or_insert(Box::new(format!(
@@ -381,9 +377,9 @@ impl Shared {
             }
             self.sleeping.0.fetch_add(1, Ordering::SeqCst);
             own.asleep.swap(true, Ordering::SeqCst);
-            // Who opens a section after this sees a sleeper; one that was opened before is seen here.
+            // A caller that opens a section after this sees a sleeper; a section opened before is seen here.
             if found().is_some() || stopped() {
-                // Unless another does so now.
+                // Unless another thread does so now.
                 self.awaken(own);
             }
             while own.asleep.load(Ordering::Acquire) {
@@ -392,7 +388,7 @@ impl Shared {
         }
     }
 
-    /// Wakes up to [`WAKES`] workers, if the section cannot do without them; those from `first` on if they sleep.
+    /// Wakes up to [`WAKES`] workers, unless the section does not need them; those from `first` on if they sleep.
     fn wake(&self, first: usize) {
         let count = self.workers.len();
         let spare = self.current.0.spare.load(Ordering::Relaxed);
@@ -411,7 +407,7 @@ impl Shared {
         }
     }
 
-    /// Wakes a worker. False if it does not sleep.
+    /// Wakes a worker. Returns false if it does not sleep.
     fn rouse(&self, worker: usize) -> bool {
         let worker = &self.workers[worker].0;
         let asleep = self.awaken(worker);
@@ -423,7 +419,7 @@ impl Shared {
         asleep
     }
 
-    /// Makes a worker one that does not sleep. False if it was none before.
+    /// Marks a worker as awake. Returns false if it was already awake.
     fn awaken(&self, worker: &Worker) -> bool {
         let asleep =
             worker.asleep.load(Ordering::SeqCst) && worker.asleep.swap(false, Ordering::SeqCst);
@@ -433,7 +429,7 @@ impl Shared {
         asleep
     }
 
-    /// Waits until the first `count` workers' states are as they should be.
+    /// Waits until `done` holds for the states of the first `count` workers.
     fn wait_until(&self, done: impl Fn(u64) -> bool, count: usize) {
         let all = || {
             let mut workers = self.workers[..count].iter();
@@ -455,7 +451,7 @@ impl Shared {
     }
 }
 
-/// False if `done` was not true for some 50 microseconds, in looks: WebAssembly has no clock.
+/// Returns false if `done` was not true for about 50 microseconds, measured in polls: WebAssembly has no clock.
 #[cfg(target_family = "wasm")]
 fn spin_until(done: impl Fn() -> bool) -> bool {
     const LOOKS: usize = 20_000;
@@ -465,10 +461,10 @@ fn spin_until(done: impl Fn() -> bool) -> bool {
     })
 }
 
-/// False if `done` was not true for [`SPIN`].
+/// Returns false if `done` was not true for [`SPIN`].
 #[cfg(not(target_family = "wasm"))]
 fn spin_until(done: impl Fn() -> bool) -> bool {
-    /// Looks between two at the clock.
+    /// Polls per reading of the clock.
     const LOOKS: usize = 32;
     let mut start = None;
     loop {
@@ -484,8 +480,7 @@ fn spin_until(done: impl Fn() -> bool) -> bool {
     }
 }
 
-/// The process's pool, made at the first call: with the calling thread, [`get_num_threads`](super::get_num_threads) threads take
-/// part.
+/// The process's pool, created at the first call: with the calling thread, [`get_num_threads`](super::get_num_threads) threads take part.
 ///
 /// ```
 /// use std::sync::atomic::{AtomicUsize, Ordering};
@@ -501,7 +496,7 @@ pub fn barrier_pool() -> &'static BarrierPool {
 
 static POOL: OnceLock<BarrierPool> = OnceLock::new();
 
-/// Makes `pool` the process's pool, before the first op has made one; gives it back if there is one.
+/// Sets the process's pool, before the first op creates one; returns `pool` if one exists.
 pub fn set_barrier_pool(pool: BarrierPool) -> Result<(), BarrierPool> {
     POOL.set(pool)
 }

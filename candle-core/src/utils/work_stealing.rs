@@ -1,16 +1,15 @@
-//! Work stealing: each thread of a parallel section has a range of its iterations and takes from the others when that
-//! is used up.
+//! Work stealing: each thread of a parallel section has a range of its iterations, and takes from the others when that is used up.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The iterations `0..count`, in shares for threads.
+/// The iterations `0..count`, divided into shares of threads.
 pub(super) struct Shares {
     shares: [Share; Self::MOST],
     used: usize,
 }
 
-/// Iterations that are not taken yet; padded against false sharing.
+/// The remaining iterations; padded against false sharing.
 #[repr(align(128))]
 struct Share {
     next: AtomicUsize,
@@ -18,12 +17,12 @@ struct Share {
 }
 
 impl Shares {
-    /// The most shares; more threads than this share some.
+    /// Maximum number of shares; with more threads, some share one.
     const MOST: usize = 32;
 
-    /// A thread takes one in this many of the iterations left in a share (guided self-scheduling, Polychronopoulos and
-    /// Kuck 1987): the first pieces are large, so that the overhead per piece is paid rarely, and the last are small,
-    /// so that all threads finish at the same time. A slow thread never holds much that the others cannot steal.
+    /// Divisor of guided self-scheduling (Polychronopoulos and Kuck 1987): a thread takes one in this many of the iterations left in a
+    /// share. The first chunks are large, so that the overhead per chunk is paid rarely, and the last are small, so that all threads finish
+    /// at the same time. A slow thread never holds much that the others cannot steal.
     const PIECES: usize = 4;
 
     pub(super) fn new(count: usize, threads: usize) -> Self {

@@ -1,63 +1,63 @@
-//! Choosing an adapter and opening a device on it, or saying why not.
+//! Selects an adapter and opens a device on it, or reports the reason for failing.
 
 use super::limits::WINDOW_ALIGN;
 use crate::{Error, Result};
 use wgpu::Features;
 
-/// How to open a device, beside what the environment says.
+/// Options for opening a device, in addition to the environment.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
-    /// The largest binding in bytes, a multiple of 256, where the adapter's limit is not smaller anyway. Larger tensors are worked on
-    /// in parts.
+    /// Maximum size of a binding in bytes, a multiple of 256, unless the adapter's limit is smaller. Larger tensors are processed in
+    /// windows.
     pub max_binding: Option<u64>,
-    /// The largest buffer in bytes, a multiple of 256. Larger tensors are kept in several.
+    /// Maximum size of a buffer in bytes, a multiple of 256. Larger tensors are stored in several buffers.
     pub max_buffer: Option<u64>,
-    /// The folder for compiled pipelines, in place of `CANDLE_WEBGPU_PIPELINE_CACHE`.
+    /// The folder for compiled pipelines, instead of `CANDLE_WEBGPU_PIPELINE_CACHE`.
     pub pipeline_cache: Option<std::path::PathBuf>,
-    /// Optional features to do without, so that the kernels for adapters that lack them can be tried: a list of `-f16`, `-subgroups`,
+    /// Optional features to disable, to test the kernels for adapters that lack them: a comma-separated list of `-f16`, `-subgroups`,
     /// `-coop` (cooperative matrices), `-coop-attention` (their use in attention's own kernel), `-int8` (products of few rows with
-    /// quantised weights that bring the rows to 8 bits) and `-timestamps`, with commas between.
+    /// quantised weights that quantise the rows to 8 bits) and `-timestamps`.
     pub without: String,
 }
 
-/// What an adapter is and can do, as `candle-dvm devices` prints it.
+/// An adapter and its capabilities, as `candle-dvm devices` prints them.
 #[derive(Debug, Clone)]
 pub struct AdapterReport {
-    /// The number to give to `Device::new_webgpu`.
+    /// The ordinal for `Device::new_webgpu`.
     pub ordinal: usize,
     /// The GPU's name.
     pub name: String,
     /// The driver's name.
     pub driver: String,
-    /// The driver's version, in the driver's own words.
+    /// The driver's version, as the driver reports it.
     pub driver_info: String,
     /// `Vulkan`, `Metal`, `Dx12` or `BrowserWebGpu`.
     pub backend: String,
     /// `DiscreteGpu`, `IntegratedGpu`, `VirtualGpu`, `Cpu` or `Other`.
     pub device_type: String,
-    /// Whether `Device::new_webgpu(0)` takes this one.
+    /// Whether `Device::new_webgpu(0)` opens this adapter.
     pub chosen: bool,
-    /// Optional features that this backend makes use of and the adapter has.
+    /// Optional features that the adapter has and this backend uses.
     pub features: Vec<String>,
     /// The limits that matter to tensors, by name.
     pub limits: Vec<(&'static str, u64)>,
 }
 
-/// What kernels may rely on.
+/// The capabilities that kernels can use.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Caps {
     pub(super) limits: wgpu::Limits,
-    /// The subgroup size, where subgroups exist and have one size only.
+    /// The subgroup size, if subgroups are supported and all have the same size.
     pub(super) subgroup: Option<u32>,
-    /// 16x16x16 matrices of f16 with f32 sums, one a subgroup.
+    /// 16x16x16 matrices of f16 with f32 sums, one per subgroup.
     pub(super) cooperative: bool,
-    /// Whether attention has a fused kernel for them, beside their use in its products.
+    /// Whether attention has a fused kernel for them, in addition to their use in its products.
     pub(super) cooperative_attention: bool,
-    /// Products of four 8-bit integers at once, which few rows are then multiplied with blocks by.
+    /// Products of four 8-bit integers in one instruction, for products of few rows with quantised blocks.
     pub(super) int8: bool,
-    /// 64-bit floats, and 64-bit integers to look into them.
+    /// 64-bit floats, and 64-bit integers to access their bits.
     pub(super) f64: bool,
-    /// Timestamps at the borders of compute passes.
+    /// Timestamps at the boundaries of compute passes.
     pub(super) timestamps: bool,
 }
 
@@ -69,7 +69,7 @@ pub(super) struct Opened {
     pub(super) caps: Caps,
 }
 
-/// Every adapter that can be used, GPUs first and software last; empty in a browser, where adapters cannot be listed.
+/// Lists every usable adapter, GPUs first and software last; empty in a browser, which cannot list adapters.
 pub fn adapters() -> Vec<AdapterReport> {
     list(Asked::WebGpu)
         .iter()
@@ -122,10 +122,10 @@ fn report(ordinal: usize, adapter: &wgpu::Adapter) -> AdapterReport {
     }
 }
 
-/// What a program asked for: which adapters count, and what errors call the device.
+/// The requested kind of device: selects the adapters, and the device's name in errors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Asked {
-    /// `Device::WebGpu`, whatever is below.
+    /// `Device::WebGpu`, on any interface.
     WebGpu,
     /// `Device::Metal`.
     #[cfg(feature = "metal")]
@@ -155,13 +155,13 @@ impl Asked {
         match self {
             #[cfg(feature = "metal")]
             Self::Metal if cfg!(target_vendor = "apple") => wgpu::Backends::METAL,
-            // GL is left out: where it is offered beside Vulkan it is the same hardware with less of it.
+            // GL is excluded: on systems that also offer Vulkan it is the same hardware with fewer features.
             _ => wgpu::Backends::PRIMARY,
         }
     }
 }
 
-/// Whether Metal's adapters can be asked for: on Apple's systems, and for tests where the environment says that others stand in.
+/// Whether Metal's adapters can be requested: on Apple's systems, and for tests if the environment enables substitutes.
 #[cfg(feature = "metal")]
 pub(crate) fn has_metal() -> bool {
     cfg!(target_vendor = "apple") || crate::watch::switch("CANDLE_METAL_EMULATED").unwrap_or(false)
@@ -202,8 +202,8 @@ fn browser_limits() -> bool {
     std::env::var("CANDLE_WEBGPU_LIMITS").is_ok_and(|value| value == "browser")
 }
 
-/// Whether WGSL has products of packed integers: natively naga takes them, and adapters without such an instruction compute them from
-/// several; browsers say.
+/// Whether WGSL has products of packed integers. Natively naga always supports them, and computes them from several instructions on
+/// adapters without one; browsers report support.
 fn packed_dot_products(asked: Asked) -> bool {
     let packed = wgpu::WgslLanguageFeatures::Packed4x8IntegerDotProduct;
     cfg!(not(target_arch = "wasm32"))
@@ -212,10 +212,10 @@ fn packed_dot_products(asked: Asked) -> bool {
             .contains(packed)
 }
 
-/// What tensors of f64 need.
+/// Features that tensors of f64 need.
 const F64: Features = Features::SHADER_F64.union(Features::SHADER_INT64);
 
-/// What can be left out, by the names that `CANDLE_WEBGPU_FEATURES` has for it.
+/// Features that can be disabled, by their names in `CANDLE_WEBGPU_FEATURES`.
 const FEATURES: [(&str, LeftOut); 6] = [
     ("f16", LeftOut::of(Features::SHADER_F16)),
     (
@@ -243,7 +243,7 @@ const FEATURES: [(&str, LeftOut); 6] = [
     ("timestamps", LeftOut::of(Features::TIMESTAMP_QUERY)),
 ];
 
-/// What a device is to do without.
+/// The disabled features of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct LeftOut {
     features: Features,
@@ -260,7 +260,7 @@ impl LeftOut {
         }
     }
 
-    /// What a list such as `-subgroups,-coop` leaves out.
+    /// Parses a list of disabled features such as `-subgroups,-coop`.
     fn parse(list: &str) -> Result<Self> {
         let mut found = Self::of(Features::empty());
         for entry in list.split(',').map(str::trim).filter(|e| !e.is_empty()) {
@@ -289,7 +289,7 @@ impl LeftOut {
     }
 }
 
-/// The optional features that some kernel or tool makes use of.
+/// The optional features that some kernel or tool uses.
 fn wanted_features() -> Features {
     if browser_limits() {
         return Features::empty();
@@ -304,10 +304,10 @@ fn wanted_features() -> Features {
     wanted
 }
 
-/// Bytes in a binding and in a buffer with `CANDLE_WEBGPU_LIMITS=tiny`: so little that ordinary tests reach past it.
+/// Bytes in a binding and in a buffer with `CANDLE_WEBGPU_LIMITS=tiny`: so few that ordinary tests exceed them.
 const TINY: (u64, u64) = (16 << 10, 40 << 10);
 
-/// The adapter's own limits, or in browser mode the least of WebGPU's defaults and the adapter's.
+/// The adapter's own limits, or in browser mode the smaller of WebGPU's defaults and the adapter's.
 fn wanted_limits(adapter: &wgpu::Adapter, options: &Options) -> wgpu::Limits {
     let mut limits = if browser_limits() {
         wgpu::Limits::default().or_worse_values_from(&adapter.limits())
@@ -316,7 +316,7 @@ fn wanted_limits(adapter: &wgpu::Adapter, options: &Options) -> wgpu::Limits {
     };
     let tiny = std::env::var("CANDLE_WEBGPU_LIMITS").is_ok_and(|value| value == "tiny");
     let (binding, buffer) = if tiny { TINY } else { (u64::MAX, u64::MAX) };
-    // Windows start at multiples of it, so they have to end there as well.
+    // Windows start at multiples of it, so they have to end at multiples as well.
     let least = |limit: u64, wanted: u64, option: Option<u64>| {
         let limit = limit.min(wanted).min(option.unwrap_or(u64::MAX));
         (limit & !(WINDOW_ALIGN - 1)).max(2 * WINDOW_ALIGN)
@@ -326,13 +326,13 @@ fn wanted_limits(adapter: &wgpu::Adapter, options: &Options) -> wgpu::Limits {
         binding,
         options.max_binding,
     );
-    // The queue's own buffers have some 16 KiB.
+    // The queue's own buffers have about 16 KiB.
     limits.max_buffer_size =
         least(limits.max_buffer_size, buffer, options.max_buffer).max(LEAST_BUFFER);
     limits
 }
 
-/// The first limit below what kernels take for granted, in words.
+/// Describes the first limit that is below what kernels require.
 fn too_small(limits: &wgpu::Limits) -> Option<String> {
     let needed = [
         (
@@ -357,7 +357,7 @@ fn too_small(limits: &wgpu::Limits) -> Option<String> {
         .map(|(name, found, least)| format!("{name} is {found}, below the minimum of {least}"))
 }
 
-/// What the queue needs in a buffer for itself.
+/// Minimum buffer size for the queue itself.
 const LEAST_BUFFER: u64 = 32 << 10;
 
 async fn choose(asked: Asked, ordinal: usize) -> Result<wgpu::Adapter> {
@@ -398,8 +398,8 @@ async fn choose(asked: Asked, ordinal: usize) -> Result<wgpu::Adapter> {
     ))
 }
 
-/// Opens the adapter with this ordinal and asks for all that it offers and kernels use, but for what `options` and
-/// `CANDLE_WEBGPU_FEATURES` leave out.
+/// Opens the adapter with this ordinal, with all of its features that kernels use except those disabled by `options` and
+/// `CANDLE_WEBGPU_FEATURES`.
 pub(super) async fn open(asked: Asked, ordinal: usize, options: &Options) -> Result<Opened> {
     let masked = std::env::var("CANDLE_WEBGPU_FEATURES").unwrap_or_default();
     let without = LeftOut::parse(&options.without)?.and(LeftOut::parse(&masked)?);
@@ -420,7 +420,7 @@ pub(super) async fn open(asked: Asked, ordinal: usize, options: &Options) -> Res
             required_features: features,
             required_limits: limits.clone(),
             memory_hints: wgpu::MemoryHints::Performance,
-            // SAFETY: the one experimental feature asked for is cooperative matrices, used as naga documents them.
+            // SAFETY: the only requested experimental feature is cooperative matrices, used as naga documents them.
             experimental_features: unsafe { wgpu::ExperimentalFeatures::enabled() },
             ..Default::default()
         })
@@ -484,7 +484,7 @@ mod tests {
         let left_out = |list| LeftOut::parse(list).unwrap().features;
         assert_eq!(left_out(""), Features::empty());
         assert_eq!(left_out(" -f16 ,"), Features::SHADER_F16);
-        // Cooperative matrices are a subgroup's.
+        // Cooperative matrices require subgroups.
         let both = Features::SUBGROUP | Features::EXPERIMENTAL_COOPERATIVE_MATRIX;
         assert_eq!(left_out("-subgroups"), both);
         assert_eq!(

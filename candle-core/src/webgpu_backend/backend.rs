@@ -1,4 +1,4 @@
-//! Candle's traits of a device and a storage. Every op is one call into `ops`.
+//! Implements Candle's traits of a device and a storage. Every op is one call into `ops`.
 
 use super::adapter::Options;
 use super::device::WebGpuDevice;

@@ -1,4 +1,4 @@
-//! Kernels written outside of this crate, for the `webgpu_fwd` of custom ops.
+//! Kernels from other crates, for the `webgpu_fwd` of custom ops.
 
 use super::kernel::{Caps, Kernel, Params, Shader};
 use super::limits::{MAX_BUFFERS, PARAM_BYTES};
@@ -10,8 +10,8 @@ use crate::{DType, Error, Layout, Result};
 
 /// A compute shader in WGSL, for [`WebGpuDevice::run_wgsl`].
 ///
-/// The module's entry point is `main`. In `@group(0)`, the inputs are bindings 0, 1, … (`var<storage, read>`), the result is the next one
-/// (`var<storage, read_write>`), and the parameters are the last one, for modules that want them (`var<uniform>`).
+/// The module's entry point is `main`. In `@group(0)`, the inputs are bindings 0, 1, … (`var<storage, read>`), the result is the next
+/// binding (`var<storage, read_write>`), and the parameters are the last one, for modules that declare them (`var<uniform>`).
 ///
 /// An f32, u32 or i32 tensor is an array of that type. Smaller dtypes are packed into `u32` words, the first element in the lowest
 /// bits: two f16, bf16 or i16, four u8 or f8e4m3. An i64 is a `vec2<u32>`, low word first.
@@ -19,20 +19,20 @@ use crate::{DType, Error, Layout, Result};
 pub struct WgslKernel<'a> {
     /// The op's name, for errors, logs and profiles.
     pub name: &'static str,
-    /// The module's text. It is compiled once per device.
+    /// The module's WGSL. It is compiled once per device.
     pub source: &'a str,
-    /// At most 64 words of 32 bits; `f32::to_bits` makes one of a float.
+    /// At most 64 words of 32 bits; `f32::to_bits` converts a float.
     pub params: &'a [u32],
-    /// How many workgroups run, in three dimensions of at most 65,535 each.
+    /// Number of workgroups, in three dimensions of at most 65,535 each.
     pub workgroups: [u32; 3],
 }
 
 impl WebGpuDevice {
-    /// Runs a kernel on `inputs`; gives a new storage of `len` elements of `dtype`.
+    /// Runs a kernel on `inputs`; returns a new storage of `len` elements of `dtype`.
     ///
-    /// The kernel sees each input as its layout's elements in row-major order, starting at 0: an input with another layout is
-    /// copied first. Elements of the result that the kernel does not write have arbitrary values. Accesses out of bounds do no
-    /// harm, as in a browser. It does not wait for the kernel.
+    /// The kernel reads each input as its layout's elements in row-major order, starting at 0: an input with another layout is copied
+    /// first. Elements of the result that the kernel does not write have arbitrary values. Accesses out of bounds are harmless, as in a
+    /// browser. The call does not wait for the kernel.
     ///
     /// ```no_run
     /// use candle_core::backend::BackendStorage;
@@ -62,8 +62,8 @@ impl WebGpuDevice {
     ///
     /// # Errors
     /// [`Error::WebGpu`], with the kernel's name: the module does not compile or has other bindings, there are more than 7 inputs or 64
-    /// parameters, more workgroups than the adapter takes, an input is on another device or larger than one binding reaches.
-    /// [`Error::UnsupportedOnDevice`] if the device has no `dtype`.
+    /// parameters or more workgroups than the adapter supports, an input is on another device or exceeds a binding.
+    /// [`Error::UnsupportedOnDevice`] if the device does not support `dtype`.
     pub fn run_wgsl(
         &self,
         kernel: &WgslKernel<'_>,
@@ -79,15 +79,14 @@ impl WebGpuDevice {
         Ok(dst)
     }
 
-    /// Runs a kernel that writes to storages that are there already, [`WebGpuDevice::zeros_impl`](BackendDevice::zeros_impl)'s
-    /// for example.
+    /// Runs a kernel that writes to existing storages, such as those of [`WebGpuDevice::zeros_impl`](BackendDevice::zeros_impl).
     ///
-    /// As [`WebGpuDevice::run_wgsl`], but that the bindings after the inputs are `outputs`, in order, each with all its elements:
-    /// `var<storage, read_write>`, with what they hold at the call. What the kernel does not write stays.
+    /// Like [`WebGpuDevice::run_wgsl`], except that the bindings after the inputs are `outputs`, in order, each with all its elements:
+    /// `var<storage, read_write>`, with their contents at the call. Elements that the kernel does not write are unchanged.
     ///
     /// # Errors
-    /// As [`WebGpuDevice::run_wgsl`], where outputs count as inputs do: 8 of both together, and at least one output. An output shares
-    /// memory with an input or with another output.
+    /// As [`WebGpuDevice::run_wgsl`], counting outputs like inputs: at most 8 of both together, and at least one output. An output must not
+    /// share memory with an input or with another output.
     pub fn run_wgsl_in_place(
         &self,
         kernel: &WgslKernel<'_>,
@@ -114,7 +113,7 @@ impl WebGpuDevice {
         self.launch_wgsl(kernel, &copies, &outputs)
     }
 
-    /// The inputs as the kernel sees them, once it is known that all else is in order.
+    /// The inputs in the form that the kernel reads, after all other checks.
     fn wgsl_inputs(
         &self,
         kernel: &WgslKernel<'_>,
@@ -178,7 +177,7 @@ impl WebGpuDevice {
     }
 }
 
-/// A module from outside, with the number of its bindings.
+/// A module from another crate, with the number of its bindings.
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct Module {
     name: &'static str,
@@ -201,10 +200,10 @@ impl Kernel for Module {
     }
 }
 
-/// The most parameters that a kernel has.
+/// Maximum number of parameters of a kernel.
 const WORDS: usize = PARAM_BYTES / size_of::<u32>();
 
-/// Parameters that the module declares by itself.
+/// Parameters that the module declares itself.
 #[repr(transparent)]
 #[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
 struct Words([u32; WORDS]);

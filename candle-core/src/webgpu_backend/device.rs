@@ -1,4 +1,4 @@
-//! The device: a GPU as Candle sees it, with its number, dtypes, storages and random sequence.
+//! The device: a GPU with Candle's ordinal, dtypes, storages and random sequence.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::kernel_time::KernelTime;
 use crate::watch::Switches;
 use crate::{DType, DeviceLocation, Error, Result, WithDType};
 
-/// The seed of a device that was given none.
+/// The default seed of a device.
 const DEFAULT_SEED: u64 = 299_792_458;
 
 struct Inner {
@@ -24,7 +24,7 @@ struct Inner {
     ordinal: usize,
     switches: Switches,
     seed: AtomicU64,
-    /// Random numbers drawn since the seed was set: where the next draw's counter starts.
+    /// Number of random numbers drawn since the seed was set: the start of the next draw's counter.
     drawn: AtomicU64,
 }
 
@@ -38,20 +38,20 @@ impl std::fmt::Debug for WebGpuDevice {
     }
 }
 
-/// Counters of a device, since it was opened.
+/// Counters of a device since it was opened.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Kernels put into the queue.
+    /// Number of queued kernels.
     pub dispatches: u64,
-    /// Submissions to the driver.
+    /// Number of submissions to the driver.
     pub submits: u64,
-    /// Kernels compiled.
+    /// Number of compiled kernels.
     pub pipelines: u64,
-    /// Bytes in buffers that storages hold now.
+    /// Bytes in buffers that storages currently hold.
     pub live_bytes: u64,
-    /// The most that `live_bytes` has been since the device was opened or [`WebGpuDevice::reset_peak`] was called.
+    /// Maximum of `live_bytes` since the device was opened or [`WebGpuDevice::reset_peak`] was called.
     pub peak_bytes: u64,
-    /// Bytes in buffers that wait to be used again.
+    /// Bytes in buffers that are free for reuse.
     pub free_bytes: u64,
 }
 
@@ -59,12 +59,12 @@ impl WebGpuDevice {
     /// Opens the adapter with this ordinal without blocking the thread: the form for browsers.
     ///
     /// # Errors
-    /// [`Error::WebGpu`] if the adapter does not exist (the error lists those that do) or gives no device.
+    /// [`Error::WebGpu`] if the adapter does not exist (the error lists the existing ones) or cannot open a device.
     pub async fn new_async(ordinal: usize) -> Result<Self> {
         Self::open(Asked::WebGpu, ordinal, &Options::default()).await
     }
 
-    /// Opens the adapter with this ordinal as `options` say.
+    /// Opens the adapter with this ordinal and these options.
     ///
     /// # Errors
     /// As [`WebGpuDevice::new_async`].
@@ -79,7 +79,7 @@ impl WebGpuDevice {
         pollster::block_on(Self::open(Asked::WebGpu, ordinal, options))
     }
 
-    /// Opens the Metal adapter with this ordinal, as a device that calls itself Metal's.
+    /// Opens the Metal adapter with this ordinal, as a device that reports itself as Metal.
     #[cfg(feature = "metal")]
     pub(crate) fn metal(ordinal: usize, options: &Options) -> Result<Self> {
         pollster::block_on(Self::open(Asked::Metal, ordinal, options))
@@ -102,7 +102,7 @@ impl WebGpuDevice {
         &self.0.gpu.info.name
     }
 
-    /// The graphics interface that reaches the adapter: `Vulkan`, `Metal`, `Dx12` or `BrowserWebGpu`.
+    /// The graphics interface of the adapter: `Vulkan`, `Metal`, `Dx12` or `BrowserWebGpu`.
     pub fn backend_name(&self) -> String {
         format!("{:?}", self.0.gpu.info.backend)
     }
@@ -112,7 +112,7 @@ impl WebGpuDevice {
         self.0.gpu.info.device_type == wgpu::DeviceType::Cpu
     }
 
-    /// Whether the adapter is known to be a GPU. Browsers do not tell.
+    /// Whether the adapter is known to be a GPU. Browsers do not report it.
     pub(super) fn is_hardware(&self) -> bool {
         use wgpu::DeviceType::{DiscreteGpu, IntegratedGpu, VirtualGpu};
         matches!(
@@ -121,8 +121,8 @@ impl WebGpuDevice {
         )
     }
 
-    /// The most bytes that a kernel reaches through one binding, a multiple of 256. Ops of this crate work on larger tensors in
-    /// parts; [`WebGpuDevice::run_wgsl`] refuses them.
+    /// Maximum number of bytes of a binding, a multiple of 256. Ops of this crate process larger tensors in windows;
+    /// [`WebGpuDevice::run_wgsl`] rejects them.
     pub fn max_binding_bytes(&self) -> u64 {
         self.0.gpu.max_binding()
     }
@@ -130,8 +130,8 @@ impl WebGpuDevice {
     /// Whether the device still works. Does not wait.
     ///
     /// # Errors
-    /// [`Error::WebGpu`] with the first failure that the GPU reported, such as its loss. It stays: nothing that was computed since can
-    /// be trusted, and every op fails.
+    /// [`Error::WebGpu`] with the first failure that the GPU reported, such as its loss. The error persists: nothing that was computed
+    /// since can be trusted, and every op fails.
     pub fn check(&self) -> Result<()> {
         self.0.gpu.check("check")
     }
@@ -154,46 +154,46 @@ impl WebGpuDevice {
         }
     }
 
-    /// Lets [`Stats::peak_bytes`] count from what is live now.
+    /// Restarts [`Stats::peak_bytes`] from the current number of live bytes.
     pub fn reset_peak(&self) {
         self.0.gpu.pool.reset_peak();
     }
 
-    /// Frees the buffers that no storage holds. Waits for the GPU, but in a browser, where a thread must not.
+    /// Frees the buffers that no storage holds. Waits for the GPU, except in a browser, where a thread must not block.
     pub fn trim(&self) -> Result<()> {
         self.0.gpu.trim()
     }
 
-    /// The most bytes that buffers of storages and of the pool may have together: past it is an out-of-memory error, as where the
-    /// GPU has no more. `None`, as at first, leaves it to the GPU.
+    /// Sets the maximum number of bytes of the buffers of storages and of the pool together: exceeding it is an out-of-memory error, as if
+    /// the GPU's memory were exhausted. `None`, the default, sets no limit.
     pub fn set_memory_budget(&self, bytes: Option<u64>) {
         self.0.gpu.pool.set_budget(bytes);
     }
 
-    /// Bytes that tensors can still have: what the budget leaves of itself, or what the driver says and the pool has. `None` without a
-    /// budget where no driver says it, which Vulkan's does that has `VK_EXT_memory_budget`.
+    /// Free bytes for tensors: the remaining budget, or the driver's free memory plus the pool's. `None` without a budget if the driver
+    /// does not report it; Vulkan drivers with `VK_EXT_memory_budget` do.
     pub fn free_memory(&self) -> Option<u64> {
         self.0.gpu.free_memory()
     }
 
-    /// The most bytes that wait in the pool to be used again; what comes back beyond goes to the GPU. `None`, as at first, is half of
-    /// [`Stats::peak_bytes`] but at least 256 MiB.
+    /// Sets the maximum number of bytes that are kept in the pool for reuse; further freed buffers are destroyed. `None`, the default,
+    /// means half of [`Stats::peak_bytes`] but at least 256 MiB.
     pub fn set_pool_cap(&self, bytes: Option<u64>) {
         self.0.gpu.pool.set_cap(bytes);
     }
 
-    /// Destroys the GPU's device under this one, as a driver's reset does; for tests of what follows.
+    /// Destroys the underlying GPU device, like a driver's reset; for tests of the consequences.
     #[doc(hidden)]
     pub fn lose(&self) {
         self.0.gpu.lose();
     }
 
-    /// Where compiled pipelines are kept; `None` where the adapter cannot (only Vulkan can) or nobody wants it.
+    /// The pipeline cache on disk; `None` if the adapter does not support it (only Vulkan does) or it is disabled.
     pub fn pipeline_cache(&self) -> Option<&PipelineCacheReport> {
         self.0.gpu.kernels.disk().map(PipelineCache::report)
     }
 
-    /// Writes compiled pipelines to disk, as happens anyway when the device is dropped and after [`WebGpuDevice::warm_up`].
+    /// Writes compiled pipelines to disk. This also happens when the device is dropped and after [`WebGpuDevice::warm_up`].
     ///
     /// # Errors
     /// [`Error::Io`] if the file cannot be written.
@@ -201,28 +201,28 @@ impl WebGpuDevice {
         Ok(self.0.gpu.kernels.save()?)
     }
 
-    /// Starts timing every kernel on the GPU. Makes everything slower.
+    /// Starts timing every kernel on the GPU. Slows down everything.
     ///
     /// # Errors
-    /// [`Error::WebGpu`] where the adapter has no timestamps.
+    /// [`Error::WebGpu`] if the adapter does not support timestamps.
     pub fn start_profile(&self) -> Result<()> {
         self.0.gpu.start_profile()
     }
 
-    /// Stops timing kernels and gives the time of each since [`WebGpuDevice::start_profile`], longest first.
+    /// Stops timing kernels; returns the time of each since [`WebGpuDevice::start_profile`], longest first.
     pub fn stop_profile(&self) -> Result<Vec<KernelTime>> {
         self.0.gpu.stop_profile()
     }
 
-    /// Compiles the kernels that `work` takes, several at a time, without running any: what a server calls before its first job.
+    /// Compiles the kernels that `work` uses, several at a time, without running any, for example before a server's first job.
     ///
-    /// `work` is the program's own code on tensors of this device and on the calling thread, say a model's forward pass over a
-    /// prompt and over one token. Its ops make tensors of the right shapes with arbitrary contents, and what it reads back is zeros.
-    /// So what it leaves behind, such as a key-value cache, has to be thrown away. Kernels depend on shapes: a prompt of
-    /// 500 tokens and one of 5 may take different ones.
+    /// `work` is the program's own code on tensors of this device and on the calling thread, such as a model's forward pass over a prompt
+    /// and over one token. Its ops return tensors of the right shapes with arbitrary contents, and readbacks return zeros. State that it
+    /// writes, such as a key-value cache, has to be discarded. Kernels depend on shapes: a prompt of 500 tokens and one of 5 may use
+    /// different ones.
     ///
     /// # Errors
-    /// Those of `work`, and of kernels that do not compile. A warm-up within a warm-up is an error.
+    /// Errors of `work`, and of kernels that do not compile. A nested warm-up is an error.
     pub fn warm_up<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<WarmUp> {
         let shaders = warm_up::shaders(self.id(), work)?;
         let kernels = shaders.len();
@@ -231,7 +231,7 @@ impl WebGpuDevice {
         Ok(WarmUp { kernels, compiled })
     }
 
-    /// The device as errors name it: `webgpu (ADAPTER)`.
+    /// The device's name in errors: `webgpu (ADAPTER)`.
     pub(crate) fn description(&self) -> String {
         described(self.0.asked.name(), self.name())
     }
@@ -252,7 +252,7 @@ impl WebGpuDevice {
         self.0.switches
     }
 
-    /// How `dtype` is stored, or an error that names op, dtype and adapter.
+    /// The storage format of `dtype`, or an error that names op, dtype and adapter.
     pub(super) fn elem(&self, dtype: DType, op: &'static str) -> Result<Elem> {
         match Elem::of(dtype) {
             Some(Elem::F64) if !self.gpu().caps().f64 => Err(self.unsupported(
@@ -311,14 +311,14 @@ impl WebGpuDevice {
         self.upload_bytes(bytes, T::DTYPE)
     }
 
-    /// A storage of the elements whose bytes these are.
+    /// A storage from the bytes of its elements.
     pub(super) fn upload_bytes(&self, bytes: &[u8], dtype: DType) -> Result<WebGpuStorage> {
         let storage = self.alloc(bytes.len() / dtype.size_in_bytes(), dtype, "upload")?;
         self.gpu().queue.upload(storage.memory(), bytes)?;
         Ok(storage)
     }
 
-    /// Reserves `count` numbers of the random sequence; gives the seed and the first number's place.
+    /// Reserves `count` numbers of the random sequence; returns the seed and the index of the first number.
     pub(super) fn draw(&self, count: usize) -> (u64, u64) {
         let first = self.0.drawn.fetch_add(count as u64, Ordering::Relaxed);
         (self.seed(), first)
@@ -344,7 +344,7 @@ impl WebGpuDevice {
     }
 }
 
-/// An adapter in words; browsers name none.
+/// The name of an adapter; browsers do not report one.
 fn described(interface: &str, adapter: &str) -> String {
     match adapter {
         "" => interface.to_string(),
@@ -352,7 +352,7 @@ fn described(interface: &str, adapter: &str) -> String {
     }
 }
 
-/// What the GPU does, it does for its device.
+/// The methods of the GPU are available on its device.
 #[doc(hidden)]
 impl std::ops::Deref for WebGpuDevice {
     type Target = Gpu;

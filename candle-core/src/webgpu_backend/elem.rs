@@ -1,8 +1,8 @@
-//! How the elements of each dtype are stored, and the WGSL that reads and writes them.
+//! The storage formats of dtypes, and the WGSL that reads and writes them.
 
 use crate::DType;
 
-/// How a dtype is stored, and what kernels compute in.
+/// The storage format of a dtype, and the type of arithmetic in kernels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Elem {
     F32,
@@ -66,7 +66,7 @@ impl Elem {
         }
     }
 
-    /// An integer that is stored alike: what moves elements without computing looks at their bits alone.
+    /// An integer with the same storage format: kernels that move elements without computing use only their bits.
     pub(super) fn bits(self) -> Self {
         match self {
             Self::F32 | Self::U32 | Self::I32 => Self::U32,
@@ -76,7 +76,7 @@ impl Elem {
         }
     }
 
-    /// WGSL for the lanes `v` as they read back once stored.
+    /// WGSL for the lanes `v` rounded as by a store and a load.
     pub(super) fn round(self) -> &'static str {
         match self {
             Self::F16 => "let w = unpack2x16float(pack_f16(v[0], v[1])); v[0] = w.x; v[1] = w.y;",
@@ -119,7 +119,7 @@ impl Elem {
         self.arithmetic() == "f32"
     }
 
-    /// Whether the kernels that load many elements at once (matrix products, fused ops) know this dtype.
+    /// Whether the kernels that load many elements at once (matrix products, fused ops) support this dtype.
     pub(super) fn in_wide_kernels(self) -> bool {
         matches!(self, Self::F32 | Self::F16 | Self::BF16)
     }

@@ -1,4 +1,4 @@
-//! The runtime: an opened adapter with its memory, pipelines and queue. It knows nothing of tensors, dtypes and ops.
+//! The runtime: an opened adapter with its memory, pipelines and queue. It is independent of tensors, dtypes and ops.
 
 use std::any::{Any, TypeId};
 use std::collections::HashMap;
@@ -29,7 +29,7 @@ pub struct Gpu {
     pub(super) pool: Arc<Pool>,
     pub(super) kernels: Kernels,
     pub(super) queue: Arc<Queue>,
-    /// Whether every dispatch is printed, with its time.
+    /// Whether to log every dispatch, with its time.
     log: bool,
     kept: Mutex<HashMap<TypeId, Arc<dyn Any + Send + Sync>>>,
 }
@@ -97,7 +97,7 @@ impl Gpu {
         self.id
     }
 
-    /// What the adapter can do.
+    /// The adapter's capabilities.
     pub(super) fn caps(&self) -> &Caps {
         &self.kernels.caps
     }
@@ -107,18 +107,18 @@ impl Gpu {
         self.queue.health().check(op)
     }
 
-    /// The most bytes that a binding reaches, a multiple of 256.
+    /// Maximum number of bytes of a binding, a multiple of 256.
     pub(super) fn max_binding(&self) -> u64 {
         self.caps().limits.max_storage_buffer_binding_size
     }
 
-    /// The most workgroups that a dispatch has in a dimension.
+    /// Maximum number of workgroups of a dispatch in a dimension.
     pub(super) fn max_workgroups(&self) -> u32 {
         self.caps().limits.max_compute_workgroups_per_dimension
     }
 
-    /// A grid of at least `invocations` invocations, `size` to a workgroup, folded where a dimension would be too long.
-    /// Kernels find their place with `flat()` and compare it with their count.
+    /// A grid of at least `invocations` invocations, `size` per workgroup, folded if a dimension would be too long. Kernels compute their
+    /// index with `flat()` and compare it with the number of invocations.
     pub(super) fn grid(&self, invocations: usize, size: u32) -> [u32; 3] {
         let groups = invocations.div_ceil(size as usize);
         let limit = self.max_workgroups() as usize;
@@ -133,18 +133,18 @@ impl Gpu {
         if let Ok(memory) = Memory::new(&self.pool, bytes) {
             return Ok(memory);
         }
-        // What nobody uses may be enough.
+        // Freeing unused buffers may be enough.
         self.trim()?;
         Memory::new(&self.pool, bytes).map_err(|reason| self.pool.exhausted(op, bytes, reason))
     }
 
-    /// Bytes that can still be had: of the budget, or by what the driver says and the pool has.
+    /// Free bytes: those of the budget, or the driver's plus the pool's.
     pub(super) fn free_memory(&self) -> Option<u64> {
         let left = self.pool.left_of_budget();
         left.or_else(|| Some(free_memory::of_driver(&self.device)? + self.pool.free_bytes()))
     }
 
-    /// Frees the buffers that nobody holds. Waits for the GPU, but in a browser, where a thread must not.
+    /// Frees the unused buffers. Waits for the GPU, except in a browser, where a thread must not block.
     pub(super) fn trim(&self) -> Result<()> {
         self.queue.flush()?;
         self.queue.forget_buffers();
@@ -153,17 +153,17 @@ impl Gpu {
         self.check("trim")
     }
 
-    /// The one value of a type that is kept beside the GPU until [`Gpu::trim`].
+    /// The single value of a type that is kept with the GPU until [`Gpu::trim`].
     pub(super) fn kept<T: Default + Send + Sync + 'static>(&self) -> Arc<T> {
         let mut kept = self.kept.lock();
         let value = kept
             .entry(TypeId::of::<T>())
             .or_insert_with(|| Arc::<T>::default());
-        // It is of the type that it was put under.
+        // The key is the type of the value.
         value.clone().downcast().unwrap_or_default()
     }
 
-    /// Puts one dispatch of `kernel` into the queue, compiling it if this is its first use.
+    /// Queues one dispatch of `kernel`; compiles the kernel on its first use.
     pub(super) fn run<K: Kernel>(
         &self,
         kernel: &K,
@@ -204,19 +204,19 @@ impl Gpu {
         Ok(())
     }
 
-    /// The times since [`Gpu::start_profile`], by kernel.
+    /// The times of each kernel since [`Gpu::start_profile`].
     pub(super) fn stop_profile(&self) -> Result<Vec<KernelTime>> {
         let profile = self.queue.set_profile(self.log_profile())?;
         Ok(profile.map(Profile::report).unwrap_or_default())
     }
 
-    /// What the log takes its times from, if there is one.
+    /// The profile that provides the log's times, if logging is enabled.
     fn log_profile(&self) -> Option<Profile> {
         let timed = self.log && self.caps().timestamps;
         timed.then(|| Profile::new(&self.device, &self.raw_queue))
     }
 
-    /// Destroys the device, as a driver's reset does.
+    /// Destroys the device, like a driver's reset.
     pub(super) fn lose(&self) {
         self.device.destroy();
         let _ = self.device.poll(wgpu::PollType::Poll);

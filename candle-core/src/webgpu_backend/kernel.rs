@@ -1,7 +1,7 @@
-//! Kernels as values, and what their pipelines are kept under.
+//! Kernels as values, which are the keys of their pipelines.
 //!
-//! A kernel is a value ([`Kernel`]): a struct of everything that makes its pipeline. The struct is the key that the pipeline is kept
-//! under, its `Debug` form is the pipeline's label, and its shader (`shader.rs`) is written from nothing else.
+//! A kernel is a value ([`Kernel`]): a struct of everything that determines its pipeline. The struct is the key of the pipeline, its
+//! `Debug` form is the pipeline's label, and its shader (`shader.rs`) is generated from nothing else.
 
 use std::any::{Any, TypeId};
 use std::collections::HashMap;
@@ -14,13 +14,13 @@ pub(super) use super::elem::Elem;
 pub(super) use super::shader::assert_valid;
 pub(super) use super::shader::Shader;
 
-/// Parameters of a kernel: one struct, declared once, seen from Rust and from WGSL.
+/// Parameters of a kernel: one struct, declared once for Rust and for WGSL.
 pub(super) trait Params: bytemuck::Pod {
     /// The struct's declaration in WGSL, under the name `Params`.
     const WGSL: &'static str;
 }
 
-/// Shapes and strides in parameters: up to eight dimensions, the last one in the last place used.
+/// Shapes and strides in parameters: up to eight dimensions, the last dimension at the last used index.
 pub(super) type Dims = [u32; 8];
 
 /// Declares a parameter struct for both languages. Fields of type `Dims` must come first: WGSL aligns them to 16 bytes.
@@ -47,17 +47,17 @@ macro_rules! params {
 }
 pub(super) use params;
 
-/// A kernel as a value: dtypes, ranks, tiles and features, whatever its pipeline is made for.
+/// A kernel as a value: dtypes, ranks, tiles, features and whatever else its pipeline is specialised for.
 ///
 /// Two equal values share a pipeline. `Debug` names it in logs, profiles and dumps.
 pub(super) trait Kernel: Hash + Eq + Debug + Clone + Send + Sync + 'static {
     type Params: Params;
 
-    /// The WGSL, which depends on the value and on what the adapter can do, and on nothing else.
+    /// The WGSL, which depends only on the value and on the adapter's capabilities.
     fn shader(&self, caps: &Caps) -> Shader;
 }
 
-/// Any kernel, as the key of its pipeline. A look-up borrows the value and allocates nothing.
+/// Any kernel, as the key of its pipeline. A lookup borrows the value and allocates nothing.
 pub(super) trait AnyKernel: Any + Send + Sync {
     fn number(&self) -> u64;
     fn equals(&self, other: &(dyn AnyKernel + 'static)) -> bool;
@@ -95,8 +95,8 @@ impl PartialEq for dyn AnyKernel {
 
 impl Eq for dyn AnyKernel {}
 
-/// A hash of few instructions, by a rotation, an exclusive or and a product for each field: the standard library's takes as long as
-/// a tenth of a launch, to keep off attackers that a kernel does not have.
+/// A hash of few instructions: a rotation, an exclusive or and a product for each field. The standard library's hash takes a tenth of the
+/// time of a launch for resistance to hash flooding, which kernel keys do not need.
 #[derive(Default)]
 pub(super) struct Mix(u64);
 
@@ -108,7 +108,7 @@ impl Mix {
 }
 
 impl Hasher for Mix {
-    /// The product's upper bits, the best ones, to where a table looks for its place.
+    /// Rotates the product's upper bits, the best ones, to those that a table uses.
     fn finish(&self) -> u64 {
         self.0.rotate_left(26)
     }
@@ -142,7 +142,7 @@ impl Hasher for Mix {
     }
 }
 
-/// Pipelines, or what they are to be made from, by their kernels.
+/// Pipelines, or their sources, by kernel.
 pub(super) type ByKernel<T> = HashMap<Box<dyn AnyKernel>, T, BuildHasherDefault<Mix>>;
 
 #[cfg(test)]

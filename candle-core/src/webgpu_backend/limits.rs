@@ -1,9 +1,9 @@
-//! Sizes that everything here keeps to, because every adapter and browser does.
+//! Limits that this backend respects, because every adapter and browser supports them.
 
-/// The most storage buffers that a kernel binds; what every browser gives.
+/// Maximum number of storage buffers of a kernel; the minimum of every browser.
 pub(super) const MAX_BUFFERS: usize = 8;
-/// Bytes of parameters that one dispatch may have: a dynamic offset's default alignment.
+/// Maximum size in bytes of a dispatch's parameters: the default alignment of a dynamic offset.
 pub(super) const PARAM_BYTES: usize = 256;
-/// What a binding's place in its buffer is a multiple of. Every adapter takes it, and groups of elements that kernels read at
-/// once stay aligned in a window.
+/// Alignment of a binding's offset in its buffer. Every adapter accepts it, and groups of elements that kernels read at once stay aligned
+/// in a window.
 pub(super) const WINDOW_ALIGN: u64 = 256;

@@ -1,12 +1,12 @@
-//! The bound of every loop in a shader, held by a test over the sources.
+//! The bound of every loop in a shader, checked by a test that reads the sources.
 //!
-//! Mesa's llvmpipe ends all loops of an invocation after 65,535 iterations together, without an error: a sum over a size that the caller
-//! chooses is silently wrong from there on. Browsers and drivers reset a GPU whose dispatch runs for seconds. So a loop has a constant
-//! bound, or its op cuts the work into dispatches of at most `ops::MOST_STEPS` steps.
+//! Mesa's llvmpipe ends all loops of an invocation after 65,535 iterations in total, without an error: a sum over a size that the caller
+//! chooses is then silently wrong. Browsers and drivers reset a GPU whose dispatch runs for seconds. So a loop has a constant bound, or its
+//! op divides the work into dispatches of at most `ops::MOST_STEPS` steps.
 
 use std::path::{Path, PathBuf};
 
-/// Loops whose bound is not a constant of the kernel: the shader, the loop, what bounds it.
+/// Loops whose bound is not a constant of the kernel: the shader, the loop, and its bound.
 const BOUNDED: &[(&str, &str, &str)] = &[
     ("conv_direct", "for (var i = local; i < together * taps; i += WG)", "the staged kernel takes STAGED_BYTES"),
     ("conv_direct", "for (var c = 0u; c < p.c_in; c++)", "MOST_TAPS products in a dispatch"),
@@ -48,7 +48,7 @@ const BOUNDED: &[(&str, &str, &str)] = &[
     ("softmax", "for (var word = invocation.local; word < p.len / DST_LANES; word += WG)", "MOST_ROW elements in a row; longer ones are reduced"),
 ];
 
-/// The heads of the loops in a text of WGSL. In Rust, where braces of a format are doubled, only loops of WGSL's form count.
+/// The heads of the loops in WGSL source. In Rust, where braces in a format string are doubled, only loops of WGSL's form count.
 fn loops(text: &str) -> Vec<String> {
     let lines = text.lines().map(str::trim);
     let code = lines.filter(|line| !line.starts_with("//"));
@@ -66,7 +66,7 @@ fn loops(text: &str) -> Vec<String> {
     found
 }
 
-/// Whether an expression has only numbers, `min`, `max` and constants, which are in capitals.
+/// Whether an expression contains only numbers, `min`, `max` and constants, which are in capitals.
 fn is_constant(expression: &str) -> bool {
     let mut words = expression
         .split(|c: char| !(c.is_alphanumeric() || c == '_'))
@@ -81,7 +81,7 @@ fn is_constant(expression: &str) -> bool {
     })
 }
 
-/// Whether a loop counts up to a constant, or down from one, or its counter is shifted.
+/// Whether a loop counts up to a constant, or down from one, or shifts its counter.
 fn has_constant_bound(head: &str) -> bool {
     let inner = head
         .strip_prefix("for (var ")
@@ -143,7 +143,7 @@ fn every_loop_has_a_bound() {
             }
         }
     }
-    // WGSL within Rust: loops that begin with `for (var`.
+    // WGSL in Rust strings: loops that begin with `for (var`.
     let mut code = vec![];
     for package in ["candle-core", "candle-nn", "candle-transformers"] {
         files(&workspace.join(package).join("src"), "rs", &mut code);

@@ -1,7 +1,7 @@
-//! Where a storage's bytes are: in one buffer, in several where one would be past `max_buffer_size`, or in a window of one.
+//! The memory of a storage: one buffer, several if one would exceed `max_buffer_size`, or a window of one.
 //!
-//! A kernel binds one range of one buffer, of at most `max_storage_buffer_binding_size` bytes from an aligned place. What is
-//! larger is bound a window at a time; see `ops/windows.rs`.
+//! A kernel binds a range of one buffer, of at most `max_storage_buffer_binding_size` bytes at an aligned offset. Larger memory is bound
+//! one window at a time; see `ops/windows.rs`.
 
 use std::sync::Arc;
 
@@ -10,14 +10,14 @@ use super::pool::{Buffer, OutOfMemory, Pool};
 
 #[derive(Debug, Clone)]
 pub(super) enum Memory {
-    /// All of a buffer: the common case.
+    /// A whole buffer: the common case.
     One(Arc<Buffer>),
-    /// Buffers of `chunk_bytes` each; the last may have less.
+    /// Buffers of `chunk_bytes` each; the last may be smaller.
     Chunks {
         buffers: Arc<[Arc<Buffer>]>,
         chunk_bytes: u64,
     },
-    /// From byte `offset` of a buffer on.
+    /// A buffer from byte `offset` on.
     Window { buffer: Arc<Buffer>, offset: u64 },
 }
 
@@ -30,7 +30,7 @@ pub(super) struct Piece<'a> {
 }
 
 impl Memory {
-    /// `bytes` of arbitrary contents.
+    /// Allocates `bytes` with arbitrary contents.
     pub(super) fn new(pool: &Arc<Pool>, bytes: u64) -> Result<Self, OutOfMemory> {
         let chunk_bytes = pool.max_buffer_size();
         if bytes <= chunk_bytes {
@@ -46,7 +46,8 @@ impl Memory {
         })
     }
 
-    /// The buffer that has the byte at `place`, that byte's place in it, and how many bytes there are from it on.
+    /// Returns the buffer that contains byte `place` of the memory, that byte's offset in it, and the number of bytes from there to the
+    /// buffer's end.
     fn at(&self, place: u64) -> (&Arc<Buffer>, u64, u64) {
         let (buffer, offset) = match self {
             Self::One(buffer) => (buffer, place),
@@ -62,7 +63,7 @@ impl Memory {
         (buffer, offset, buffer.size().saturating_sub(offset))
     }
 
-    /// Whether some buffer is in both.
+    /// Whether both use a common buffer.
     pub(super) fn shares_with(&self, other: &Self) -> bool {
         let mine = self.buffers();
         other
@@ -98,8 +99,8 @@ impl Memory {
         pieces
     }
 
-    /// Bytes `first..end` as a window of at most `limit` bytes, and the place that it starts at; `None` if they span two buffers or
-    /// are too many.
+    /// Bytes `first..end` as a window of at most `limit` bytes, and the window's start; `None` if they span two buffers or exceed the
+    /// limit.
     pub(super) fn window(&self, first: u64, end: u64, limit: u64) -> Option<(Self, u64)> {
         let start = first / WINDOW_ALIGN * WINDOW_ALIGN;
         let (buffer, offset, rest) = self.at(start);

@@ -1,8 +1,8 @@
-//! Vulkan's compiled pipelines, kept on disk from one start to the next.
+//! Vulkan's compiled pipelines, cached on disk between runs of a program.
 //!
-//! One file an adapter, in `CANDLE_WEBGPU_PIPELINE_CACHE` or in the user's folder for caches. It is written whole and then renamed, so that
-//! a program that ends in between leaves the last one; several programs may use one file, and the last to write it stays. wgpu and
-//! the driver check that data is of their version but not that it is undamaged, so a checksum stands before it.
+//! One file per adapter, in `CANDLE_WEBGPU_PIPELINE_CACHE` or in the user's cache folder. It is written completely and then renamed, so a
+//! program that ends in between leaves the previous file. Several programs may use one file; the last write counts. wgpu and the driver
+//! check the version of the data but not its integrity, so a checksum precedes it.
 
 use std::path::{Path, PathBuf};
 
@@ -13,12 +13,12 @@ const MAGIC: &[u8; 8] = b"candlePC";
 const HEADER: usize = 16;
 const VARIABLE: &str = "CANDLE_WEBGPU_PIPELINE_CACHE";
 
-/// Where compiled pipelines are kept, as [`WebGpuDevice::pipeline_cache`](super::WebGpuDevice::pipeline_cache) tells.
+/// The pipeline cache on disk, returned by [`WebGpuDevice::pipeline_cache`](super::WebGpuDevice::pipeline_cache).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PipelineCacheReport {
     /// The file.
     pub path: PathBuf,
-    /// Bytes that were there when the device was opened; 0 if there was no file or a damaged one.
+    /// Bytes loaded when the device was opened; 0 if there was no file or a damaged one.
     pub loaded_bytes: usize,
 }
 
@@ -28,7 +28,7 @@ pub(super) struct PipelineCache {
 }
 
 impl PipelineCache {
-    /// The cache of an adapter in `dir`, or where the environment says. `None` where the adapter has none or nobody wants one.
+    /// The cache of an adapter in `dir`, or in the environment's folder. `None` if the adapter does not support it or it is disabled.
     pub(super) fn open(
         device: &wgpu::Device,
         info: &wgpu::AdapterInfo,
@@ -48,7 +48,7 @@ impl PipelineCache {
             data: data.as_deref(),
             fallback: true,
         };
-        // SAFETY: the data is what `save` wrote, by its checksum; wgpu compares adapter and driver.
+        // SAFETY: the checksum shows that `save` wrote the data; wgpu compares adapter and driver.
         let raw = unsafe { device.create_pipeline_cache(&descriptor) };
         let loaded_bytes = data.map_or(0, |data| data.len());
         Some(Self {
@@ -65,7 +65,7 @@ impl PipelineCache {
         &self.report
     }
 
-    /// Writes what was compiled so far.
+    /// Writes the pipelines compiled so far.
     pub(super) fn save(&self) -> std::io::Result<()> {
         let Some(data) = self.raw.get_data() else {
             return Ok(());
@@ -84,7 +84,7 @@ impl PipelineCache {
     }
 }
 
-/// The data of a file, if it is there and whole.
+/// The data of a file, if it exists and is complete.
 fn read(path: &Path) -> Option<Vec<u8>> {
     let file = match std::fs::read(path) {
         Ok(file) => file,
@@ -120,7 +120,7 @@ mod tests {
 
     #[test]
     fn a_damaged_file_is_seen() {
-        // The published values for no byte and for "a".
+        // The published values for the empty input and for "a".
         assert_eq!(checksum(b""), 0xcbf2_9ce4_8422_2325);
         assert_eq!(checksum(b"a"), 0xaf63_dc4c_8601_ec8c);
         let data = b"some pipelines";

@@ -1,4 +1,4 @@
-//! The pipelines of a device, compiled as kernels are first used, and kept.
+//! The pipelines of a device, compiled on the first use of a kernel and cached.
 
 use std::collections::hash_map::DefaultHasher;
 use std::collections::HashSet;
@@ -15,7 +15,7 @@ use super::pipeline_cache::PipelineCache;
 use super::shader::Shader;
 use crate::{Error, Result};
 
-/// The text of a module from outside of this crate, of which a device has one copy: the same text is the same place.
+/// The source of a module from another crate. A device has one copy of it, so equal sources have the same address.
 #[derive(Clone)]
 pub(super) struct ForeignText(Arc<str>);
 
@@ -47,7 +47,7 @@ pub(super) struct Pipeline {
     pub(super) label: String,
 }
 
-/// The kernels of one device that were compiled so far.
+/// The compiled kernels of one device.
 pub(super) struct Kernels {
     device: wgpu::Device,
     pub(super) caps: Caps,
@@ -55,10 +55,10 @@ pub(super) struct Kernels {
     dump: Option<std::path::PathBuf>,
     next_id: AtomicU32,
     cache: RwLock<ByKernel<Arc<Pipeline>>>,
-    /// The texts of modules from outside of this crate.
+    /// The sources of modules from other crates.
     foreign: Mutex<HashSet<Arc<str>>>,
     disk: Option<PipelineCache>,
-    /// Pipelines that `disk` was last written with.
+    /// Number of pipelines when `disk` was last written.
     saved: AtomicUsize,
 }
 
@@ -81,7 +81,7 @@ impl Kernels {
         self.cache.read().len()
     }
 
-    /// The one copy of a module's text from outside of this crate.
+    /// The single copy of the source of a module from another crate.
     pub(super) fn foreign(&self, source: &str) -> ForeignText {
         let mut texts = self.foreign.lock();
         if let Some(text) = texts.get(source) {
@@ -92,7 +92,7 @@ impl Kernels {
         ForeignText(text)
     }
 
-    /// The pipeline of `kernel`, built from `shader` if this is its first use.
+    /// The pipeline of `kernel`, compiled from `shader` on the first use.
     pub(super) fn get(
         &self,
         kernel: &(dyn AnyKernel + 'static),
@@ -106,12 +106,12 @@ impl Kernels {
         Ok(cache.entry(kernel.boxed()).or_insert(pipeline).clone())
     }
 
-    /// Compiles those that are new, on as many threads as the machine runs at once; gives their number.
+    /// Compiles the new ones, on one thread per core; returns their number.
     pub(super) fn compile_all(&self, shaders: ByKernel<Shader>) -> Result<usize> {
         let mut shaders: Vec<_> = shaders.into_iter().collect();
         shaders.retain(|(kernel, _)| !self.cache.read().contains_key(kernel));
         let count = shaders.len();
-        // A browser has one thread here, and compiles beside it anyway.
+        // A browser has one thread here, and compiles in parallel anyway.
         let threads = match std::thread::available_parallelism() {
             Ok(threads) if cfg!(not(target_arch = "wasm32")) => threads.get().min(count),
             _ => 1,
@@ -156,7 +156,7 @@ impl Kernels {
         }
     }
 
-    /// Writes a shader's text where the environment asks for it.
+    /// Writes a shader's source if the environment requests it.
     fn dump(&self, label: &str, text: &str) -> Result<()> {
         let Some(dir) = &self.dump else {
             return Ok(());
@@ -164,9 +164,9 @@ impl Kernels {
         let words = label.split(|c: char| !c.is_ascii_alphanumeric());
         let words: Vec<_> = words.filter(|word| !word.is_empty()).collect();
         let mut file = words.join("_");
-        // No system takes names of more than 255 bytes.
+        // No system allows names of more than 255 bytes.
         file.truncate(200);
-        // The hash tells apart what the label does not, and several devices write the same file once.
+        // The hash distinguishes kernels with equal labels, and several devices write the same file once.
         let mut hasher = DefaultHasher::new();
         text.hash(&mut hasher);
         let name = format!("{file}_{:016x}.wgsl", hasher.finish());
@@ -183,13 +183,13 @@ impl Kernels {
             foreign,
         } = shader;
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
-        // Of a module from outside, only what compiles is a pipeline's.
+        // A module from another crate is a pipeline only if it compiles.
         if !foreign {
             self.dump(&label, &text)?;
         }
         tracing::debug!(kernel = label, id, "compiling");
-        // In a browser the scope's answer comes later than this function can wait for; there, the device's handler of
-        // uncaptured errors has it.
+        // In a browser the scope's result arrives later than this function can wait; there, the device's handler of uncaptured errors
+        // receives it.
         #[cfg(not(target_arch = "wasm32"))]
         let scope = self.device.push_error_scope(wgpu::ErrorFilter::Validation);
         let descriptor = wgpu::ShaderModuleDescriptor {
@@ -199,7 +199,7 @@ impl Kernels {
         let module = if self.checks || foreign {
             self.device.create_shader_module(descriptor)
         } else {
-            // SAFETY: the tests run every kernel with checks on; indexes that come from data are compared in the kernels.
+            // SAFETY: the tests run every kernel with checks enabled; the kernels compare indexes from data.
             unsafe {
                 self.device.create_shader_module_trusted(
                     descriptor,

@@ -1,7 +1,7 @@
-//! Buffers, handed out by size class and taken back when their last user drops them.
+//! Buffers, allocated by size class and returned when their last user drops them.
 //!
-//! A buffer can be reused at once, without waiting for the GPU: all its uses were recorded before it came back, the next ones
-//! are recorded after, and one queue runs them in that order.
+//! A buffer can be reused at once, without waiting for the GPU: all its uses were recorded before it was returned, the next ones are
+//! recorded after, and one queue runs them in that order.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,15 +15,15 @@ const USAGE: wgpu::BufferUsages = wgpu::BufferUsages::STORAGE
     .union(wgpu::BufferUsages::COPY_SRC)
     .union(wgpu::BufferUsages::COPY_DST);
 
-/// Free bytes that are kept in any case. Above it, no more than half of what was in use at the most: a program that once needed much
-/// and now needs little gives the rest back.
+/// Free bytes that are always kept. Above it, at most half of the peak usage is kept: a program that once needed much and now needs little
+/// frees the rest.
 const KEPT_BYTES: u64 = 256 << 20;
 
-/// A buffer on loan from the pool; dropping it gives it back.
+/// A buffer from the pool; dropping it returns it.
 #[derive(Debug)]
 pub(super) struct Buffer {
     raw: Shared<Option<wgpu::Buffer>>,
-    /// Never used for two buffers, so that caches can be keyed by it.
+    /// Unique to the buffer, so that caches can be keyed by it.
     id: u64,
     pool: Shared<Arc<Pool>>,
 }
@@ -37,7 +37,7 @@ impl Buffer {
         self.id
     }
 
-    /// In bytes; the class's size, not what was asked for.
+    /// Size in bytes; that of the class, not the requested size.
     pub(super) fn size(&self) -> u64 {
         self.raw().size()
     }
@@ -51,31 +51,31 @@ impl Drop for Buffer {
     }
 }
 
-/// The device gives no more memory.
+/// The device is out of memory.
 #[derive(Debug)]
 pub(super) struct OutOfMemory(String);
 
-/// The free buffers of one device, and the count of those on loan.
+/// The free buffers of one device, and the number of those in use.
 #[derive(Debug)]
 pub(super) struct Pool {
     device: wgpu::Device,
     max_buffer_size: u64,
-    /// By size, so that the largest go first when there are too many.
+    /// By size, so that the largest are freed first when there are too many.
     free: Mutex<BTreeMap<u64, Vec<(wgpu::Buffer, u64)>>>,
     next_id: AtomicU64,
     live_bytes: AtomicU64,
     peak_bytes: AtomicU64,
     free_bytes: AtomicU64,
-    /// The most that live and free buffers may have together.
+    /// Maximum number of bytes in live and free buffers together.
     budget: AtomicU64,
-    /// The most that free buffers may have together, if somebody said so.
+    /// Maximum number of bytes in free buffers, if set.
     cap: AtomicU64,
-    /// How often buffers went back to the device: caches that hold buffers have to let go of them then.
+    /// Number of times that buffers were returned to the device: caches that hold buffers then have to release them.
     given_back: AtomicU64,
 }
 
-/// The size that a request for `bytes` is rounded to: an eighth of a power of two, so at most an eighth is unused; whole MiB
-/// above 16 MiB, where weights live.
+/// The size to which a request for `bytes` is rounded: an eighth of a power of two, so at most an eighth is unused; whole MiB above 16 MiB,
+/// the sizes of weights.
 fn size_class(bytes: u64) -> u64 {
     const MIB: u64 = 1 << 20;
     if bytes > 16 * MIB {
@@ -107,7 +107,7 @@ impl Pool {
         self.max_buffer_size
     }
 
-    /// A buffer of at least `bytes`, which are no more than `max_buffer_size`, with arbitrary contents.
+    /// A buffer of at least `bytes`, which are at most `max_buffer_size`, with arbitrary contents.
     pub(super) fn get(self: &Arc<Self>, bytes: u64) -> Result<Arc<Buffer>, OutOfMemory> {
         let size = size_class(bytes).min(self.max_buffer_size);
         let reused = self.free.lock().get_mut(&size).and_then(Vec::pop);
@@ -135,8 +135,8 @@ impl Pool {
         if (self.live_bytes() + self.free_bytes()).saturating_add(size) > budget {
             return Err(OutOfMemory(format!("the budget is {budget} bytes")));
         }
-        // In a browser the scope's answer comes later than this function can wait for; there, the device's handler of
-        // uncaptured errors has it.
+        // In a browser the scope's result arrives later than this function can wait; there, the device's handler of uncaptured errors
+        // receives it.
         #[cfg(not(target_arch = "wasm32"))]
         let scope = self.device.push_error_scope(wgpu::ErrorFilter::OutOfMemory);
         let raw = self.device.create_buffer(&wgpu::BufferDescriptor {
@@ -165,7 +165,7 @@ impl Pool {
         if total <= cap {
             return;
         }
-        // Somewhat below the cap, so that this is not done for every buffer.
+        // Somewhat below the cap, so that this does not happen for every buffer.
         while total > cap - cap / 4 {
             let Some(mut largest) = free.last_entry() else {
                 break;
@@ -182,18 +182,18 @@ impl Pool {
         self.given_back.fetch_add(1, Ordering::Release);
     }
 
-    /// Frees every buffer that is not on loan.
+    /// Frees every buffer that is not in use.
     pub(super) fn trim(&self) {
         let freed = std::mem::take(&mut *self.free.lock());
         for (raw, _) in freed.into_values().flatten() {
             self.free_bytes.fetch_sub(raw.size(), Ordering::Relaxed);
         }
         self.given_back.fetch_add(1, Ordering::Release);
-        // Buffers that the GPU still uses are freed by the next submission's clean-up otherwise.
+        // Otherwise buffers that the GPU still uses are freed by the next submission's clean-up.
         let _ = self.device.poll(wgpu::PollType::wait_indefinitely());
     }
 
-    /// The error for `bytes` that could not be had.
+    /// The error for a failed allocation of `bytes`.
     pub(super) fn exhausted(&self, op: &str, bytes: u64, reason: OutOfMemory) -> crate::Error {
         crate::Error::WebGpu(format!(
             "{op}: out of memory: requested {bytes} bytes, {} are used by tensors and {} are free in the pool; {}: drop \
@@ -210,7 +210,7 @@ impl Pool {
             .store(bytes.unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
-    /// Bytes that storages may still take of the budget, if there is one. Buffers that wait are freed where they do not fit.
+    /// Remaining bytes of the budget for storages, if there is one. Free buffers are destroyed if they do not fit.
     pub(super) fn left_of_budget(&self) -> Option<u64> {
         match self.budget.load(Ordering::Relaxed) {
             u64::MAX => None,
@@ -222,7 +222,7 @@ impl Pool {
         self.cap.store(bytes.unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
-    /// Counts from what is live now.
+    /// Restarts the peak from the current number of live bytes.
     pub(super) fn reset_peak(&self) {
         self.peak_bytes.store(self.live_bytes(), Ordering::Relaxed);
     }

@@ -1,7 +1,7 @@
-//! How long each kernel takes on the GPU: a pass with two timestamps for each dispatch, summed by kernel.
+//! Times of kernels on the GPU: a pass with two timestamps for each dispatch, summed by kernel.
 //!
-//! A separate pass makes every dispatch dearer by some microseconds, so the sums tell where time goes, not how much
-//! a program takes.
+//! A separate pass makes every dispatch slower by some microseconds, so the sums show the distribution of time, not the running time of a
+//! program.
 
 use std::collections::HashMap;
 
@@ -16,7 +16,7 @@ pub(super) struct Profile {
     mapped: wgpu::Buffer,
     period_ns: f32,
     labels: Vec<String>,
-    /// The number of the first dispatch among `labels`.
+    /// The index of the first dispatch among `labels`.
     pub(super) first: u64,
     times: HashMap<String, (u64, f64)>,
 }

@@ -14,11 +14,11 @@ pub struct QWebGpuStorage {
     dtype: GgmlDType,
     blocks: usize,
     planes: Vec<WebGpuStorage>,
-    /// What no element is beyond.
+    /// Upper bound on the elements' magnitude.
     reach: f32,
 }
 
-/// What holds the elements of blocks.
+/// The storage of the elements of blocks.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Blocks<'a> {
     /// A tensor's storage, for formats that are floats.
@@ -26,14 +26,14 @@ pub(super) enum Blocks<'a> {
     Planes(Format),
 }
 
-/// What windows begin at multiples of where they can, in units: there every plane is at a multiple of the 256 bytes that bindings begin
-/// at, as a unit has whole words in each.
+/// Granularity of the start of windows, in units: every plane is then at a multiple of the 256 bytes at which bindings can begin, since a
+/// unit has whole words in each.
 const WINDOW_UNITS: usize = 64;
 
 /// The planes of some elements.
 pub(super) struct Window {
     planes: Vec<WebGpuStorage>,
-    /// The place of the first element.
+    /// The index of the first element.
     pub(super) offset: usize,
 }
 
@@ -51,10 +51,10 @@ impl Window {
 }
 
 impl QWebGpuStorage {
-    /// Blocks from their bytes, which are a whole number of blocks.
+    /// Uploads the bytes of a whole number of blocks.
     ///
     /// # Errors
-    /// When the device refuses the memory.
+    /// If the allocation fails.
     pub(crate) fn from_data(device: &WebGpuDevice, dtype: GgmlDType, data: &[u8]) -> Result<Self> {
         let format = Format::of(dtype);
         let blocks = data.len() / dtype.type_size();
@@ -87,13 +87,13 @@ impl QWebGpuStorage {
         self.planes[0].device()
     }
 
-    /// Bytes of the blocks, as a file holds them. Some formats take up to 4 percent more on the device; those with
-    /// tables (IQ, TQ, MXFP4) 4.6 or 5 bits an element beside these bytes.
+    /// Size of the blocks in bytes, in a file's format. Some formats take up to 4 percent more on the device; those with tables (IQ, TQ,
+    /// MXFP4) take 4.6 or 5 bits per element in addition to these bytes.
     pub(crate) fn size_in_bytes(&self) -> usize {
         self.blocks * self.dtype.type_size()
     }
 
-    /// The bytes of the blocks, as a file holds them. Waits for the GPU.
+    /// Reads the blocks back in a file's format. Waits for the GPU.
     pub(crate) fn data(&self) -> Result<Vec<u8>> {
         match self.blocks() {
             Blocks::Planes(format) => ops::quantized::download(format, &self.planes, self.blocks),
@@ -112,12 +112,12 @@ impl QWebGpuStorage {
         }
     }
 
-    /// A power of two that brings all elements into the range of an f16 without losing small ones.
+    /// A power of two that scales all elements into the range of an f16 without losing small ones.
     pub(super) fn f16_factor(&self) -> f32 {
         if self.reach == 0. || !self.reach.is_finite() {
             return 1.;
         }
-        // `reach` is below 2^(log2 + 1), the largest f16 is almost 2^16.
+        // `reach` is below 2^(log2 + 1); the largest f16 is almost 2^16.
         2f32.powi((14 - self.reach.log2().floor() as i32).clamp(-100, 100))
     }
 
@@ -126,23 +126,23 @@ impl QWebGpuStorage {
         self.planes.iter().all(WebGpuStorage::fits_binding)
     }
 
-    /// Elements of which every plane fits a binding, wherever they begin, and a result of `bytes` for each.
+    /// Number of elements for which every plane fits a binding, wherever they begin, and also a result of `bytes` for each.
     pub(super) fn window_elements(&self, format: Format, bytes: usize) -> usize {
         let unit = format.unit_elements();
         let plane_bytes = format.unit_words().into_iter().max().unwrap_or(1) * 4;
         let units = self.device().max_binding() as usize / plane_bytes.max(unit * bytes);
-        // What windows begin with that was not asked for.
+        // Elements before the requested ones at the start of a window.
         let before = if units > 2 * WINDOW_UNITS {
             WINDOW_UNITS
         } else {
             1
         };
-        // A multiple of this many elements is where a binding may begin, in a result of any dtype.
+        // A binding may begin at a multiple of this many elements, in a result of any dtype.
         let aligned = 256usize.div_ceil(unit);
         (units.saturating_sub(before) / aligned).max(1) * aligned * unit
     }
 
-    /// Rows of `k` elements of which every plane fits a binding.
+    /// Number of rows of `k` elements for which every plane fits a binding.
     pub(super) fn window_rows(&self, format: Format, k: usize) -> usize {
         if self.fits_binding() {
             return usize::MAX;
@@ -153,7 +153,7 @@ impl QWebGpuStorage {
         }
     }
 
-    /// The planes of some elements, as far as bindings reach.
+    /// The planes of some elements, within what bindings cover.
     pub(super) fn window(&self, format: Format, first: usize, elements: usize) -> Result<Window> {
         let planes = self.planes.iter().take(format.bindings());
         if self.fits_binding() {
@@ -168,17 +168,18 @@ impl QWebGpuStorage {
         let words = format.unit_words();
         let largest = words.iter().max().copied().unwrap_or(1) * 4;
         let aligned = first / unit / WINDOW_UNITS * WINDOW_UNITS;
-        let start = match (end - aligned) * largest <= self.device().max_binding() as usize {
-            true => aligned,
-            // Small bindings, which do not hold what comes before.
-            false => first / unit,
+        let start = if (end - aligned) * largest <= self.device().max_binding() as usize {
+            aligned
+        } else {
+            // Small bindings, which cannot hold the elements before.
+            first / unit
         };
         let mut windows = Vec::with_capacity(4);
         for (plane, words) in planes.zip(words) {
             let (first, len) = (start * words, (end - start) * words);
             windows.push(match plane.aligned_window(first, len) {
                 Some(window) => window,
-                // It spans two buffers, or no binding begins there.
+                // It spans two buffers, or a binding cannot begin there.
                 None => ops::elementwise::copy(plane, &Layout::contiguous_with_offset(len, first))?,
             });
         }
@@ -200,7 +201,7 @@ impl QWebGpuStorage {
         }
     }
 
-    /// Rows of the table `(rows, hidden)` held here by their ids, a vector, as f32.
+    /// Rows of this table `(rows, hidden)` at the given ids, a vector, as f32.
     pub(crate) fn embedding(
         &self,
         ids: &WebGpuStorage,
@@ -210,7 +211,7 @@ impl QWebGpuStorage {
         match self.blocks() {
             Blocks::Planes(format) => ops::quantized::embedding(self, format, (ids, ids_l), table),
             Blocks::Floats(floats) => {
-                // A selection skips the greatest number of a dtype, which here is an id like any other.
+                // A selection skips the greatest number of a dtype, but here it is an ordinary id.
                 let ids = ops::elementwise::to_dtype(ids, ids_l, DType::I64)?;
                 let ids_l = Layout::contiguous(ids_l.shape());
                 let table_l = Layout::contiguous(table);
@@ -221,8 +222,7 @@ impl QWebGpuStorage {
         }
     }
 
-    /// `lhs (m, k)` times the rows `first_row .. first_row + n` of `k` elements transposed, `(m, n)`, in the dtype of `lhs`; sums are
-    /// f32.
+    /// `lhs (m, k)` times the rows `first_row .. first_row + n` of `k` elements transposed, `(m, n)`, in the dtype of `lhs`; sums are f32.
     pub(crate) fn matmul_t(
         &self,
         first_row: usize,

@@ -1,9 +1,9 @@
-//! The ordered list of dispatches that were not submitted yet. What waits for it is in `readback.rs`.
+//! The ordered list of dispatches not yet submitted. `readback.rs` waits for them.
 //!
-//! Ops append; nothing above this file touches an encoder. The list is submitted when it is long and the GPU may have nothing to do (it
-//! starts while the host still encodes), at a readback, at `synchronize`, and before an upload into a buffer that the list may still read.
-//! All dispatches of a submission share one compute pass and one write of parameters; bind groups are cached by the buffers
-//! in them, which the pool hands out in the same order step after step.
+//! Ops append; no layer above this file touches an encoder. The list is submitted when it is long and the GPU may be idle (it starts while
+//! the host still encodes), at a readback, at `synchronize`, and before an upload into a buffer that the list may still read. All
+//! dispatches of a submission share one compute pass and one write of parameters; bind groups are cached by their buffers, which the pool
+//! allocates in the same order in each step.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -19,17 +19,17 @@ use super::profile::Profile;
 use super::status::STATUS_BYTES;
 use crate::{watch, Error, Result};
 
-/// Dispatches in a submission to a GPU that may be idle. The first after a wait is shorter, so that it starts early.
+/// Dispatches in a submission to a GPU that may be idle. The first submission after a wait is shorter, so that it starts early.
 const BATCH: usize = 48;
 pub(super) const FIRST_BATCH: usize = 16;
-/// The most dispatches in a submission, where a buffer holds the parameters of as many. A submission costs the GPU some 6 us, so
-/// while it has work there are no more than need be.
+/// Maximum number of dispatches in a submission, if a buffer holds the parameters of all. A submission costs the GPU about 6 us, so while
+/// it is busy there are no more submissions than necessary.
 const MOST: usize = 256;
-/// Bind groups kept; past it the cache starts over.
+/// Maximum number of cached bind groups; the cache is then cleared.
 const MAX_BIND_GROUPS: usize = 4096;
-/// Uploads are cut into pieces of this size, because each waits in a staging buffer as large as itself.
+/// Uploads are split into chunks of this size, because each needs a staging buffer of its size.
 const UPLOAD_BYTES: u64 = 32 << 20;
-/// What has gone wrong on the device, as its callbacks report it.
+/// Failures of the device, as its callbacks report them.
 #[derive(Debug, Default)]
 pub(super) struct Health {
     failed: AtomicBool,
@@ -45,7 +45,7 @@ impl Health {
         self.failed.store(true, Ordering::Release);
     }
 
-    /// The first failure as an error that names what was asked for. It stays: what was computed after it cannot be trusted.
+    /// The first failure as an error that names the requested op. It persists: later results cannot be trusted.
     pub(super) fn check(&self, op: &str) -> Result<()> {
         if !self.failed.load(Ordering::Acquire) {
             return Ok(());
@@ -64,7 +64,7 @@ struct Recorded {
 #[derive(PartialEq, Eq, Hash)]
 struct GroupKey {
     pipeline: u32,
-    /// What [`Binding::key`] gives.
+    /// The keys of [`Binding::key`].
     buffers: [u64; MAX_BUFFERS],
 }
 
@@ -72,7 +72,7 @@ pub(super) struct State {
     pending: Vec<Recorded>,
     params: Vec<u8>,
     bind_groups: HashMap<GroupKey, wgpu::BindGroup>,
-    /// The pool's count when the bind groups were last known to hold no buffer that it gave back.
+    /// The pool's count when the bind groups were last known to hold no freed buffer.
     given_back: u64,
     pub(super) batch: usize,
     pub(super) staging: Vec<wgpu::Buffer>,
@@ -85,36 +85,36 @@ pub(super) struct Queue {
     pub(super) pool: Arc<Pool>,
     max_binding: u64,
     param_stride: usize,
-    /// Dispatches whose parameters the ring holds.
+    /// Number of dispatches whose parameters fit the ring.
     most: usize,
     param_ring: wgpu::Buffer,
-    /// Where kernels report an index out of range; read back with every result.
+    /// The buffer in which kernels report an index out of range; read back with every result.
     pub(super) status: wgpu::Buffer,
     pub(super) health: Arc<Health>,
     pub(super) state: Mutex<State>,
-    /// Readbacks whose data has not arrived: while there are some, the GPU has work.
+    /// Number of readbacks in flight: while it is not 0, the GPU is busy.
     pub(super) reads: Arc<AtomicUsize>,
     log: bool,
     dispatches: AtomicU64,
     submits: AtomicU64,
 }
 
-/// What a kernel's binding is bound to.
+/// The resource of a kernel's binding.
 #[derive(Clone, Copy)]
 pub(super) enum Binding<'a> {
     Buffer(&'a Buffer),
-    /// A buffer from a byte on, a multiple of [`WINDOW_ALIGN`].
+    /// A buffer from a byte offset on, a multiple of [`WINDOW_ALIGN`].
     Window(&'a Buffer, u64),
-    /// This many bytes, more than a binding reaches: an error.
+    /// A size in bytes that exceeds a binding: an error.
     TooLarge(u64),
     /// The status buffer, for kernels that check indexes.
     Status,
 }
 
 impl Binding<'_> {
-    /// A number for the bound range. It ends where the buffer or the limit does, so its start tells it.
+    /// A key for the bound range. It ends at the end of the buffer or at the limit, so its start identifies it.
     fn key(&self) -> u64 {
-        // 2^36 buffers are never made; 2^28 windows are 64 GiB.
+        // 2^36 buffers are never allocated; 2^28 windows are 64 GiB.
         const ID_BITS: u32 = 36;
         match self {
             Self::Buffer(buffer) => buffer.id(),
@@ -253,7 +253,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Whether the GPU surely has work. A browser says so only between two tasks of its event loop.
+    /// Whether the GPU is certainly busy. A browser only reports it between two tasks of its event loop.
     fn is_busy(&self) -> bool {
         let reads = || self.reads.load(Ordering::Relaxed) > 0;
         !cfg!(target_arch = "wasm32")
@@ -270,7 +270,7 @@ impl Queue {
                 let (buffer, offset) = match *binding {
                     Binding::Buffer(buffer) => (buffer.raw(), 0),
                     Binding::Window(buffer, offset) => (buffer.raw(), offset),
-                    // `dispatch` has refused the former.
+                    // `dispatch` has rejected the former.
                     Binding::TooLarge(_) | Binding::Status => (&self.status, 0),
                 };
                 let bytes = (buffer.size() - offset).min(self.max_binding);
@@ -299,7 +299,7 @@ impl Queue {
         })
     }
 
-    /// Submits what is pending, then whatever `after` encodes.
+    /// Submits the pending list, then the commands that `after` encodes.
     pub(super) fn submit(
         &self,
         state: &mut State,
@@ -361,7 +361,7 @@ impl Queue {
         }
     }
 
-    /// Submits what is pending, without waiting for it.
+    /// Submits the pending list, without waiting for it.
     pub(super) fn flush(&self) -> Result<()> {
         let state = &mut *self.state.lock();
         if !state.pending.is_empty() {
@@ -370,7 +370,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Waits until all that was recorded is done.
+    /// Waits until all recorded work is done.
     pub(super) fn synchronize(&self) -> Result<()> {
         if cfg!(target_arch = "wasm32") {
             return Err(Error::WebGpu(
@@ -390,7 +390,7 @@ impl Queue {
 
     /// Writes `data` to the start of a storage's memory.
     pub(super) fn upload(&self, memory: &Memory, data: &[u8]) -> Result<()> {
-        // `write_buffer` goes before all that is not submitted yet, which may still read the buffer's last contents.
+        // `write_buffer` runs before everything not yet submitted, which may still read the buffer's old contents.
         self.flush()?;
         self.health.check("upload")?;
         let mut rest = data;
@@ -421,7 +421,7 @@ impl Queue {
         Ok(std::mem::replace(&mut self.state.lock().profile, profile))
     }
 
-    /// Forgets what keeps buffers alive: cached bind groups, and the buffers for reading back.
+    /// Releases what keeps buffers alive: cached bind groups, and the staging buffers.
     pub(super) fn forget_buffers(&self) {
         let state = &mut *self.state.lock();
         state.bind_groups.clear();

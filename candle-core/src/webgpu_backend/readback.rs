@@ -1,4 +1,4 @@
-//! What comes back to the host: bytes of a storage and, behind them, what kernels reported.
+//! Copies to the host: the bytes of a storage followed by the reports of kernels.
 
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
@@ -14,16 +14,16 @@ use super::shared::Shared;
 use super::status::{self, STATUS_BYTES};
 use crate::{Error, Result};
 
-/// How long a readback polls before it lets the operating system wake it: a wake-up costs some 30 us.
+/// Polling time of a readback before it sleeps: a wake-up by the operating system costs about 30 us.
 const SPIN: Duration = Duration::from_millis(2);
-/// Buffers for reading back are kept up to this size.
+/// Maximum size of cached staging buffers, in bytes.
 const KEPT_STAGING: u64 = 16 << 20;
 
 impl Queue {
-    /// Submits what is pending and starts copying the first `bytes` of a storage's memory to the host.
+    /// Submits the pending list and starts copying the first `bytes` of a storage's memory to the host.
     pub(super) fn begin_read(self: &Arc<Self>, memory: &Memory, bytes: u64) -> Result<RawRead> {
         self.health.check("readback")?;
-        // A staging buffer's size is a power of two that holds the status after the data too.
+        // A staging buffer's size is a power of two that also holds the status after the data.
         let most = (self.pool.max_buffer_size() / 2 + 1).next_power_of_two() / 2;
         let mut pieces = memory.pieces(bytes, most.max(WINDOW_ALIGN));
         if pieces.is_empty() {
@@ -89,14 +89,14 @@ impl Queue {
     }
 }
 
-/// Whether data is there, and who waits for it.
+/// Whether the data has arrived, and the task that waits for it.
 #[derive(Default)]
 struct Arrival {
     result: Option<std::result::Result<(), String>>,
     waker: Option<Waker>,
 }
 
-/// A staging buffer that data is on its way to.
+/// A staging buffer with a copy in flight.
 struct Staged {
     buffer: wgpu::Buffer,
     bytes: u64,
@@ -104,10 +104,10 @@ struct Staged {
     arrived: Arc<Mutex<Arrival>>,
 }
 
-/// Bytes on their way to the host.
+/// A copy to the host in flight.
 pub(super) struct RawRead {
     queue: Shared<Arc<Queue>>,
-    /// In order; behind the last one's data comes the status.
+    /// In order; the status follows the data of the last one.
     staged: Shared<Vec<Staged>>,
 }
 
@@ -118,7 +118,7 @@ impl RawRead {
             .all(|s| s.arrived.lock().result.is_some())
     }
 
-    /// Waits on this thread. A browser's thread must not wait, so there it is an error that names the asynchronous form.
+    /// Waits on this thread. A browser's thread must not block, so there it is an error that names the asynchronous form.
     pub(super) fn wait(&self) -> Result<()> {
         if cfg!(target_arch = "wasm32") {
             return Err(Error::WebGpu(
@@ -149,7 +149,7 @@ impl RawRead {
                 return Poll::Ready(());
             }
             if cfg!(target_arch = "wasm32") {
-                // The event loop drives the device, once this task gives way to it: a task that wakes itself would never.
+                // The event loop drives the device once this task yields to it: a task that wakes itself never would.
                 for staged in self.staged.iter() {
                     let mut arrival = staged.arrived.lock();
                     if arrival.result.is_none() {
@@ -157,7 +157,7 @@ impl RawRead {
                     }
                 }
             } else {
-                // Nobody else drives the device.
+                // Nothing else drives the device.
                 let _ = self.queue.device.poll(wgpu::PollType::Poll);
                 context.waker().wake_by_ref();
             }
@@ -167,7 +167,7 @@ impl RawRead {
         self.queue.health.check("readback")
     }
 
-    /// Gives the bytes to `read`, piece by piece in order, and what kernels reported as an error.
+    /// Passes the bytes to `read`, chunk by chunk in order; returns reports of kernels as an error.
     pub(super) fn take(self, read: &mut dyn FnMut(&[u8])) -> Result<()> {
         let failed = |err: &dyn std::fmt::Display| {
             let lost = self.queue.health.check("readback").err();

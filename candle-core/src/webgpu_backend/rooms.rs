@@ -1,9 +1,9 @@
-//! The order of the rooms of this module, held by a test over what each file names.
+//! The order of this module's layers, checked by a test that reads the sources.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-/// From the bottom to the top. A file names files of the room that it is in and of those before it.
+/// Layers, bottom first. A file may use files of the same layer and of the earlier ones.
 const ROOMS: [&[&str]; 9] = [
     &["limits", "status", "elem", "free_memory", "shared"],
     &["adapter", "pipeline_cache", "pool", "profile"],
@@ -20,7 +20,7 @@ fn room_of(file: &str) -> Option<usize> {
     ROOMS.iter().position(|room| room.contains(&file))
 }
 
-/// The first names of the paths that begin with `prefix`: one, or those in braces.
+/// The first segments of the paths that begin with `prefix`: one, or those in braces.
 fn named<'a>(code: &'a str, prefix: &str) -> Vec<&'a str> {
     let mut names = vec![];
     for (at, _) in code.match_indices(prefix) {
@@ -35,15 +35,16 @@ fn named<'a>(code: &'a str, prefix: &str) -> Vec<&'a str> {
             None => (rest, false),
         };
         let words = list.split(|c: char| !(c.is_alphanumeric() || c == '_'));
-        match inner {
-            true => names.extend(words.filter(|word| !word.is_empty())),
-            false => names.extend(words.take(1)),
+        if inner {
+            names.extend(words.filter(|word| !word.is_empty()))
+        } else {
+            names.extend(words.take(1))
         }
     }
     names
 }
 
-/// Where `mod.rs` has a name from: `WebGpuDevice` is `device`'s.
+/// The file from which `mod.rs` exports a name: `WebGpuDevice` comes from `device`.
 fn exports(text: &str) -> HashMap<&str, &str> {
     let uses = text.lines().filter_map(|line| line.split_once("use "));
     let paths = uses.filter_map(|(_, path)| path.split_once("::"));
@@ -54,7 +55,7 @@ fn exports(text: &str) -> HashMap<&str, &str> {
     names.collect()
 }
 
-/// What a file names of rooms above its own; `inside` if its parent is this module.
+/// The uses of layers above its own in a file; `inside` if its parent is this module.
 fn faults(file: &str, text: &str, inside: bool, exports: &HashMap<&str, &str>) -> Vec<String> {
     let Some(room) = room_of(file) else {
         return vec![format!("{file} is in no room")];

@@ -1,8 +1,8 @@
-//! WGSL put together for dtypes and layouts.
+//! Generation of WGSL for dtypes and layouts.
 //!
-//! A shader is a prelude plus a body from `shaders/*.wgsl`. The prelude, written here, holds what depends on the call: the
-//! bindings with their accessors by dtype, the parameter struct, and constants. The body says what the kernel does, in terms
-//! of `lhs_at(i)`, `dst_put(word, lanes)`, `p.len` and named constants, and asserts what it expects of the constants.
+//! A shader is a prelude plus a body from `shaders/*.wgsl`. The prelude, written here, is specific to the call: the bindings with their
+//! accessors by dtype, the parameter struct, and constants. The body defines the kernel in terms of `lhs_at(i)`, `dst_put(word, lanes)`,
+//! `p.len` and named constants, and asserts its requirements on the constants.
 
 use std::fmt::Write;
 
@@ -11,7 +11,7 @@ use super::elem::Elem;
 use super::kernel::{Kernel, Params};
 use super::limits::{MAX_BUFFERS, PARAM_BYTES};
 
-/// WGSL under construction. A kernel begins with the default, which has nothing.
+/// WGSL under construction. A kernel begins with the default, which is empty.
 #[derive(Default)]
 pub(super) struct Shader {
     pub(super) text: String,
@@ -21,7 +21,7 @@ pub(super) struct Shader {
 }
 
 impl Shader {
-    /// The shader of a kernel, under its name.
+    /// The shader of a kernel, with the kernel's name.
     pub(super) fn of(kernel: &impl Kernel, caps: &Caps) -> Self {
         let shader = kernel.shader(caps);
         Self {
@@ -31,7 +31,7 @@ impl Shader {
         }
     }
 
-    /// A whole module from outside of this crate: it is compiled with all checks, and workgroup memory starts as zeros.
+    /// A complete module from another crate: it is compiled with all checks, and workgroup memory is initialised to zeros.
     pub(super) fn foreign(source: &str, inputs: usize, outputs: usize) -> Self {
         let storage = |i| wgpu::BufferBindingType::Storage {
             read_only: i < inputs,
@@ -59,7 +59,7 @@ impl Shader {
             .push(wgpu::BufferBindingType::Storage { read_only });
     }
 
-    /// A tensor to read: `name_at(i)` gives element `i` as `name_t`.
+    /// A tensor to read: `name_at(i)` returns element `i` as `name_t`.
     pub(super) fn input(mut self, name: &str, elem: Elem) -> Self {
         self.binding(name, elem.word(), true);
         let (ty, read) = (elem.arithmetic(), elem.read(name));
@@ -70,14 +70,14 @@ impl Shader {
         self
     }
 
-    /// A tensor to read as words of another type than its dtype's own: for kernels that load many elements at once.
+    /// A tensor to read as words of another type than its dtype's: for kernels that load many elements at once.
     pub(super) fn input_words(mut self, name: &str, word: &str) -> Self {
         self.binding(name, word, true);
         self
     }
 
-    /// A tensor to write: `name_put(word, lanes)` writes the `NAME_LANES` elements of a word; `name_at(i)` reads;
-    /// `name_rounded(lanes)` is what a written word reads back as.
+    /// A tensor to write: `name_put(word, lanes)` writes the `NAME_LANES` elements of a word; `name_at(i)` reads; `name_rounded(lanes)`
+    /// returns the lanes as a store and a load round them.
     pub(super) fn output(mut self, name: &str, elem: Elem) -> Self {
         self.binding(name, elem.word(), false);
         let (ty, read, pack) = (elem.arithmetic(), elem.read(name), elem.pack());
@@ -93,20 +93,20 @@ impl Shader {
         self
     }
 
-    /// A tensor to write, as words of another type than its dtype's own.
+    /// A tensor to write as words of another type than its dtype's.
     pub(super) fn output_words(mut self, name: &str, word: &str) -> Self {
         self.binding(name, word, false);
         self
     }
 
-    /// The status buffer, where a kernel reports an index that is out of range.
+    /// The status buffer, in which a kernel reports an index that is out of range.
     pub(super) fn status(mut self) -> Self {
         self.binding("status", "atomic<u32>", false);
         self
     }
 
-    /// `name_offset(i)`: where element `i` of the shape `p.dims` is in the tensor `name`, by `p.name_stride` and
-    /// `p.name_offset`; for `rank` 0 the tensor is contiguous and strides are not looked at.
+    /// `name_offset(i)`: the offset of element `i` of the shape `p.dims` in the tensor `name`, by `p.name_stride` and `p.name_offset`; for
+    /// `rank` 0 the tensor is contiguous and strides are not used.
     pub(super) fn strided(mut self, name: &str, rank: usize) -> Self {
         let mut body = String::new();
         if rank == 0 {
@@ -145,20 +145,20 @@ impl Shader {
         self
     }
 
-    /// Any WGSL.
+    /// Appends any WGSL.
     pub(super) fn text(mut self, text: &str) -> Self {
         self.text.push_str(text);
         self.text.push('\n');
         self
     }
 
-    /// WGSL that must stand before everything else, such as `enable f16;`.
+    /// WGSL that must precede everything else, such as `enable f16;`.
     pub(super) fn directive(mut self, text: &str) -> Self {
         self.text.insert_str(0, text);
         self
     }
 
-    /// Panics with the compiler's words unless naga takes the shader and can write it for Vulkan.
+    /// Panics with the compiler's message unless naga accepts the shader and can write it for Vulkan.
     #[cfg(test)]
     pub(super) fn assert_valid(self) {
         let text = self.text;
@@ -176,7 +176,7 @@ impl Shader {
             .unwrap_or_else(|err| panic!("{err}\n{text}"));
     }
 
-    /// The parameter struct as `p`, then the body. The prelude that all kernels share comes with it.
+    /// The parameter struct as `p`, then the body. Includes the prelude that all kernels share.
     pub(super) fn body<P: Params>(mut self, body: &str) -> Self {
         assert!(size_of::<P>() <= PARAM_BYTES);
         let index = self.bindings.len();
@@ -191,8 +191,9 @@ impl Shader {
     }
 }
 
-/// Writes the zeros down that variables of functions begin with, `var name: T;`. They do so in every turn of a loop that they are declared
-/// in, but Chromium 156 keeps what the turn before left there: attention to more keys than one turn takes was wrong.
+/// Writes the zero initialisers of function variables, `var name: T;`, explicitly. WGSL initialises them in every iteration of a loop in
+/// which they are declared, but Chromium 156 keeps the previous iteration's value: attention to more keys than one iteration covers was
+/// wrong.
 fn zeroed(text: &str) -> String {
     let mut done = String::with_capacity(text.len() + text.len() / 16);
     let mut rest = text;
@@ -203,7 +204,7 @@ fn zeroed(text: &str) -> String {
         let Some((head, after)) = declared.split_once(';') else {
             continue;
         };
-        // Matrices of several invocations have no zeros to write, and no browser has those.
+        // Matrices of several invocations have no zero value, and no browser supports those.
         let ty = head.split_once(": ").filter(|(name, ty)| {
             let is_name = name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
             is_name && !ty.contains(['=', '{', '\n']) && !ty.contains("coop_mat")
@@ -217,7 +218,7 @@ fn zeroed(text: &str) -> String {
     done
 }
 
-/// A kernel's `Debug` form without the fields that are `false` or `None`, and with the names alone of those that are `true`.
+/// A kernel's `Debug` form without the fields that are `false` or `None`, and only the names of those that are `true`.
 fn short(mut label: String) -> String {
     for value in [": false", ": None"] {
         while let Some(at) = label.find(value) {
@@ -230,7 +231,7 @@ fn short(mut label: String) -> String {
     label.replace(": true", "").replace(",  }", " }")
 }
 
-/// Panics unless naga takes the kernel's shader, for an adapter with subgroups and for one without.
+/// Panics unless naga accepts the kernel's shader, for an adapter with subgroups and for one without.
 #[cfg(test)]
 pub(super) fn assert_valid(kernel: &impl Kernel) {
     for subgroup in [None, Some(32)] {

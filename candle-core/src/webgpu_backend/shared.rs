@@ -1,11 +1,11 @@
-//! Values with wgpu's objects in them that threads share.
+//! Values that contain wgpu's objects and are shared between threads.
 
 use std::ops::{Deref, DerefMut};
 
 /// A value that is `Send` and `Sync`, which [`Shared::new`] requires.
 ///
-/// The compiler derives both for wgpu's objects through more nested types than the default recursion limit of 128 allows, in each crate that
-/// sends a tensor to a thread (error E0275). Here it derives them once, and for other crates the path ends at this type.
+/// The compiler derives both for wgpu's objects through more nested types than the default recursion limit of 128 allows, in each crate
+/// that sends a tensor to a thread (error E0275). Here it derives them once, and for other crates the derivation ends at this type.
 #[derive(Debug)]
 pub(super) struct Shared<T>(T);
 

@@ -1,11 +1,11 @@
-//! What kernels report: four words that the host reads back with every result. The first is what happened, or 0.
+//! Reports of kernels: four words that the host reads back with every result. The first is a code, or 0.
 
 use crate::{fault_codes, Result};
 
-/// Bytes of the status: what happened, the index, the size.
+/// Size of the status in bytes: the code, the index, the size.
 pub(super) const STATUS_BYTES: u64 = 16;
 
-/// What was reported, as an error.
+/// The report as an error.
 pub(super) fn check([code, index, size]: [u32; 3]) -> Result<()> {
     match code {
         0 => Ok(()),

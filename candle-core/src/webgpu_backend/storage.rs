@@ -1,4 +1,4 @@
-//! The storage: memory with a dtype. What is computed with it is in `ops`.
+//! The storage: memory with a dtype. Its ops are in `ops`.
 
 use super::device::WebGpuDevice;
 use super::memory::Memory;
@@ -35,7 +35,7 @@ impl WebGpuStorage {
         self.len
     }
 
-    /// Whether there is no element.
+    /// Whether there are no elements.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -44,12 +44,12 @@ impl WebGpuStorage {
         self.len as u64 * self.dtype.size_in_bytes() as u64
     }
 
-    /// Whether one binding reaches all of it.
+    /// Whether all of it fits one binding.
     pub(super) fn fits_binding(&self) -> bool {
         !matches!(self.memory, Memory::Chunks { .. }) && self.bytes() <= self.device.max_binding()
     }
 
-    /// All of it as a kernel's binding.
+    /// The whole storage as a kernel's binding.
     pub(super) fn binding(&self) -> Binding<'_> {
         match &self.memory {
             _ if !self.fits_binding() => Binding::TooLarge(self.bytes()),
@@ -69,12 +69,12 @@ impl WebGpuStorage {
         )
     }
 
-    /// Another handle of the same memory, whose bits are seen as elements of `dtype`: what is written to one is seen in the other.
+    /// Another handle of the same memory, with its bits as elements of `dtype`: writes to one are visible in the other.
     ///
-    /// All of the storage, so its bytes must be whole elements of `dtype`. Bytes are in little-endian order, as in a file.
+    /// It covers the whole storage, so the bytes must be whole elements of `dtype`. Bytes are in little-endian order, as in a file.
     ///
     /// # Errors
-    /// [`Error::WebGpu`] if they are not. [`Error::UnsupportedOnDevice`] if the device has no `dtype`.
+    /// [`Error::WebGpu`] if they are not. [`Error::UnsupportedOnDevice`] if the device does not support `dtype`.
     pub fn bitcast(&self, dtype: DType) -> Result<Self> {
         self.device.elem(dtype, "bitcast")?;
         let (bytes, size) = (self.bytes(), dtype.size_in_bytes() as u64);
@@ -95,8 +95,8 @@ impl WebGpuStorage {
         ))
     }
 
-    /// Elements `first..first + len` as a storage that fits a binding, and the first one's place in it. `None` if they are too many or
-    /// span two buffers. The same memory: what is written to one is seen in the other.
+    /// Elements `first..first + len` as a storage that fits a binding, and the index of the first one in it. `None` if they are too many or
+    /// span two buffers. The memory is shared: writes to one are visible in the other.
     pub(super) fn window(&self, first: usize, len: usize) -> Option<(Self, usize)> {
         if self.fits_binding() {
             return Some((self.share(), first));
@@ -110,7 +110,7 @@ impl WebGpuStorage {
         Some((window, shift))
     }
 
-    /// As [`WebGpuStorage::window`], starting at `first` itself; `None` as well if no binding can start there.
+    /// Like [`WebGpuStorage::window`], starting at `first` itself; also `None` if a binding cannot start there.
     pub(super) fn aligned_window(&self, first: usize, len: usize) -> Option<Self> {
         let size = self.dtype.size_in_bytes();
         let (begin, end) = ((first * size) as u64, ((first + len) * size) as u64);
@@ -121,14 +121,15 @@ impl WebGpuStorage {
 
     /// Starts copying the elements to the host, without waiting.
     pub fn begin_read(&self) -> Result<PendingRead> {
-        let raw = match is_warming(self.device.gpu().id()) {
-            true => None,
-            false => Some(
+        let raw = if is_warming(self.device.gpu().id()) {
+            None
+        } else {
+            Some(
                 self.device
                     .gpu()
                     .queue
                     .begin_read(&self.memory, self.bytes())?,
-            ),
+            )
         };
         Ok(PendingRead {
             raw,
@@ -138,7 +139,7 @@ impl WebGpuStorage {
     }
 }
 
-/// The host's storage made of a storage's bytes, which `feed` gives in order and in pieces of whole elements.
+/// Builds a host storage from a storage's bytes, which `feed` passes in order in chunks of whole elements.
 fn cpu_storage(
     len: usize,
     dtype: DType,
@@ -176,9 +177,9 @@ fn cpu_storage(
     }
 }
 
-/// A storage on its way to the host.
+/// A copy of a storage to the host, in flight.
 pub struct PendingRead {
-    /// `None` while kernels are only compiled: then it is zeros.
+    /// `None` while kernels are only compiled: the result is then zeros.
     raw: Option<RawRead>,
     dtype: DType,
     len: usize,
@@ -199,8 +200,8 @@ impl PendingRead {
     /// Waits on this thread.
     ///
     /// # Errors
-    /// The device failed, or a kernel found an index out of range since the last check. In a browser always, since its threads must
-    /// not wait: use [`finish`](Self::finish) there.
+    /// The device failed, or a kernel found an index out of range since the last check. Always an error in a browser, since its threads
+    /// must not block: use [`finish`](Self::finish) there.
     pub fn wait(self) -> Result<CpuStorage> {
         if let Some(raw) = &self.raw {
             raw.wait()?;

@@ -1,15 +1,14 @@
-//! Loops of WGSL written out, and arrays as a variable for each place, so that what is in them stays in registers: drivers put arrays into
-//! memory that are looked at in loops, even in loops to constants.
+//! Unrolling of WGSL loops, with a variable for each element of an array, so that they stay in registers: drivers put arrays that are
+//! indexed in loops into memory, even in loops with constant bounds.
 
 use super::kernel::{Params, Shader};
 
 impl Shader {
     /// [`Shader::body`], with constants named by `counts`, in which the loops to one of them, `for (var i = 0u; i < COUNT; i++) {`, are
-    /// written out, loops inside of others too: `i` becomes a number. Loops of any other form stay. The variables of a function that are
-    /// arrays, `var name: array<T, LEN>;`, become the variables `name_0`, `name_1` and so on where `LEN` is made of counts and numbers by sums
-    /// and products.
+    /// unrolled, nested loops too: `i` becomes a number. Loops of any other form are unchanged. Array variables of a function, `var name:
+    /// array<T, LEN>;`, become the variables `name_0`, `name_1` and so on if `LEN` consists of sums and products of counts and numbers.
     ///
-    /// Panics if a place in such an array is not made of these then: the text is a part of this crate.
+    /// Panics if an index of such an array is then not constant: the text is a part of this crate.
     pub(super) fn unrolled<P: Params>(self, body: &str, counts: &[(&str, u32)]) -> Self {
         let with = |shader: Self, (name, count): &(&str, u32)| shader.constant(name, *count);
         let shader = counts.iter().fold(self, with);
@@ -35,7 +34,7 @@ fn array_in(text: &str, counts: &[(&str, u32)]) -> Option<String> {
     })
 }
 
-/// The type of an array's elements, their number, and what comes next, of what stands behind its name where it is declared.
+/// For the text after an array's name in its declaration: the type of its elements, their number, and the rest.
 fn declaration<'a>(text: &'a str, counts: &[(&str, u32)]) -> Option<(&'a str, u32, &'a str)> {
     let (ty, after) = text.strip_prefix(": array<")?.split_once(';')?;
     let (ty, len) = ty.strip_suffix('>')?.rsplit_once(", ")?;
@@ -66,7 +65,8 @@ fn written_out(text: &str, counts: &[(&str, u32)]) -> String {
     done + rest
 }
 
-/// The variable, the rounds and the body of the loop that `text` starts with, and what comes after it; `None` if it is not to be written out.
+/// For a `text` that starts with a loop: the variable, the number of iterations, the body, and the rest; `None` if it is not to be
+/// unrolled.
 fn counted<'a>(text: &'a str, counts: &[(&str, u32)]) -> Option<(&'a str, u32, &'a str, &'a str)> {
     let head_end = text.find('{')?;
     let (head, body) = (&text[..head_end], &text[head_end + 1..]);
@@ -77,7 +77,7 @@ fn counted<'a>(text: &'a str, counts: &[(&str, u32)]) -> Option<(&'a str, u32, &
     Some((name, *rounds, &body[..end], &body[end + 1..]))
 }
 
-/// Where the bracket is that closes one before `text`.
+/// The position of the bracket that closes one before `text`.
 fn closing(text: &str, open: char, close: char) -> Option<usize> {
     let mut depth = 1;
     let end = text.char_indices().find(|(_, c)| {
@@ -91,7 +91,7 @@ fn in_name(c: char) -> bool {
     c.is_ascii_alphanumeric() || c == '_'
 }
 
-/// Where `name` is in `text` as a whole word.
+/// The position of `name` in `text` as a whole word.
 fn find_word(text: &str, name: &str) -> Option<usize> {
     let whole = |at: &usize| {
         !text[..*at].ends_with(in_name) && !text[at + name.len()..].starts_with(in_name)
@@ -106,7 +106,7 @@ fn replaced(text: &str, name: &str, by: &str) -> String {
         done.push_str(&rest[..at]);
         done.push_str(by);
         rest = &rest[at + name.len()..];
-        // What comes next is no part of a name, which `find_word` could not see any more.
+        // The rest is not part of a name, which `find_word` could no longer see.
     }
     done + rest
 }
@@ -123,12 +123,12 @@ fn as_variables(text: &str, array: &str, counts: &[(&str, u32)]) -> String {
                 rest = &place[end + 1..];
                 sum(&place[..end], counts)
             });
-            let number = number.unwrap_or_else(|| panic!("a place in {array} is no constant"));
+            let number = number.unwrap_or_else(|| panic!("an index of {array} is not constant"));
             done.push_str(&format!("{array}_{number}"));
             continue;
         }
         match declaration(after, counts) {
-            // After the word `var`, which the first variable takes.
+            // After the word `var`, which the first variable uses.
             Some((ty, len, after)) => {
                 let variables: Vec<_> = (0..len).map(|i| format!("{array}_{i}: {ty};")).collect();
                 done.push_str(&variables.join(" var "));
@@ -140,7 +140,7 @@ fn as_variables(text: &str, array: &str, counts: &[(&str, u32)]) -> String {
     done + rest
 }
 
-/// A sum of products of numbers, counts and sums in brackets; `None` for anything else.
+/// Evaluates a sum of products of numbers, counts and sums in brackets; `None` for anything else.
 fn sum(text: &str, counts: &[(&str, u32)]) -> Option<u32> {
     let terms = split(text, '+').into_iter().map(|term| {
         let factors = split(term, '*').into_iter().map(|factor| {
@@ -159,7 +159,7 @@ fn sum(text: &str, counts: &[(&str, u32)]) -> Option<u32> {
     terms.sum()
 }
 
-/// The parts of `text` between `mark`s that are in no brackets.
+/// The parts of `text` between `mark`s that are not in brackets.
 fn split(text: &str, mark: char) -> Vec<&str> {
     let (mut parts, mut first, mut depth) = (Vec::new(), 0, 0);
     for (at, c) in text.char_indices() {

@@ -1,8 +1,7 @@
-//! Compiling kernels before they are needed.
+//! Compiles kernels before they are needed.
 //!
-//! Which kernels a model takes follows from its shapes, dtypes and layouts, in ways that only the ops know. So a warm-up runs the
-//! model's own code on a thread that is marked: ops put nothing into the queue but leave their shaders, and those that are new are
-//! then compiled, several at a time.
+//! The kernels of a model follow from its shapes, dtypes and layouts, in ways that only the ops know. So a warm-up runs the model's own
+//! code on a thread that is marked: ops queue nothing but record their shaders, and the new ones are then compiled, several at a time.
 
 use std::cell::RefCell;
 
@@ -18,12 +17,12 @@ struct Warming {
     shaders: ByKernel<Shader>,
 }
 
-/// What a warm-up did.
+/// The result of a warm-up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WarmUp {
-    /// Kernels that the work takes.
+    /// Number of kernels that the work uses.
     pub kernels: usize,
-    /// Those of them that were compiled now.
+    /// Number of kernels that were compiled by this warm-up.
     pub compiled: usize,
 }
 
@@ -32,7 +31,7 @@ pub(super) fn is_warming(device: u64) -> bool {
     WARMING.with_borrow(|warming| warming.as_ref().is_some_and(|w| w.device == device))
 }
 
-/// Keeps a shader for later.
+/// Records a shader for later compilation.
 pub(super) fn keep(kernel: &(dyn AnyKernel + 'static), shader: impl FnOnce() -> Shader) {
     WARMING.with_borrow_mut(|warming| {
         if let Some(warming) = warming {
@@ -42,7 +41,7 @@ pub(super) fn keep(kernel: &(dyn AnyKernel + 'static), shader: impl FnOnce() -> 
     });
 }
 
-/// Takes the mark off the thread, also where the work panics.
+/// Removes the mark from the thread, also if the work panics.
 struct Unmark;
 
 impl Drop for Unmark {
@@ -51,7 +50,7 @@ impl Drop for Unmark {
     }
 }
 
-/// The shaders that `work` takes on the device with this number, left by a thread that is marked meanwhile.
+/// The shaders that `work` uses on the device with this number, recorded by a marked thread.
 pub(super) fn shaders<T>(
     device: u64,
     work: impl FnOnce() -> Result<T>,

@@ -1,17 +1,17 @@
-//! One case for each differentiable op and each way that its gradient can go.
+//! One case for each differentiable op and each path of its gradient.
 
 use candle_core::{IndexOp, Result, Tensor, D};
 
-/// An argument: its shape, and the range of its elements.
+/// An argument: its shape and the range of its elements.
 pub type Arg = (&'static [usize], f64, f64);
 
 pub struct Case {
     pub name: &'static str,
     pub args: Vec<Arg>,
     pub f: fn(&[Tensor]) -> Result<Tensor>,
-    /// Whether equal elements among the arguments have a derivative too.
+    /// Whether the function is differentiable where elements of the arguments are equal.
     pub smooth: bool,
-    /// Whether all devices have the op.
+    /// Whether all devices support the op.
     pub everywhere: bool,
 }
 
@@ -26,7 +26,7 @@ fn case(name: &'static str, args: &[Arg], f: fn(&[Tensor]) -> Result<Tensor>) ->
 }
 
 impl Case {
-    /// Elements that are equal are at a kink.
+    /// Marks a function that has a kink where elements are equal.
     fn kinks(mut self) -> Self {
         self.smooth = false;
         self
@@ -36,14 +36,14 @@ impl Case {
 const M: &[usize] = &[3, 4];
 const T: &[usize] = &[2, 3, 4];
 
-/// `$name(x)` for elements of a range.
+/// `$name(x)` for elements in a range.
 macro_rules! unary {
     ($($name:ident $range:expr;)*) => {
         vec![$(case(stringify!($name), &[(M, $range.0, $range.1)], |t| t[0].$name())),*]
     };
 }
 
-/// `$lhs.$name(rhs)` for elements of a range.
+/// `$lhs.$name(rhs)` for elements in a range.
 macro_rules! binary {
     ($($name:ident $lhs:expr, $rhs:expr, $range:expr;)*) => {
         vec![$(
@@ -245,7 +245,7 @@ fn indexing() -> Vec<Case> {
         };
         "where_cond of a comparison" [m, m], |t| t[0].gt(0.5)?.where_cond(&t[0].sqr()?, &t[1]);
     };
-    // Which of several values for one place stays is only certain on the CPU.
+    // Only the CPU defines which of several values written to one index remains.
     let mut last_stays = named! {
         "scatter twice to one place" [m, (&[3, 2], -2., 2.)], |t| t[0].scatter(&ids(&t[0], &[3, 2], &[1, 1, 3, 3, 0, 3])?, &t[1], 1)?.sqr();
     };

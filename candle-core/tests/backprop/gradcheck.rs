@@ -1,26 +1,27 @@
-//! Every case's gradient against differences of the function in f64, and other devices in f32 against that.
+//! Compares the gradient of every case with finite differences in f64 on the CPU, and gradients of other devices in f32 with those.
 
 use candle_core::{test_device, DType, Device, Result, Tensor, Var};
 
 use super::cases::{self, Arg, Case};
 use crate::agree::{assert_close, Tolerance};
 
-/// Half the distance of the two points that a difference is taken between.
+/// Half the distance between the two points of a finite difference.
 const STEP: f64 = 1e-5;
 
-/// Central differences are off by some `STEP^2` of the third derivative, and by rounding, 1e-16 of the function over `STEP`.
+/// The error of a central difference is about `STEP^2` times the third derivative, plus the rounding error: 1e-16 of the function's value
+/// over `STEP`.
 const TOLERANCE: Tolerance = Tolerance {
     relative: 1e-6,
     absolute: 1e-7,
 };
 
-/// Multiples of the golden ratio, modulo 1: no two near each other.
+/// Returns multiples of the golden ratio modulo 1, scaled to the range; no two are close to each other.
 fn spread(len: usize, seed: usize, (lo, hi): (f64, f64)) -> Vec<f64> {
     let fraction = |i: usize| (0.3 + 0.618_033_988_749_894_9 * (i + 89 * seed) as f64).fract();
     (0..len).map(|i| lo + (hi - lo) * fraction(i)).collect()
 }
 
-/// How an argument comes from its variable: the variable's shape, and the way from one to the other.
+/// The relation between an argument and its variable: the variable's shape, and the function from one to the other.
 type Layout = (
     &'static str,
     fn(&[usize]) -> Vec<usize>,
@@ -52,7 +53,7 @@ const BROADCAST: Layout = (
     |t, dims| t.broadcast_as(dims),
 );
 
-/// The variables of a case, and the sum of its results by weights that tell elements apart.
+/// The variables of a case, and the sum of its results with weights that differ by element.
 struct Problem<'a> {
     case: &'a Case,
     layout: Layout,
@@ -94,7 +95,7 @@ impl<'a> Problem<'a> {
         self.vars.iter().map(grad).collect()
     }
 
-    /// `(f(x + STEP) - f(x - STEP)) / (2 STEP)` for each element of each variable.
+    /// Returns `(f(x + STEP) - f(x - STEP)) / (2 STEP)` for each element of each variable.
     fn differences(&self) -> Result<Vec<Tensor>> {
         let differences = |var: &Var| {
             let at = var.flatten_all()?.to_vec1::<f64>()?;
@@ -145,15 +146,15 @@ fn gradients_are_slopes() -> Result<()> {
     Ok(())
 }
 
-/// In f32, against f64 on the CPU.
+/// Compares f32 on `device` with f64 on the CPU.
 fn devices_agree(device: &Device) -> Result<()> {
-    // Sums of a few dozen terms of size 10 and below, each off by some 1e-7 of itself.
+    // Sums of a few dozen terms of at most about 10, each with a relative error of about 1e-7.
     let tolerance = Tolerance {
         relative: 1e-5,
         absolute: 1e-4,
     };
     let on_cpu = device.is_cpu();
-    // Where each layout is a kernel to compile for a part of a second, one for each case by day.
+    // Each layout compiles a kernel on a software adapter, which takes a noticeable part of a second; by day one layout per case runs.
     let slow = device.is_software_gpu()
         || device.is_cuda() && std::env::var_os("CANDLE_CUDA_EMULATOR_CACHE").is_some();
     let one = slow && std::env::var_os("CANDLE_EVERY_CASE").is_none();
@@ -162,9 +163,10 @@ fn devices_agree(device: &Device) -> Result<()> {
             continue;
         }
         let layouts = layouts(&case);
-        let (first, step) = match one {
-            true => (i % layouts.len(), layouts.len()),
-            false => (0, 1),
+        let (first, step) = if one {
+            (i % layouts.len(), layouts.len())
+        } else {
+            (0, 1)
         };
         for layout in layouts.into_iter().skip(first).step_by(step) {
             let want = Problem::new(&case, layout, DType::F64, &Device::Cpu)?.gradients()?;

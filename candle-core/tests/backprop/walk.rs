@@ -1,4 +1,4 @@
-//! How the graph is walked: what gets a gradient, and what is an error.
+//! The traversal of the graph: which tensors get a gradient, and which graphs are errors.
 
 use std::process::Command;
 
@@ -21,14 +21,14 @@ fn of(grads: &GradStore, t: &Tensor) -> Result<Vec<f64>> {
     }
 }
 
-/// The gradient of the sum of `y`.
+/// Returns the gradient of the sum of `y` with respect to `x`.
 fn slopes(y: Result<Tensor>, x: &Tensor) -> Result<Vec<f64>> {
     of(&y?.backward()?, x)
 }
 
 fn several_uses(device: &Device) -> Result<()> {
     let x = Var::new(&[3f32, 1., 4.], device)?;
-    // x^2 + 5 x + 4, then a square that is used twice.
+    // x^2 + 5 x + 4, then a square used twice.
     let y = ((x.sqr()? + (x.as_tensor() * 5.)?)? + 4.)?;
     let grads = y.backward()?;
     assert_eq!(grads.get(&x).unwrap().to_vec1::<f32>()?, [11., 7., 13.]);
@@ -42,7 +42,7 @@ fn several_uses(device: &Device) -> Result<()> {
 }
 test_device!(several_uses);
 
-/// Each node is visited once, however many ways lead to it: 2^60 here.
+/// Each node is visited once, however many paths lead to it (2^60 here).
 #[test]
 fn shared_nodes_are_visited_once() -> Result<()> {
     let x = cpu(&[1.])?;
@@ -71,7 +71,7 @@ fn nodes_come_before_what_they_are_made_of() -> Result<()> {
     Ok(())
 }
 
-/// A gradient for variables, and for nothing else.
+/// Only variables get a gradient.
 #[test]
 fn variables_only() -> Result<()> {
     let x = cpu(&[1., 2.])?;
@@ -117,7 +117,7 @@ fn the_graph_ends_where_it_is_cut() -> Result<()> {
     Ok(())
 }
 
-/// PyTorch's choices where a function has no derivative.
+/// Where a function has no derivative, the gradient is PyTorch's.
 #[test]
 fn kinks() -> Result<()> {
     let x = cpu(&[-2., -0., 0., 1.5])?;
@@ -131,7 +131,7 @@ fn kinks() -> Result<()> {
     let x = cpu(&[1., 3., 3.])?;
     assert_eq!(slopes(x.max(0), &x)?, [0., 0.5, 0.5]);
     assert_eq!(slopes(x.min(0), &x)?, [1., 0., 0.]);
-    // More ties than f16 counts to.
+    // More ties than f16 can count.
     let x = Var::zeros(4096, DType::F16, &Device::Cpu)?;
     let grads = x.max(0)?.backward()?;
     let slopes_f16 = grads.get(&x).expect("a gradient").to_dtype(DType::F64)?;
@@ -141,12 +141,12 @@ fn kinks() -> Result<()> {
     Ok(())
 }
 
-/// An infinite or undefined slope on the side not taken does not turn into NaN.
+/// An infinite or undefined slope of the branch not taken does not become NaN.
 #[test]
 fn the_other_side_stays_out() -> Result<()> {
     let x = cpu(&[0., 4.])?;
     let safe = x.gt(0.)?.where_cond(&x.sqrt()?, &x.zeros_like()?)?;
-    // The slope of the square root at 0 is infinite, and times 0 that is NaN, as in PyTorch; a mask before the root helps.
+    // The square root's slope at 0 is infinite, and times 0 it is NaN, as in PyTorch; a mask before the root avoids it.
     assert!(slopes(Ok(safe), &x)?[0].is_nan());
     let positive = x.gt(0.)?.where_cond(&x, &x.ones_like()?)?;
     assert_eq!(slopes(positive.sqrt(), &x)?, [0., 0.25]);
@@ -155,7 +155,7 @@ fn the_other_side_stays_out() -> Result<()> {
     Ok(())
 }
 
-/// Powers of large numbers do not overflow on the way to a slope of 0 or 1.
+/// Intermediate powers of large numbers do not overflow when the slope is 0 or 1.
 #[test]
 fn large_arguments() -> Result<()> {
     for dtype in [DType::F16, DType::BF16, DType::F32, DType::F64] {
@@ -223,14 +223,14 @@ fn stores() -> Result<()> {
     assert_eq!(grads.remove(&x).unwrap().to_vec1::<f64>()?, [0.]);
     assert!(grads.remove(&x).is_none() && grads.get(&x).is_none());
     assert_eq!(GradStore::default().get_ids().count(), 0);
-    // Shapes that differ cannot be added.
+    // Different shapes cannot be added.
     let mut other = GradStore::default();
     other.insert(&y, Tensor::new(&[1f64, 2.], &Device::Cpu)?);
     assert!(grads.extend(other).is_err());
     Ok(())
 }
 
-/// Changing one gradient in place leaves the others alone.
+/// An in-place change of one gradient leaves the others unchanged.
 #[test]
 fn gradients_share_no_elements() -> Result<()> {
     let (x, y, z) = (cpu(&[2., 3.])?, cpu(&[5., 6.])?, cpu(&[7.])?);
@@ -246,7 +246,7 @@ fn gradients_share_no_elements() -> Result<()> {
     Ok(())
 }
 
-/// A part of a gradient is added where it is only if nobody else has it.
+/// A partial gradient is added in place only if no other owner shares its storage.
 #[test]
 fn parts_of_gradients() -> Result<()> {
     let (x, y) = (cpu(&[2., 3.])?, cpu(&[5., 6.])?);
@@ -260,7 +260,7 @@ fn parts_of_gradients() -> Result<()> {
         assert_eq!(of(&grads, &x)?, [2., 4.]);
         assert_eq!(of(&grads, &y)?, [1., 1.]);
     }
-    // Of a sequence taken apart step by step.
+    // A sequence split into time steps.
     let x = Var::ones((3, 50), DType::F64, &Device::Cpu)?;
     let mut state = Tensor::zeros((3, 1), DType::F64, &Device::Cpu)?;
     for i in 0..50 {
@@ -272,7 +272,7 @@ fn parts_of_gradients() -> Result<()> {
     Ok(())
 }
 
-/// Deeper than a thread's stack, in each direction that a graph can be deep in.
+/// Graphs deeper than a thread's stack, in each direction in which a graph can be deep.
 #[test]
 fn long_chains() -> Result<()> {
     const LEN: usize = 100_000;
@@ -296,7 +296,7 @@ fn long_chains() -> Result<()> {
         assert!(y.sorted_nodes().len() > LEN);
         let grads = y.backward()?;
         assert!(grads.get(&x).is_some());
-        // What is in use elsewhere survives.
+        // Nodes in use elsewhere remain valid.
         drop(y);
         let middle = middle.unwrap();
         assert!(middle.sorted_nodes().len() > LEN / 2);
@@ -305,7 +305,7 @@ fn long_chains() -> Result<()> {
     Ok(())
 }
 
-/// A graph whose last owners are on several threads at once.
+/// The last owners of a graph drop it on several threads at once.
 #[test]
 fn graphs_end_on_any_thread() -> Result<()> {
     let x = cpu(&[1.])?;
@@ -325,7 +325,7 @@ fn graphs_end_on_any_thread() -> Result<()> {
     Ok(())
 }
 
-/// Least squares: the weights that the data were made with come back.
+/// Least squares recovers the weights that generated the data.
 fn linear_regression(device: &Device) -> Result<()> {
     let wanted = Tensor::new(&[[3f32], [1.]], device)?;
     let xs = Tensor::new(
@@ -352,7 +352,7 @@ fn linear_regression(device: &Device) -> Result<()> {
 }
 test_device!(linear_regression);
 
-/// A step shows in what is computed next, not in what was computed before.
+/// An update affects later computations, and no earlier results.
 #[test]
 fn a_set_variable() -> Result<()> {
     let x = cpu(&[3.])?;
@@ -362,7 +362,7 @@ fn a_set_variable() -> Result<()> {
     Ok(())
 }
 
-/// `f(x) = x * self.0`, `x * y`, `x * y * z`, as custom ops.
+/// `f(x) = x * self.0`, `x * y` and `x * y * z` as custom ops.
 struct Product(Option<&'static str>);
 
 fn product(args: &[(&CpuStorage, &Layout)]) -> Result<(CpuStorage, Shape)> {
@@ -461,13 +461,13 @@ fn custom_ops() -> Result<()> {
     assert_eq!(of(&grads, &x)?, [55., 91.]);
     assert!(grads.get(&y).is_none());
     assert_eq!(of(&grads, &z)?, [10., 21.]);
-    // A missing gradient counts as 0, and nothing before it has one either.
+    // A missing gradient counts as 0, and its inputs get none either.
     let y = x.sqr()?.apply_op1(Product(Some("nothing")))?;
     assert!(y.backward()?.get(&x).is_none());
     Ok(())
 }
 
-/// Ops without a gradient say so; the graph is not cut unseen.
+/// An op without a gradient is an error; the graph is never cut silently.
 #[test]
 fn custom_ops_without_gradient() -> Result<()> {
     struct Opaque;
@@ -486,10 +486,10 @@ fn custom_ops_without_gradient() -> Result<()> {
         error.to_string().contains("opaque has no backward pass"),
         "{error}"
     );
-    // Unless they were asked not to take part, or no variable is there.
+    // No error if the op was excluded explicitly, or if no variable is among its inputs.
     assert!(x.apply_op1_no_bwd(&Opaque)?.backward()?.get(&x).is_none());
     assert!(x.detach().apply_op1(Opaque)?.backward().is_ok());
-    // A gradient of another shape would go unnoticed where it is broadcast.
+    // Broadcasting would hide a gradient with another shape.
     let wrong = x.apply_op1(Product(Some("wrong")))?;
     let error = wrong.backward().unwrap_err().to_string();
     for part in ["wrong", "[1, 2]", "[2]"] {
@@ -498,8 +498,8 @@ fn custom_ops_without_gradient() -> Result<()> {
     Ok(())
 }
 
-/// With `CANDLE_GRAD_DO_NOT_DETACH` gradients can be differentiated again. The variable is the process's, so the test runs
-/// itself in others.
+/// With `CANDLE_GRAD_DO_NOT_DETACH` gradients are differentiable themselves. The variable applies to the whole process, so the test runs
+/// itself in child processes.
 #[test]
 fn gradients_of_gradients_by_environment() -> Result<()> {
     const VARIABLE: &str = "CANDLE_GRAD_DO_NOT_DETACH";

@@ -11,7 +11,7 @@ fn versus(c: &mut Criterion) {
             let mut made = false;
             group.bench_function(name, |b| {
                 b.iter_custom(|runs| {
-                    // Inputs are made only for the benches that the filter lets run.
+                    // Inputs are made only for benches that pass the filter.
                     let ready = if made { Ok(()) } else { side.make(&case) };
                     made = true;
                     let taken = ready.and_then(|()| side.run(runs));

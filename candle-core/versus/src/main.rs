@@ -1,30 +1,30 @@
-//! Prints a Markdown table: each case's time here and with crates.io's candle-core 0.11.1, and how many times as fast this one is.
+//! Prints a Markdown table: the time of each case here and with crates.io's candle-core 0.11.1, and the ratio of the two.
 //!
-//! Samples of both sides alternate, so that whatever else the machine does meets both. The times are medians; `best` compares the
-//! fastest samples, which disturbances change least.
+//! Samples of both sides alternate, so that disturbances on the machine affect both. The times are medians; `best` compares the fastest
+//! samples, which disturbances affect least.
 
 use clap::Parser;
 use std::process::ExitCode;
 use std::time::Duration;
 use versus::side::{both, Side};
 
-/// What one sample should take at least.
+/// The minimum duration of a sample.
 const SAMPLE: Duration = Duration::from_millis(2);
 
-/// Runs in one go before a case is timed, and before each sample: a cache that both sides share keeps what it was filled with first
-/// through several runs of the other side, which would favour whichever was that.
+/// Consecutive runs before a case is timed, and before each sample. A cache that both sides share keeps its first contents through several
+/// runs of the other side, which would favour the side that filled it.
 const WARM_UP: u64 = 8;
 
-/// A case that takes so long is timed without that.
+/// A case of at least this duration is timed without warm-up runs.
 const LONG: Duration = Duration::from_millis(10);
 
-/// Times this repository's candle-core and crates.io's 0.11.1 on the CPU, in turn.
+/// Times this repository's candle-core and crates.io's 0.11.1 on the CPU, alternately.
 #[derive(Parser)]
 struct Args {
     /// Samples of each side
     #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..))]
     samples: u32,
-    /// Show only what is less than this many times as fast
+    /// Show only cases less than this many times as fast
     #[arg(long, value_name = "RATIO")]
     slow: Option<f64>,
     /// Build both sides and name the cases
@@ -76,14 +76,14 @@ fn run(args: &Args) -> Result<(), String> {
                     );
                 }
             }
-            // A case that one side cannot do is not a comparison.
+            // A case that one side cannot run is not compared.
             Err(why) => println!("| {case} | – | – | – | {why} |"),
         }
     }
     Ok(())
 }
 
-/// Seconds of one run on each side, sorted.
+/// Returns the seconds per run on each side, sorted.
 fn time(sides: &mut [Side; 2], case: &str, samples: u32) -> Result<[Vec<f64>; 2], String> {
     let mut samples_of = [Sample::default(); 2];
     for (side, sample) in sides.iter_mut().zip(&mut samples_of) {
@@ -92,7 +92,7 @@ fn time(sides: &mut [Side; 2], case: &str, samples: u32) -> Result<[Vec<f64>; 2]
     }
     let mut times = [vec![], vec![]];
     for sample in 0..samples as usize {
-        // Neither side is always the one that runs second.
+        // The sides alternate in order.
         for side in [sample % 2, 1 - sample % 2] {
             times[side].push(samples_of[side].take(&mut sides[side])?);
         }
@@ -101,7 +101,7 @@ fn time(sides: &mut [Side; 2], case: &str, samples: u32) -> Result<[Vec<f64>; 2]
     Ok(times)
 }
 
-/// How many runs a sample is.
+/// The number of runs per sample.
 #[derive(Clone, Copy, Default)]
 struct Sample {
     warm_up: u64,
@@ -109,8 +109,8 @@ struct Sample {
 }
 
 impl Sample {
-    /// The runs that take as long as a [`SAMPLE`], once the case runs as fast as it will: caches are filled, threads awake, and what
-    /// a side makes of its inputs the first time is made.
+    /// Returns the number of runs that take as long as a [`SAMPLE`], after warm-up: caches are filled, threads awake, and values that a
+    /// side derives from its inputs on first use are computed.
     fn of(side: &mut Side) -> Result<Self, String> {
         let mut runs = 1;
         loop {
@@ -126,7 +126,7 @@ impl Sample {
         }
     }
 
-    /// Seconds of one run.
+    /// Returns the seconds per run.
     fn take(self, side: &mut Side) -> Result<f64, String> {
         side.run(self.warm_up)?;
         Ok(side.run(self.runs)?.as_secs_f64() / self.runs as f64)

@@ -1,6 +1,6 @@
-//! What a side's program does: it prepares and runs the cases that it is asked for, a line for each request and each answer.
+//! The program of one side: prepares and runs benchmark cases, with one line per request and per answer.
 //!
-//! It begins with the names of its cases, one in a line, and an empty line.
+//! It begins with the names of its cases, one per line, and an empty line.
 //!
 //! | request | answer |
 //! | --- | --- |
@@ -13,12 +13,12 @@ use std::time::Instant;
 
 use crate::cases::{cases, Work};
 
-/// Serves until its input ends.
+/// Serves requests until the input ends.
 ///
 /// # Errors
-/// Those of standard input and output.
+/// Errors of standard input and output.
 pub fn serve() -> std::io::Result<()> {
-    // A case that this side cannot do panics, and the answer says why.
+    // A case that this side cannot run panics, and the answer contains the reason.
     set_hook(Box::new(|_| ()));
     let cases = cases();
     let mut out = stdout().lock();
@@ -33,7 +33,7 @@ pub fn serve() -> std::io::Result<()> {
         let (request, what) = line.split_once(' ').unwrap_or((&line, ""));
         let answer = match request {
             "make" => {
-                // Two cases' inputs are never there together.
+                // Only one case's inputs are in memory at a time.
                 drop(work.take());
                 match cases.iter().find(|(name, _)| name == what) {
                     Some((_, make)) => unless_panicked(|| {
@@ -61,7 +61,7 @@ pub fn serve() -> std::io::Result<()> {
     Ok(())
 }
 
-/// What `f` answers, or the first line of what it panicked with.
+/// Returns the answer of `f`, or the first line of its panic message.
 fn unless_panicked(f: impl FnOnce() -> String) -> String {
     catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|cause| {
         let text = cause.downcast_ref::<String>().map(String::as_str);

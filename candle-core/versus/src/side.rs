@@ -1,4 +1,4 @@
-//! The programs of both sides, from outside: see `serve.rs` for what is said.
+//! A client of the two sides' programs; `serve.rs` describes the protocol.
 
 use std::env::consts::EXE_SUFFIX;
 use std::io::{BufRead, BufReader, Write};
@@ -6,29 +6,29 @@ use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
-/// A running side.
+/// A running program of one side.
 pub struct Side {
     name: &'static str,
     child: Child,
-    /// None once it is to end.
+    /// `None` when the program should end.
     requests: Option<ChildStdin>,
     answers: BufReader<ChildStdout>,
     cases: Vec<String>,
 }
 
-/// Both sides, this repository's first. Where cargo runs this program, it builds them; else they lie beside it.
+/// Starts both sides, this repository's first. Under cargo this program builds them; otherwise they are in the same folder.
 ///
 /// # Errors
 /// A side cannot be built or started, or their tables differ.
 pub fn both() -> Result<[Side; 2], String> {
     let sides = [Side::start("here")?, Side::start("there")?];
     if sides[0].cases != sides[1].cases {
-        return Err("here and there have different tables of work: build both anew".into());
+        return Err("here and there have different tables of work: build both again".into());
     }
     Ok(sides)
 }
 
-/// The folder that cargo puts programs into: the one that this program is in, or above the one that a benchmark is in.
+/// Returns the folder of cargo's programs: the folder of this program, or the parent of a benchmark's.
 fn programs() -> Result<PathBuf, String> {
     let this = std::env::current_exe().map_err(|e| format!("where this program is: {e}"))?;
     let folder = this
@@ -83,7 +83,7 @@ impl Side {
         }
     }
 
-    /// The names of all cases, as `family/op shape dtype`.
+    /// Returns the names of all cases, as `family/op shape dtype`.
     pub fn cases(&self) -> &[String] {
         &self.cases
     }
@@ -91,7 +91,7 @@ impl Side {
     /// Prepares a case, and runs it once.
     ///
     /// # Errors
-    /// This side cannot do it, or it has ended.
+    /// This side cannot run the case, or its program has ended.
     pub fn make(&mut self, case: &str) -> Result<(), String> {
         match self.ask(&format!("make {case}"))?.as_str() {
             "ok" => Ok(()),
@@ -99,10 +99,10 @@ impl Side {
         }
     }
 
-    /// The time that this many runs of the case take.
+    /// Returns the duration of `runs` runs of the case.
     ///
     /// # Errors
-    /// As [`make`](Self::make).
+    /// Those of [`make`](Self::make).
     pub fn run(&mut self, runs: u64) -> Result<Duration, String> {
         let answer = self.ask(&format!("run {runs}"))?;
         answer.parse().map(Duration::from_nanos).map_err(|_| answer)
@@ -130,7 +130,7 @@ impl Side {
 
 impl Drop for Side {
     fn drop(&mut self) {
-        // Its input ends, and so does it. There is nobody to tell when it does not.
+        // The program ends with its input. An error here cannot be reported.
         self.requests = None;
         let _ = self.child.wait();
     }

@@ -56,7 +56,7 @@ impl Gpu {
         values
     }
 
-    /// The function `name` of a text, which has the primitives before it, as the backend's kernels do.
+    /// The function `name` of a source, preceded by the primitives as in the backend's kernels.
     pub fn function(&self, text: &str, name: &str) -> usize {
         let primitives = include_str!("../../../src/cuda_backend/kernels/primitives.cu");
         let image = compile(&format!("{primitives}{text}"), &["-arch=sm_80"]).unwrap();

@@ -4,8 +4,8 @@
 //! cargo run --manifest-path candle-core/examples/ported/Cargo.toml -- [cpu|webgpu]
 //! ```
 //!
-//! `Cargo.before.toml` is the manifest over crates.io's packages, `Cargo.toml` the one over these. Nothing changes in the source but
-//! the device that one asks for. To go back, take the patch and the feature out again.
+//! `Cargo.before.toml` is the manifest with crates.io's packages, `Cargo.toml` the one with these. The only change in the source is the
+//! requested device. To go back, remove the patch and the feature.
 
 use candle_core::{bail, DType, Device, Result, Tensor};
 use candle_nn::{Activation, VarBuilder, VarMap};
@@ -37,7 +37,7 @@ fn main() -> Result<()> {
         Some("webgpu") => Device::new_webgpu(0)?,
         Some(other) => bail!("unknown device `{other}`: give `cpu`, `webgpu` or nothing"),
     };
-    // Random weights: the variables that the model asks for, on the CPU.
+    // Random weights: the variables that the model requests, on the CPU.
     Device::Cpu.set_seed(42)?;
     let variables = VarMap::new();
     let vb = VarBuilder::from_varmap(&variables, DType::F32, &Device::Cpu);

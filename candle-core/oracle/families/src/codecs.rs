@@ -1,4 +1,4 @@
-//! Codecs of sound, narrow ones.
+//! Audio codecs, narrow ones.
 
 use crate::weights::{weight, Place};
 use crate::Run;
@@ -32,13 +32,13 @@ fn encodec_config() -> encodec::Config {
     }
 }
 
-/// Sounds whose last frame is not whole.
+/// Sounds whose last frame is incomplete.
 fn encodec_whole(place: &Place) -> Result<Vec<Tensor>> {
     let model = encodec::Model::new(&encodec_config(), place.weights("encodec"))?;
     let sounds = place.input("encodec", (2, 1, 77))?;
     let codes = model.encode(&sounds)?;
     let (_, _, frames) = codes.dims3()?;
-    // Upstream does not trim behind the last frame, and confuses the rows of a batch in transposed convolutions without padding.
+    // Upstream does not trim after the last frame, and mixes up the rows of a batch in transposed convolutions without padding.
     let decode = |codes: Tensor| {
         let rows = (0..2).map(|row| {
             let sound = model.decode(&codes.narrow(0, row, 1)?)?;
@@ -124,11 +124,12 @@ fn encodec_weight_norm(place: &Place) -> Result<Vec<Tensor>> {
     ])
 }
 
-/// Decoders end with a tanh, which upstream leaves out.
+/// Decoders end with a tanh, which upstream omits.
 fn limited(sound: &Tensor) -> Result<Tensor> {
-    match cfg!(feature = "webgpu") {
-        true => Ok(sound.clone()),
-        false => sound.tanh(),
+    if cfg!(feature = "webgpu") {
+        Ok(sound.clone())
+    } else {
+        sound.tanh()
     }
 }
 
@@ -136,7 +137,7 @@ fn numbers(place: &Place, name: &str, (b, n, t): (usize, usize, usize)) -> Resul
     place.tokens(name, b * n * t, 16)?.reshape((b, n, t))
 }
 
-/// The model's sizes are fixed, but it can be put together.
+/// The model's sizes are fixed, but it can be built from its parts.
 fn dac_whole(place: &Place) -> Result<Vec<Tensor>> {
     let vb = place.weights("dac");
     let model = dac::Model {
@@ -205,7 +206,7 @@ fn snac_whole(place: &Place) -> Result<Vec<Tensor>> {
     snac_outputs(place, &model)
 }
 
-/// Kernels of single channels, which upstream asks for where kernels of all channels are not there.
+/// Kernels of single channels, which upstream reads if kernels of all channels are absent.
 struct Depthwise;
 
 impl SimpleBackend for Depthwise {
@@ -217,7 +218,7 @@ impl SimpleBackend for Depthwise {
     }
 
     fn get_unchecked(&self, name: &str, _: DType, _: &Device) -> Result<Tensor> {
-        bail!("{name} is asked for without a shape")
+        bail!("{name} requires a shape")
     }
 
     fn contains_tensor(&self, _: &str) -> bool {
@@ -242,7 +243,7 @@ fn snac_weight_norm(place: &Place) -> Result<Vec<Tensor>> {
     Ok(vec![
         with.forward(&xs)?,
         without.forward(&xs)?,
-        // Upstream confuses the rows of a batch.
+        // Upstream mixes up the rows of a batch.
         back.forward(&xs.narrow(0, 1, 1)?.contiguous()?)?,
         snac::repeat_interleave(&xs, 3, 1)?,
         snac::repeat_interleave(&xs, 1, 0)?,

@@ -1,4 +1,4 @@
-//! What the runs share.
+//! Shared code of the runs.
 
 use crate::weights::{weight, Place};
 use candle_core::quantized::gguf_file::{self, Content, Value};
@@ -8,7 +8,7 @@ use candle_transformers::quantized_var_builder;
 use serde::de::DeserializeOwned;
 use std::fs::File;
 
-/// Tokens of every model.
+/// Vocabulary size of every model.
 pub const VOCABULARY: usize = 128;
 
 /// A configuration from its JSON text.
@@ -16,7 +16,7 @@ pub fn config<T: DeserializeOwned>(json: &str) -> Result<T> {
     serde_json::from_str(json).map_err(Error::wrap)
 }
 
-/// A prompt of nine tokens and, with the cache that it fills, two single ones: `forward` is given the ids and the position.
+/// A prompt of nine tokens and, with the cache that it fills, two single ones: `forward` receives the ids and the position.
 pub fn steps(
     place: &Place,
     name: &str,
@@ -30,7 +30,7 @@ pub fn steps(
     Ok(outputs)
 }
 
-/// A GGUF file with this metadata and the tensors of these names and shapes, matrices whose rows are multiples of 32 as Q8_0.
+/// A GGUF file with this metadata and the tensors of these names and shapes; matrices whose rows are multiples of 32 are Q8_0.
 pub fn gguf(
     place: &Place,
     name: &str,
@@ -54,8 +54,8 @@ pub fn gguf(
     Ok((Content::read(&mut file)?, file))
 }
 
-/// The weights of a decoder of this many layers with these parts, 128 tokens and a stream of size 64, in a GGUF file with the names of
-/// Hugging Face's checkpoints; and vectors of that size beside the layers.
+/// The weights of a decoder with this many layers of these parts, 128 tokens and a stream of size 64, in a GGUF file with the names of
+/// Hugging Face's checkpoints; and vectors of that size in addition to the layers.
 pub fn hugging_face(
     place: &Place,
     name: &str,

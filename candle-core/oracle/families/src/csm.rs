@@ -1,4 +1,4 @@
-//! CSM, whose smallest size has 111 million weights: numbers that are quick to make.
+//! CSM, whose smallest size has 111 million weights: its numbers are generated quickly.
 
 use crate::weights::Place;
 use crate::Run;
@@ -10,7 +10,7 @@ use candle_transformers::models::csm::{Config, Flavor, LlamaConfig, LlamaModel, 
 
 pub const RUNS: &[Run] = &[("csm layers", layers), ("csm", frames)];
 
-/// Weights that repeat after a prime number of them, from a place that depends on their names.
+/// Weights that repeat after a prime number of them, from an offset that depends on their names.
 struct Repeated(Vec<f32>);
 
 impl Repeated {
@@ -43,7 +43,7 @@ impl SimpleBackend for Repeated {
     }
 
     fn get_unchecked(&self, name: &str, _: DType, _: &Device) -> Result<Tensor> {
-        bail!("{name} is asked for without a shape")
+        bail!("{name} requires a shape")
     }
 
     fn contains_tensor(&self, _: &str) -> bool {

@@ -1,6 +1,6 @@
 //! Decoders that are not quite Llama: layer norms, plain MLPs, parallel blocks, learned positions.
 //!
-//! MPT is not among them: its one configuration that can be made outside of crates.io's crate has 3 billion parameters.
+//! MPT is not included: its only configuration that can be built outside of crates.io's crate has 3 billion parameters.
 
 use crate::common::{config, gguf, steps, VOCABULARY};
 use crate::weights::{weight, Place};
@@ -38,7 +38,7 @@ fn phi(place: &Place) -> Result<Vec<Tensor>> {
     steps(place, "phi", |ids, _| model.forward(ids))
 }
 
-/// The window is longer than the sequence: crates.io's has one only in the prompt, and one position too long.
+/// The window is longer than the sequence: crates.io's applies it only to the prompt, and one position too long.
 fn starcoder2(place: &Place) -> Result<Vec<Tensor>> {
     let config = config(
         r#"{"vocab_size": 128, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -51,7 +51,7 @@ fn starcoder2(place: &Place) -> Result<Vec<Tensor>> {
     })
 }
 
-/// Weights by their names, of which those of one layer are small.
+/// Weights by name; those of one layer are small.
 struct Small(&'static str);
 
 impl SimpleBackend for Small {
@@ -64,7 +64,7 @@ impl SimpleBackend for Small {
     }
 
     fn get_unchecked(&self, name: &str, _: DType, _: &Device) -> Result<Tensor> {
-        bail!("{name} is asked for without a shape")
+        bail!("{name} requires a shape")
     }
 
     fn contains_tensor(&self, _: &str) -> bool {
@@ -72,7 +72,7 @@ impl SimpleBackend for Small {
     }
 }
 
-/// What the activation is given is small: there crates.io's, GELU by tanh, is the model's, GELU by erf.
+/// The activation's input is small: there crates.io's GELU by tanh is close to the model's GELU by erf.
 fn falcon(place: &Place) -> Result<Vec<Tensor>> {
     let config = falcon::Config {
         vocab_size: VOCABULARY,
@@ -113,7 +113,7 @@ fn mixformer_image(place: &Place) -> Result<Vec<Tensor>> {
     Ok(vec![first, model.forward(&ids.narrow(1, 5, 1)?)?])
 }
 
-/// The file of a model with these tensors, each layer's behind its number.
+/// The file of a model with these tensors, those of a layer with its number as prefix.
 fn file(
     place: &Place,
     name: &str,
@@ -163,7 +163,7 @@ fn quantized_mixformer(place: &Place) -> Result<Vec<Tensor>> {
     steps(place, "quantized_mixformer", |ids, _| model.forward(ids))
 }
 
-/// With an image, and a token after it.
+/// With an image, followed by a token.
 fn quantized_mixformer_v2(place: &Place) -> Result<Vec<Tensor>> {
     let others: [(&str, &[usize]); 5] = [
         ("transformer.embd.wte.weight", &[128, 64]),
@@ -201,7 +201,7 @@ fn bigcode(place: &Place) -> Result<Vec<Tensor>> {
     })
 }
 
-/// ChatGLM's fields are set, not read: it has no `Deserialize`.
+/// ChatGLM's fields are set directly, not deserialised: it has no `Deserialize`.
 fn chatglm(place: &Place) -> Result<Vec<Tensor>> {
     let config = chatglm::Config {
         num_layers: 2,

@@ -1,4 +1,4 @@
-//! Diffusion in latents: schedulers, and small UNets and autoencoders.
+//! Latent diffusion: schedulers, and small UNets and autoencoders.
 
 use crate::weights::{weight, Place};
 use crate::Run;
@@ -51,12 +51,12 @@ fn numbers(place: &Place, values: impl IntoIterator<Item = f64>) -> Result<Tenso
     Tensor::new(values, &place.device)
 }
 
-/// A sample of a step, or what a model gave for it.
+/// A sample of a step, or a model's output for it.
 fn sample(place: &Place, name: &str, i: usize) -> Result<Tensor> {
     place.input(&format!("{name} {i}"), (2, 3, 4, 5))
 }
 
-/// Steps and the noise at each of them.
+/// Steps with the noise of each.
 fn schedule(place: &Place, scheduler: &dyn Scheduler) -> Result<Vec<Tensor>> {
     let steps = scheduler.timesteps().to_vec();
     let mut noisy = Vec::new();
@@ -75,7 +75,7 @@ fn schedule(place: &Place, scheduler: &dyn Scheduler) -> Result<Vec<Tensor>> {
     Ok(vec![numbers, Tensor::stack(&noisy, 0)?])
 }
 
-/// What the steps that `wanted` names by their index give; all are taken, in their order.
+/// The results of the steps whose indexes are in `wanted`; all steps run, in order.
 fn steps(
     place: &Place,
     scheduler: &mut dyn Scheduler,
@@ -119,7 +119,7 @@ fn ddim(place: &Place) -> Result<Vec<Tensor>> {
             outputs.push(steps(place, &mut *scheduler, |_| true)?);
         }
     }
-    // The first step is one that training did not have.
+    // The first step is one without a counterpart in training.
     let mut every = DDIMSchedulerConfig {
         train_timesteps: 40,
         ..Default::default()
@@ -157,14 +157,14 @@ fn ddpm(place: &Place) -> Result<Vec<Tensor>> {
             outputs.push(Tensor::stack(&results, 0)?);
         }
     }
-    // More steps than in training are as many.
+    // More steps than in training are limited to that number.
     let all = DDPMScheduler::new(2000, DDPMSchedulerConfig::default())?;
     let steps = all.timesteps().iter().map(|&step| step as f64);
     outputs.push(numbers(place, steps)?);
     Ok(outputs)
 }
 
-/// Of the steps the last one, which alone has no noise.
+/// Only the last step, which has no noise.
 fn euler(place: &Place) -> Result<Vec<Tensor>> {
     let mut outputs = Vec::new();
     for (count, timestep_spacing, beta_schedule) in [
@@ -189,7 +189,7 @@ fn euler(place: &Place) -> Result<Vec<Tensor>> {
     Ok(outputs)
 }
 
-/// Steps of order 1 with and without correction, those of order 2 that Candle has right, and thresholds.
+/// Steps of order 1 with and without correction, the steps of order 2 that are right in Candle, and thresholds.
 fn uni_pc(place: &Place) -> Result<Vec<Tensor>> {
     let mut outputs = Vec::new();
     let narrow = KarrasSigmaSchedule {
@@ -260,7 +260,7 @@ fn uni_pc(place: &Place) -> Result<Vec<Tensor>> {
         sample_max_value: 0.6,
         ..base()
     };
-    // Of one picture: Candle has one threshold for all.
+    // For one picture: Candle has one threshold for all.
     let mut thresholds = thresholds.build(1)?;
     let (xs, output) = (sample(place, "sample", 0)?, sample(place, "output", 0)?);
     let (xs, output) = (xs.narrow(0, 0, 1)?, output.narrow(0, 0, 1)?);
@@ -268,7 +268,7 @@ fn uni_pc(place: &Place) -> Result<Vec<Tensor>> {
     Ok(outputs)
 }
 
-/// What is public of the versions, and their schedulers.
+/// The public items of the versions, and their schedulers.
 fn presets(place: &Place) -> Result<Vec<Tensor>> {
     type Version = fn(Option<usize>, Option<usize>, Option<usize>) -> StableDiffusionConfig;
     let versions: [Version; 5] = [
@@ -391,7 +391,7 @@ fn parts(place: &Place) -> Result<Vec<Tensor>> {
                 ..Default::default()
             },
         ),
-        // More inside than outside.
+        // More inner than outer channels.
         (
             6,
             SpatialTransformerConfig {
@@ -408,14 +408,14 @@ fn parts(place: &Place) -> Result<Vec<Tensor>> {
         outputs.push(transformer.forward(&xs, Some(&text))?);
     }
 
-    // Of one head; with several, Candle's products of the CPU refuse the strides.
+    // With one head; with several, Candle's CPU products reject the strides.
     let config = AttentionBlockConfig {
         num_groups: 4,
         rescale_output_factor: 1.25,
         ..Default::default()
     };
     let block = AttentionBlock::new(weights("attention"), 32, config)?;
-    // One by one: on the CPU Candle's products of several pictures are wrong.
+    // One at a time: on the CPU Candle's products of several pictures are wrong.
     outputs.push(block.forward(&xs.narrow(0, 0, 1)?)?);
     outputs.push(block.forward(&xs.narrow(0, 1, 1)?)?);
     let config = UNetMidBlock2DConfig {
@@ -430,25 +430,24 @@ fn parts(place: &Place) -> Result<Vec<Tensor>> {
     Ok(outputs)
 }
 
-/// Weights whose distributions of latents have no width: the logarithm of a variance is that of a very small number.
+/// Weights for latent distributions without width: the logarithm of the variance is that of a very small number.
 struct Narrow;
 
 impl SimpleBackend for Narrow {
     fn get(&self, s: Shape, name: &str, _: Init, dtype: DType, dev: &Device) -> Result<Tensor> {
         let made = weight(name, &s)?;
-        let made = match name.ends_with(".quant_conv.bias") {
-            true => {
-                let half = s.elem_count() / 2;
-                let below = (Tensor::ones(half, DType::F32, &Device::Cpu)? * -2000.)?;
-                Tensor::cat(&[made.narrow(0, 0, half)?, below], 0)?
-            }
-            false => made,
+        let made = if name.ends_with(".quant_conv.bias") {
+            let half = s.elem_count() / 2;
+            let below = (Tensor::ones(half, DType::F32, &Device::Cpu)? * -2000.)?;
+            Tensor::cat(&[made.narrow(0, 0, half)?, below], 0)?
+        } else {
+            made
         };
         made.to_dtype(dtype)?.to_device(dev)
     }
 
     fn get_unchecked(&self, name: &str, _: DType, _: &Device) -> Result<Tensor> {
-        bail!("{name} is asked for without a shape")
+        bail!("{name} requires a shape")
     }
 
     fn contains_tensor(&self, _: &str) -> bool {
@@ -492,7 +491,7 @@ fn autoencoder(place: &Place) -> Result<Vec<Tensor>> {
     Ok(outputs)
 }
 
-/// Candle's blocks have 32 groups whatever the configuration says, so that all channels are multiples of that.
+/// Candle's blocks have 32 groups in any configuration, so all channels are multiples of that.
 fn unet(place: &Place) -> Result<Vec<Tensor>> {
     let block = |out_channels, use_cross_attn, attention_head_dim| BlockConfig {
         out_channels,

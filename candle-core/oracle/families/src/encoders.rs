@@ -1,7 +1,7 @@
 //! Encoders of text, over two texts of nine and five tokens.
 //!
-//! Not compared, since ours differ on purpose: GELU in DistilBERT, which crates.io's approximates by tanh; the biases of the heads of
-//! XLM-RoBERTa and of DeBERTa's classifier of tokens, which it leaves out; the convolution of DeBERTa, where it panics.
+//! Not compared, because ours differ on purpose: GELU in DistilBERT, which crates.io's approximates by tanh; the biases of the heads of
+//! XLM-RoBERTa and of DeBERTa's token classifier, which it omits; the convolution of DeBERTa, where it panics.
 
 use crate::common::{config, VOCABULARY};
 use crate::weights::{weight, Place};
@@ -28,13 +28,13 @@ pub const RUNS: &[Run] = &[
 /// The ids, and a mask of ones for tokens and zeros for the padding of the second text.
 fn texts(place: &Place, name: &str) -> Result<(Tensor, Tensor)> {
     let ids = place.tokens(name, 18, VOCABULARY as u64 - 2)?;
-    // Not the padding of XLM-RoBERTa.
+    // Not the padding id of XLM-RoBERTa.
     let ids = (ids.reshape((2, 9))? + 2.)?;
     let mask: Vec<u32> = (0..18).map(|i| u32::from(i < 14)).collect();
     Ok((ids, Tensor::from_vec(mask, (2, 9), &place.device)?))
 }
 
-/// The tokens that are seen, of the first text alone or of both.
+/// The visible tokens, of the first text alone or of both.
 fn seen(hidden: Tensor) -> Result<Vec<Tensor>> {
     let mut outputs = vec![hidden.get(0)?];
     if hidden.dim(0)? > 1 {
@@ -43,7 +43,7 @@ fn seen(hidden: Tensor) -> Result<Vec<Tensor>> {
     Ok(outputs)
 }
 
-/// Weights by their names, without those that end so.
+/// Weights by name, without those with these suffixes.
 struct Without(&'static [&'static str]);
 
 impl SimpleBackend for Without {
@@ -52,7 +52,7 @@ impl SimpleBackend for Without {
     }
 
     fn get_unchecked(&self, name: &str, _: DType, _: &Device) -> Result<Tensor> {
-        bail!("{name} is asked for without a shape")
+        bail!("{name} requires a shape")
     }
 
     fn contains_tensor(&self, name: &str) -> bool {
@@ -104,7 +104,7 @@ fn xlm_roberta(place: &Place) -> Result<Vec<Tensor>> {
     );
     let model = xlm_roberta::XLMRobertaForMaskedLM::new(&config, vb.clone())?;
     let (ids, mask) = texts(place, "xlm_roberta")?;
-    // The padding that positions are not counted over.
+    // Padding, which positions do not count.
     let ids = ((ids * &mask)? + mask.eq(0u32)?.to_dtype(DType::U32)?)?;
     let types = ids.zeros_like()?;
     let mut outputs = seen(model.forward(&ids, &mask, &types, None, None, None)?)?;
@@ -177,7 +177,7 @@ fn nomic_bert_prenorm(place: &Place) -> Result<Vec<Tensor>> {
     nomic(place, "nomic_bert prenorm", config)
 }
 
-/// Without padding: crates.io's takes no mask. Twelve heads, since slopes of a number that is no power of two are special.
+/// Without padding: crates.io's does not accept a mask. Twelve heads, since the slopes for a number that is not a power of two are special.
 fn jina_bert(place: &Place) -> Result<Vec<Tensor>> {
     let config = jina_bert::Config {
         vocab_size: VOCABULARY,
@@ -211,7 +211,7 @@ fn deberta(place: &Place, name: &str, json: &str) -> Result<Vec<Tensor>> {
     Ok(outputs)
 }
 
-/// As the checkpoints of version 3 are configured.
+/// In the configuration of version 3's checkpoints.
 fn deberta_v3(place: &Place) -> Result<Vec<Tensor>> {
     deberta(
         place,

@@ -1,5 +1,5 @@
-//! Families with experts. crates.io's `fused_moe`, and `quantized_qwen3_moe` which is made of it, need CUDA: tests in
-//! `candle-transformers/tests` hold ours against plain loops and against the dense model.
+//! Families with experts. crates.io's `fused_moe`, and `quantized_qwen3_moe` which is based on it, need CUDA: tests in
+//! `candle-transformers/tests` compare ours with plain loops and with the dense model.
 
 use crate::common::{config, gguf, steps};
 use crate::weights::Place;
@@ -98,14 +98,14 @@ fn metadata(architecture: &str) -> Vec<(String, Value)> {
     let named = keys.map(|(key, value)| (format!("{architecture}.{key}"), value));
     let of_all = [
         ("general.architecture", Value::String(architecture.into())),
-        // Upstream's qwen3 takes f16 otherwise.
+        // Otherwise upstream's qwen3 uses f16.
         ("general.dtype", whole(0)),
     ];
     let of_all = of_all.map(|(key, value)| (key.to_string(), value));
     of_all.into_iter().chain(named).collect()
 }
 
-/// The tensors of a file, with these of a layer's feed-forward block.
+/// The tensors of a file, including these of a layer's feed-forward block.
 fn tensors(feed_forward: &[(&str, &[usize])]) -> Vec<(String, Vec<usize>)> {
     let mut tensors = vec![
         ("token_embd.weight".to_string(), vec![128, 64]),
@@ -207,7 +207,7 @@ fn granitemoehybrid(place: &Place) -> Result<Vec<Tensor>> {
     })
 }
 
-/// What its configurations have in common. Groups are left out: crates.io's are chosen by the scores of experts.
+/// The common part of its configurations. Groups are omitted: crates.io's are selected by the scores of experts.
 fn deepseek2_config(attention: &str) -> Result<deepseek2::DeepSeekV2Config> {
     config(&format!(
         r#"{{

@@ -1,4 +1,4 @@
-//! FLUX.1: the transformer over dense and quantised weights, the autoencoder, and what is around them.
+//! FLUX.1: the transformer over dense and quantised weights, the autoencoder, and their surroundings.
 
 use crate::weights::{weight, Place};
 use crate::Run;
@@ -35,7 +35,7 @@ fn config(guidance_embed: bool) -> model::Config {
     }
 }
 
-/// Latents of 4 x 6 places, and a text of 5 tokens.
+/// Latents of 4 x 6 positions, and a text of 5 tokens.
 fn state(place: &Place, batch: usize) -> Result<sampling::State> {
     sampling::State::new(
         &place.input("t5", (1, 5, 32))?,
@@ -114,7 +114,7 @@ fn quantized(place: &Place) -> Result<Vec<Tensor>> {
             tensors.push((format!("{block}.norm.{norm}.scale"), vec![32]));
         }
     }
-    // Numbers, not blocks: another rounding of one activation to 8 bits changes all that follow.
+    // Numbers, not blocks: a different rounding of one activation to 8 bits changes everything after it.
     let made = tensors.iter().map(|(name, dims)| {
         let tensor = weight(name, &Shape::from(dims.as_slice()))?;
         Ok((name.as_str(), QTensor::quantize(&tensor, GgmlDType::F32)?))
@@ -125,7 +125,7 @@ fn quantized(place: &Place) -> Result<Vec<Tensor>> {
     gguf_file::write(&mut File::create(&file)?, &[], &tensors)?;
     let vb = quantized_var_builder::VarBuilder::from_gguf(file, &place.device)?;
     let model = quantized_model::Flux::new(&config(true), vb)?;
-    // One picture, as upstream has it with quantised weights.
+    // One picture, since upstream supports only one with quantised weights.
     outputs(place, 1, &model)
 }
 

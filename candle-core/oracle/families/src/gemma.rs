@@ -1,5 +1,5 @@
-//! The Gemmas. Windows are as long as the sequence, and `query_pre_attn_scalar` is the size of a head: what is shorter or other, Candle's
-//! models ignore in part.
+//! The Gemmas. Windows have the length of the sequence, and `query_pre_attn_scalar` is `head_dim`: Candle's models ignore other values in
+//! part.
 
 use crate::common::{config, steps};
 use crate::weights::Place;
@@ -25,7 +25,7 @@ fn gemma(place: &Place) -> Result<Vec<Tensor>> {
     steps(place, "gemma", |ids, position| model.forward(ids, position))
 }
 
-/// Embeddings without a mask see each other; with one, what it says. And what comes before the last norm.
+/// Embeddings without a mask see each other; with one, the mask decides. Also the state before the last norm.
 fn gemma_embeds(place: &Place) -> Result<Vec<Tensor>> {
     let mut model = gemma::Model::new(false, &config(GEMMA)?, place.weights("gemma"))?;
     let embeds = model.embed_tokens().embeddings().narrow(0, 3, 6)?;
@@ -53,7 +53,7 @@ fn gemma2(place: &Place) -> Result<Vec<Tensor>> {
     })
 }
 
-/// With one key and value head: Candle's cache takes no more in a prompt.
+/// With one key and value head: Candle's cache supports no more in a prompt.
 fn gemma3(place: &Place) -> Result<Vec<Tensor>> {
     let config = config(
         r#"{

@@ -1,4 +1,4 @@
-//! Models out of GGUF files alone.
+//! Models from GGUF files only.
 
 use crate::common::{gguf, steps};
 use crate::weights::Place;
@@ -13,7 +13,7 @@ pub const RUNS: &[Run] = &[
     ("quantized_glm4", glm4),
 ];
 
-/// The keys that every architecture has.
+/// The keys of every architecture.
 fn keys(architecture: &'static str) -> Vec<(String, Value)> {
     let mut keys = vec![(
         "general.architecture".to_string(),
@@ -31,7 +31,7 @@ fn keys(architecture: &'static str) -> Vec<(String, Value)> {
         ("feed_forward_length", 96),
         ("context_length", 64),
         ("block_count", 2),
-        // Upstream rotates whole heads of Phi-3, and half of GLM-4's, whatever the file says.
+        // Upstream rotates whole heads of Phi-3, and half of GLM-4's, whatever the file specifies.
         (
             "rope.dimension_count",
             if architecture == "phi3" { 16 } else { 8 },
@@ -106,7 +106,7 @@ fn phi(place: &Place) -> Result<Vec<Tensor>> {
     steps(place, "phi2", |ids, position| model.forward(ids, position))
 }
 
-/// Layers with norms without a mean, and gate and up as one.
+/// Layers with norms without a mean, and with gate and up projections in one weight.
 const JOINED: &[(&str, &[usize])] = &[
     ("attn_norm.weight", &[64]),
     ("attn_output.weight", &[64, 64]),

@@ -1,5 +1,5 @@
-//! Dense families that are Llama but for a few switches. Windows are longer than the sequences: Candle applies them to prompts alone. Yi's
-//! configuration can only be had in two sizes, which are too large for here.
+//! Dense families that are Llama except for a few switches. Windows are longer than the sequences: Candle applies them only to prompts.
+//! Yi's configuration is only available in two sizes, which are too large here.
 
 use crate::common::{config, gguf, hugging_face, steps};
 use crate::weights::Place;
@@ -156,7 +156,7 @@ fn smollm3_hidden(place: &Place) -> Result<Vec<Tensor>> {
     })
 }
 
-/// With upstream's interleaved attention: its other path takes heads of 128 elements alone.
+/// With upstream's interleaved attention: its other path only supports heads of 128 elements.
 fn quantized_smollm3(place: &Place) -> Result<Vec<Tensor>> {
     let whole = Value::U32;
     let metadata = [
@@ -242,7 +242,7 @@ fn llama2_c_config() -> llama2_c::Config {
     }
 }
 
-/// Angles are among the weights, so that any numbers do. And what a caller sees of the cache, and may put back.
+/// Angles are among the weights, so any numbers are valid. Also the part of the cache that a caller can read and write.
 fn llama2_c(place: &Place) -> Result<Vec<Tensor>> {
     let (config, vb) = (llama2_c_config(), place.weights("llama2_c"));
     let model = llama2_c::Llama::load(vb.clone(), config.clone())?;
@@ -264,7 +264,7 @@ fn llama2_c(place: &Place) -> Result<Vec<Tensor>> {
     Ok(outputs)
 }
 
-/// From the bytes of a file, as many key heads as others: there Candle reads what the file has.
+/// From the bytes of a file, with equal numbers of key heads and query heads: there Candle reads the file correctly.
 fn llama2_c_file(place: &Place) -> Result<Vec<Tensor>> {
     let sizes = [32i32, 48, 2, 4, 4, 128, 16];
     let mut bytes: Vec<u8> = sizes.iter().flat_map(|size| size.to_le_bytes()).collect();
@@ -300,7 +300,7 @@ const GLM4: &str = r#"{
     "eos_token_id": [1, 2]
 }"#;
 
-/// One row: Candle rotates the first alone.
+/// One row: Candle rotates only the first.
 fn glm4_new(place: &Place) -> Result<Vec<Tensor>> {
     let mut model = glm4_new::ModelForCausalLM::new(&config(GLM4)?, place.weights("glm4_new"))?;
     steps(place, "glm4_new", |ids, position| {

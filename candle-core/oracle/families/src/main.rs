@@ -1,9 +1,9 @@
-//! Our model families held against those of crates.io's `candle-transformers` 0.11.1, with weights that depend on their names alone.
+//! Compares our model families with those of crates.io's `candle-transformers` 0.11.1, with weights that depend only on their names.
 //!
-//! This file is built twice: in `upstream/` over crates.io's three crates, in `ours/` over this repository's. The first run writes what
-//! the models return, the others compare their own results with that: to 1e-4 on the CPU, to 1e-3 on WebGPU, and to 3e-3 where GELU has another form. Where an adapter rounds
-//! activations to 8 bits for quantised weights, its results are no further from those of dense products than twice upstream's, which
-//! rounds as well.
+//! This file is built twice: in `upstream/` with crates.io's three crates, in `ours/` with this repository's. The first run writes the
+//! models' results, the others compare their own results with them: to 1e-4 on the CPU, to 1e-3 on WebGPU, and to 3e-3 if GELU has another
+//! form. If an adapter rounds activations to 8 bits for quantised weights, its results differ from those of dense products by at most twice
+//! the difference of upstream's, which rounds as well.
 //!
 //! ```text
 //! families-upstream FOLDER                   writes what they return into FOLDER
@@ -49,7 +49,7 @@ use std::collections::HashMap;
 use std::path::Path;
 use weights::Place;
 
-/// A model's name and what it returns.
+/// A model's name and the function that computes its results.
 type Run = (&'static str, fn(&Place) -> Result<Vec<Tensor>>);
 
 const RUNS: &[&[Run]] = &[
@@ -98,10 +98,7 @@ fn main() -> Result<()> {
         None => write(&place(Device::Cpu), only),
         Some("--compare") => {
             let outputs = outputs(&place(Device::Cpu), |name| name.contains(only))?;
-            let tolerance = |name: &str| match has_exact_gelu(name) {
-                true => 3e-3,
-                false => 1e-4,
-            };
+            let tolerance = |name: &str| if has_exact_gelu(name) { 3e-3 } else { 1e-4 };
             compare::with_file(&outputs, &folder.join(OUTPUTS), tolerance, only.is_empty())
         }
         Some("--webgpu") => {
@@ -119,7 +116,7 @@ fn main() -> Result<()> {
     }
 }
 
-/// Models of pictures that have the exact GELU of their authors here, and its tanh form in upstream; DINOv2's norms have its authors' eps too.
+/// Vision models that use their authors' exact GELU here, and its tanh form upstream; DINOv2's norms have its authors' eps too.
 fn has_exact_gelu(name: &str) -> bool {
     let families = ["beit", "depth_anything", "dinov2", "sam_tiny_vit"];
     families.iter().any(|family| name.starts_with(family))
@@ -129,7 +126,7 @@ fn write(place: &Place, only: &str) -> Result<()> {
     let wanted = |name: &str| name.contains(only);
     candle_core::safetensors::save(&outputs(place, wanted)?, place.folder.join(OUTPUTS))?;
     place.keep_names()?;
-    // It is read once by each thread.
+    // Each thread reads it once.
     std::env::set_var("CANDLE_DEQUANTIZE_ALL", "1");
     let dense = std::thread::scope(|scope| scope.spawn(|| outputs(place, wanted)).join());
     let Ok(dense) = dense else {
@@ -138,7 +135,7 @@ fn write(place: &Place, only: &str) -> Result<()> {
     candle_core::safetensors::save(&dense?, place.folder.join(OF_DENSE_PRODUCTS))
 }
 
-/// Fails if an output is further from that of dense products than twice upstream's, and more than 1e-3.
+/// Fails if an output differs from that of dense products by more than twice upstream's difference, and by more than 1e-3.
 fn rounded_as_well(outputs: &HashMap<String, Tensor>, folder: &Path) -> Result<()> {
     let read = |file| candle_core::safetensors::load(folder.join(file), &Device::Cpu);
     let (rounded, dense) = (read(OUTPUTS)?, read(OF_DENSE_PRODUCTS)?);
@@ -157,18 +154,19 @@ fn rounded_as_well(outputs: &HashMap<String, Tensor>, folder: &Path) -> Result<(
             further.push(name.as_str());
         }
     }
-    match further.is_empty() {
-        true => Ok(()),
-        false => bail!(
+    if further.is_empty() {
+        Ok(())
+    } else {
+        bail!(
             "further from dense products than twice upstream's: {}",
             further.join(", ")
-        ),
+        )
     }
 }
 
-/// What the models return.
+/// The models' results.
 const OUTPUTS: &str = "outputs.safetensors";
-/// What they return if quantised weights are made dense: on the CPU, products with blocks round activations to 8 bits.
+/// The results with dequantised weights: on the CPU, products with blocks round activations to 8 bits.
 const OF_DENSE_PRODUCTS: &str = "dense.safetensors";
 
 fn outputs(place: &Place, wanted: impl Fn(&str) -> bool) -> Result<HashMap<String, Tensor>> {

@@ -34,7 +34,7 @@ pub const RUNS: &[Run] = &[
     ("mimi_quantization", quantization),
 ];
 
-/// 12 samples make two frames, which have codes together.
+/// 12 samples are two frames, which share codes.
 fn config() -> Config {
     let mut config = Config::v0_1(Some(3));
     config.sample_rate = 1200.;
@@ -66,7 +66,7 @@ fn whole(place: &Place) -> Result<Vec<Tensor>> {
     let sounds = place.input("mimi", (2, 1, 75))?;
     let frames = model.encode_pre_quantize(&sounds)?;
     let codes = model.encode(&sounds)?;
-    // Upstream confuses the rows of a batch in transposed convolutions without padding.
+    // Upstream mixes up the rows of a batch in transposed convolutions without padding.
     let sound = model.decode(&codes.narrow(0, 0, 1)?)?;
     let one = Config {
         quantizer_n_q: 1,
@@ -80,7 +80,7 @@ fn whole(place: &Place) -> Result<Vec<Tensor>> {
     Ok(vec![frames, codes?, sound, first?, of_first])
 }
 
-/// What `step` returns for pieces of these lengths along the last dimension, and for none, joined.
+/// The results of `step` for chunks of these lengths along the last dimension, and for an empty one, concatenated.
 fn in_pieces(
     xs: &Tensor,
     dim: usize,
@@ -117,7 +117,7 @@ impl SimpleBackend for InParts {
     }
 
     fn get_unchecked(&self, name: &str, _: DType, _: &Device) -> Result<Tensor> {
-        bail!("{name} is asked for without a shape")
+        bail!("{name} requires a shape")
     }
 
     fn contains_tensor(&self, name: &str) -> bool {
@@ -271,7 +271,7 @@ fn transformers(place: &Place) -> Result<Vec<Tensor>> {
         ..transformer_config()
     };
     let vb = place.weights("mimi_projected");
-    // Upstream confuses the rows of a batch that are transposed before a projection.
+    // Upstream mixes up the rows of a batch that are transposed before a projection.
     let xs = place.input("mimi projected", (1, 10, 7))?;
     let mut model = ProjectedTransformer::new(10, &[12, 16], &config, vb)?;
     outputs.extend(model.forward(&xs)?);
@@ -313,7 +313,7 @@ fn quantization(place: &Place) -> Result<Vec<Tensor>> {
     let mut outputs = Vec::new();
     for (i, dim) in [None, Some(5)].into_iter().enumerate() {
         let vq = VectorQuantization::new(8, 16, dim, vb.pp(i))?;
-        // Upstream confuses the rows of a batch that are transposed before a projection.
+        // Upstream mixes up the rows of a batch that are transposed before a projection.
         let codes = vq.encode(&xs.narrow(0, 0, 1)?)?;
         outputs.extend([vq.decode(&codes)?, codes.to_dtype(DType::F32)?]);
     }

@@ -1,4 +1,4 @@
-//! MMDiT. Times are not compared: upstream rounds their vectors to f16, whatever the weights are, so its whole model runs in f16 alone.
+//! MMDiT. Times are not compared: upstream rounds their vectors to f16 for any weights, so its complete model only runs in f16.
 
 use crate::weights::{weight, Place};
 use crate::Run;
@@ -14,7 +14,7 @@ pub const RUNS: &[Run] = &[
     ("mmdit embeddings", embeddings),
 ];
 
-/// Weights by their names, of files without some.
+/// Weights by name, for files without some.
 struct Without(&'static [&'static str]);
 
 impl SimpleBackend for Without {
@@ -26,7 +26,7 @@ impl SimpleBackend for Without {
     }
 
     fn get_unchecked(&self, name: &str, _: DType, _: &Device) -> Result<Tensor> {
-        bail!("{name} is asked for without a shape")
+        bail!("{name} requires a shape")
     }
 
     fn contains_tensor(&self, name: &str) -> bool {
@@ -53,7 +53,7 @@ fn sd3(place: &Place) -> Result<Vec<Tensor>> {
     core(place, &["attn2", "ln_"])
 }
 
-/// Blocks with attention of the picture to itself, and norms of queries and keys; upstream has none in the text's part of the last block.
+/// Blocks with self-attention of the picture, and norms of queries and keys; upstream has none in the text's part of the last block.
 fn sd3_5(place: &Place) -> Result<Vec<Tensor>> {
     core(
         place,

@@ -1,4 +1,4 @@
-//! Language models that see or hear, and their encoders.
+//! Multimodal language models, and their encoders.
 
 use crate::common::config;
 use crate::weights::{weight, Place};
@@ -27,7 +27,7 @@ pub const RUNS: &[Run] = &[
     ("paddleocr_vl positions", paddleocr_positions),
 ];
 
-/// Weights by their names, of which some are multiplied: those whose names contain a text.
+/// Weights by name; those whose names contain a string are scaled.
 struct Scaled(&'static [(&'static str, f64)]);
 
 impl Scaled {
@@ -46,7 +46,7 @@ impl SimpleBackend for Scaled {
     }
 
     fn get_unchecked(&self, name: &str, _: DType, _: &Device) -> Result<Tensor> {
-        bail!("{name} is asked for without a shape")
+        bail!("{name} requires a shape")
     }
 
     fn contains_tensor(&self, _: &str) -> bool {
@@ -54,7 +54,7 @@ impl SimpleBackend for Scaled {
     }
 }
 
-/// The merger's GELU is Candle's tanh form and ours exact: near 0 they are the same.
+/// The merger's GELU is Candle's tanh form and exact in ours: near 0 both agree.
 const NEAR_ZERO: (&str, f64) = ("linear_fc1", 0.05);
 
 fn qwen3_vl_config(layers: usize) -> Result<qwen3_vl::Config> {
@@ -69,10 +69,10 @@ fn qwen3_vl_config(layers: usize) -> Result<qwen3_vl::Config> {
     ))
 }
 
-/// Numbers of a patch.
+/// Elements of a patch.
 const PATCH: usize = 3 * 2 * 4 * 4;
 
-/// Token by token, of which two are whole pictures and one is a frame: Candle has no mask in a prompt, and one axis of positions.
+/// Token by token; two of them are complete pictures and one is a frame: Candle has no mask in a prompt, and one axis of positions.
 fn qwen3_vl_steps(place: &Place) -> Result<Vec<Tensor>> {
     let name = "qwen3_vl_steps";
     let weights = Scaled(&[NEAR_ZERO]).weights(place, name);
@@ -105,10 +105,10 @@ fn qwen3_vl_steps(place: &Place) -> Result<Vec<Tensor>> {
     Ok(outputs)
 }
 
-/// Queries of 0 see all keys alike, whatever their positions; and the last token of a single layer sees all, with a mask and without.
+/// Queries of 0 weigh all keys equally, at any position; and the last token of a single layer sees all, with a mask and without.
 const ALIKE: (&str, f64) = ("q_norm", 0.);
 
-/// Pictures of several sizes in two rows, one of which ends in a picture.
+/// Pictures of several sizes in two rows, one of which ends with a picture.
 fn qwen3_vl_pictures(place: &Place) -> Result<Vec<Tensor>> {
     let name = "qwen3_vl_pictures";
     let weights = Scaled(&[NEAR_ZERO, ALIKE]).weights(place, name);
@@ -132,7 +132,7 @@ fn qwen3_vl_pictures(place: &Place) -> Result<Vec<Tensor>> {
     Ok(vec![logits])
 }
 
-/// A video, whose frames are apart, with a batch in front of the patches.
+/// A video with separate frames, and a batch dimension before the patches.
 fn qwen3_vl_videos(place: &Place) -> Result<Vec<Tensor>> {
     let name = "qwen3_vl_videos";
     let weights = Scaled(&[NEAR_ZERO, ALIKE]).weights(place, name);
@@ -182,7 +182,7 @@ fn voxtral_config() -> voxtral::VoxtralConfig {
     }
 }
 
-/// The GELUs between the convolutions are Candle's tanh form and ours exact.
+/// The GELUs between the convolutions are Candle's tanh form and exact in ours.
 const QUIET: (&str, f64) = ("conv", 0.05);
 
 fn voxtral_model(
@@ -230,7 +230,7 @@ fn voxtral_generate(place: &Place) -> Result<Vec<Tensor>> {
     ])
 }
 
-/// In pieces that overlap, of two sounds; Candle makes a vector of each only where a token is one vector of the encoder.
+/// In overlapping chunks, of two sounds; Candle computes a vector of each only if a token is one vector of the encoder.
 fn voxtral_long(place: &Place) -> Result<Vec<Tensor>> {
     let mut cfg = voxtral_config();
     cfg.audio_config.intermediate_size = 32;
@@ -250,13 +250,13 @@ fn voxtral_features(place: &Place) -> Result<Vec<Tensor>> {
     let filters: Vec<f32> = place.input("filters", 128 * 201)?.abs()?.to_vec1()?;
     let features = voxtral::extract_features(&samples, &filters, &place.device)?;
     let shape: Vec<f32> = features.dims().iter().map(|dim| *dim as f32).collect();
-    // Of frames without a sample all are the same.
+    // All frames without a sample are equal.
     let heard = features.narrow(2, 0, 40)?.contiguous()?;
     Ok(vec![heard, Tensor::new(shape, &place.device)?])
 }
 
-/// Weights by their names, as files have them for Gemma 4: norms of the decoder and of the encoder of pictures are what vectors are
-/// multiplied with. Candle adds 1 to them, and divides the scores of the decoder by the root of the size of a head.
+/// Weights by name, in the form of Gemma 4's files: norms of the decoder and of the image encoder are factors. Candle adds 1 to them, and
+/// divides the scores of the decoder by the root of `head_dim`.
 struct OfGemma4;
 
 impl OfGemma4 {
@@ -282,7 +282,7 @@ impl SimpleBackend for OfGemma4 {
     }
 
     fn get_unchecked(&self, name: &str, _: DType, _: &Device) -> Result<Tensor> {
-        bail!("{name} is asked for without a shape")
+        bail!("{name} requires a shape")
     }
 
     fn contains_tensor(&self, _: &str) -> bool {
@@ -320,7 +320,7 @@ fn gemma4_text(place: &Place) -> Result<Vec<Tensor>> {
     Ok(outputs)
 }
 
-/// Two sizes of pictures, and a text that begins with their tokens: Candle lays them over its first places.
+/// Two sizes of pictures, and a text that begins with their tokens: Candle overwrites its first positions with them.
 fn gemma4_pictures(place: &Place) -> Result<Vec<Tensor>> {
     let mut model = gemma4_model(place)?;
     let pictures = [
@@ -361,7 +361,7 @@ fn paddleocr_model(place: &Place) -> Result<paddleocr_vl::PaddleOCRVLModel> {
             "vision_config": {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2,
                 "image_size": 12, "patch_size": 4}}"#,
     )?;
-    // The projector's GELU is Candle's tanh form and ours exact.
+    // The projector's GELU is Candle's tanh form and exact in ours.
     let weights = Scaled(&[("mlp_AR.linear_1", 0.05)]).weights(place, "paddleocr_vl");
     paddleocr_vl::PaddleOCRVLModel::new(&cfg, weights)
 }
@@ -420,7 +420,7 @@ fn paddleocr_video(place: &Place) -> Result<Vec<Tensor>> {
     Ok(vec![logits, tokens])
 }
 
-/// Results on the way, in the order of their names; the mask's infinities as -1.
+/// Intermediate results, in the order of their names; the mask's infinities as -1.
 fn in_order(exports: HashMap<String, Tensor>) -> Result<Vec<Tensor>> {
     let mut exports: Vec<_> = exports.into_iter().collect();
     exports.sort_by(|one, other| one.0.cmp(&other.0));

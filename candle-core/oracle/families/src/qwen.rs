@@ -27,7 +27,7 @@ fn qwen2(place: &Place) -> Result<Vec<Tensor>> {
     steps(place, "qwen2", |ids, position| model.forward(ids, position))
 }
 
-/// With every second token hidden, and nothing else.
+/// With every second token hidden and no other rule.
 fn qwen2_hidden(place: &Place) -> Result<Vec<Tensor>> {
     let mut model = qwen2::Model::new(&config(QWEN2)?, place.weights("qwen2"))?;
     let ids = place.tokens("qwen2", 8, 128)?;

@@ -1,4 +1,4 @@
-//! Recurrent models: a state of fixed size in place of keys and values.
+//! Recurrent models: a state of fixed size instead of keys and values.
 
 use crate::common::{config, gguf, steps, VOCABULARY};
 use crate::weights::{weight, Place};
@@ -31,7 +31,7 @@ pub const RUNS: &[Run] = &[
     ("based", based),
 ];
 
-/// Tokens one after another.
+/// Tokens one at a time.
 fn one_by_one(
     place: &Place,
     name: &str,
@@ -109,7 +109,7 @@ fn rwkv_v6(place: &Place) -> Result<Vec<Tensor>> {
     one_by_one(place, "rwkv6", |ids| model.forward(ids, &mut state))
 }
 
-/// A prompt at once, which crates.io's takes token by token; tokens one after another; then the state of the last layer.
+/// A complete prompt, which crates.io's processes token by token; tokens one at a time; then the state of the last layer.
 fn rwkv_v7(place: &Place, version: rwkv_v7::ModelVersion) -> Result<Vec<Tensor>> {
     let config = rwkv_v7::Config {
         version,
@@ -135,7 +135,7 @@ fn rwkv_v7(place: &Place, version: rwkv_v7::ModelVersion) -> Result<Vec<Tensor>>
     Ok(outputs)
 }
 
-/// The ranks of its small matrices are only in their shapes, so tensors are made before they are asked for.
+/// The ranks of its small matrices are only in their shapes, so tensors are created in advance.
 fn rwkv7_tensors(layers: usize) -> Result<HashMap<String, Tensor>> {
     let mut shapes: Vec<(String, Vec<usize>)> = vec![
         ("emb.weight".into(), vec![VOCABULARY, 64]),
@@ -204,7 +204,7 @@ fn rwkv7_tensors(layers: usize) -> Result<HashMap<String, Tensor>> {
     made.collect()
 }
 
-/// A file with the tensors of both versions that are alike, and `own`.
+/// A file with the common tensors of both versions, and `own`.
 fn rwkv_file(place: &Place, name: &str, own: &[(&str, &[usize])]) -> Result<VarBuilder> {
     let mut tensors = vec![
         ("rwkv.embeddings.weight".to_string(), vec![128, 64]),
@@ -350,7 +350,7 @@ fn quantized_recurrent_gemma(place: &Place) -> Result<Vec<Tensor>> {
     })
 }
 
-/// Prompts alone, within the window: after a prompt, crates.io's adds ones in place of keys, and has no window.
+/// Only prompts, within the window: after a prompt, crates.io's adds ones instead of keys, and has no window.
 fn based(place: &Place) -> Result<Vec<Tensor>> {
     let config = config(
         r#"{"vocab_size": 125, "n_embd": 64, "n_inner": 128, "n_layer": 4, "n_head": 4, "layer_norm_epsilon": 1e-5,

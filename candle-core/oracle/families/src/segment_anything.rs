@@ -1,4 +1,4 @@
-//! Segment Anything by its parts, narrow ones, and whole, whose picture has 1024x1024 pixels whatever the sizes are.
+//! Segment Anything: its parts, narrow ones, and the complete model, whose picture always has 1024x1024 pixels.
 
 use crate::weights::{weight, Place};
 use crate::Run;
@@ -22,7 +22,7 @@ pub const RUNS: &[Run] = &[
 fn image_encoder(place: &Place) -> Result<Vec<Tensor>> {
     let vb = place.weights("sam_image_encoder");
     let picture = place.input("sam_image_encoder", (1, 3, 64, 64))?;
-    // Windows that do not divide the picture, and those of the whole.
+    // Windows that do not divide the picture, and one window of the complete picture.
     let outputs = [(true, 3), (true, 0), (false, 3)].map(|(positions, window)| {
         let model = ImageEncoderViT::new(
             64,
@@ -84,7 +84,7 @@ fn tiny_vit(place: &Place) -> Result<Vec<Tensor>> {
     Ok(vec![model.forward(&picture)?])
 }
 
-/// Weights of a model that finds its masks good, and whose masks are plain.
+/// Weights of a model with high mask scores and simple masks.
 struct Sure;
 
 impl SimpleBackend for Sure {
@@ -99,7 +99,7 @@ impl SimpleBackend for Sure {
     }
 
     fn get_unchecked(&self, name: &str, _: DType, _: &Device) -> Result<Tensor> {
-        bail!("{name} is asked for without a shape")
+        bail!("{name} requires a shape")
     }
 
     fn contains_tensor(&self, _: &str) -> bool {
@@ -107,7 +107,7 @@ impl SimpleBackend for Sure {
     }
 }
 
-/// Windows alone, as attention to the whole takes minutes on a GPU that is software. A place more or less of a mask does not matter.
+/// Only windows, because global attention takes minutes on a software adapter. One element more or less in a mask does not matter.
 fn whole(place: &Place) -> Result<Vec<Tensor>> {
     let vb = VarBuilder::from_backend(Box::new(Sure), DType::F32, place.device.clone());
     let sam = Sam::new(16, 1, 1, &[], vb)?;

@@ -1,9 +1,9 @@
-//! Models that read one thing and write another: a text of nine tokens twice, or a picture.
+//! Encoder-decoder models: for a text of nine tokens twice, or a picture.
 //!
-//! Not compared, since ours differ on purpose: in Marian, an encoder with another number of heads than the decoder's, which crates.io's gives
-//! it; in T5, distances from eight on in the decoder, which crates.io's sorts into the classes of the encoder, and the size of logits of a
-//! tied head, which it multiplies where the model divides; TrOCR's biases and norm of embeddings, which it leaves out, and its prompts of
-//! several tokens, whose mask it puts on the picture.
+//! Not compared, because ours differ on purpose: in Marian, an encoder with another number of heads than the decoder, whose number
+//! crates.io's uses for both; in T5, distances from eight on in the decoder, which crates.io's assigns to the encoder's buckets, and the
+//! scale of the logits of a tied head, where it multiplies and the model divides; TrOCR's biases and norm of embeddings, which it omits,
+//! and its prompts of several tokens, whose mask it applies to the picture.
 
 use crate::common::{config, gguf, VOCABULARY};
 use crate::weights::{weight, Place};
@@ -28,7 +28,7 @@ pub const RUNS: &[Run] = &[
     ("quantized_blip_text", quantized_blip_text),
 ];
 
-/// Weights by their names, without those that crates.io's TrOCR does not have.
+/// Weights by name, without those that crates.io's TrOCR lacks.
 struct Bare;
 
 impl SimpleBackend for Bare {
@@ -37,7 +37,7 @@ impl SimpleBackend for Bare {
     }
 
     fn get_unchecked(&self, name: &str, _: DType, _: &Device) -> Result<Tensor> {
-        bail!("{name} is asked for without a shape")
+        bail!("{name} requires a shape")
     }
 
     fn contains_tensor(&self, name: &str) -> bool {
@@ -55,7 +55,7 @@ fn texts(place: &Place, name: &str) -> Result<Tensor> {
     place.tokens(name, 18, VOCABULARY as u64)?.reshape((2, 9))
 }
 
-/// The first three tokens, and then two single ones: `forward` is given the ids and the position.
+/// The first three tokens, and then two single ones: `forward` receives the ids and the position.
 fn written(
     ids: &Tensor,
     mut forward: impl FnMut(&Tensor, usize) -> Result<Tensor>,
@@ -99,7 +99,7 @@ fn t5_tied(place: &Place) -> Result<Vec<Tensor>> {
     Ok(outputs)
 }
 
-/// Distances of all classes.
+/// Distances of all buckets.
 fn t5_encoder(place: &Place) -> Result<Vec<Tensor>> {
     let config = t5::Config {
         relative_attention_num_buckets: 12,

@@ -1,5 +1,5 @@
-//! Whisper's spectrograms. The model itself is held against Transformers in `candle-transformers/tests/transformers`: crates.io's has the
-//! GELU of another form.
+//! Whisper's spectrograms. `candle-transformers/tests/transformers` compares the model itself with Transformers: crates.io's has another
+//! form of GELU.
 
 use crate::weights::Place;
 use crate::Run;
@@ -34,7 +34,7 @@ fn mel(place: &Place) -> Result<Vec<Tensor>> {
     let mel = |of: Vec<f64>| {
         let len = of.len();
         let mel = Tensor::from_vec(of, (BANDS, len / BANDS), &candle_core::Device::Cpu)?;
-        // Of frames without a sample all are the same.
+        // All frames without a sample are equal.
         mel.narrow(1, 0, 40)?
             .to_dtype(candle_core::DType::F32)?
             .to_device(&place.device)

@@ -14,14 +14,14 @@ pub const RUNS: &[Run] = &[
     ("nvembed layers", nvembed),
 ];
 
-/// Nine and five tokens, and which of the numbers are tokens.
+/// Nine and five tokens, and a mask of the tokens.
 fn texts(place: &Place, name: &str) -> Result<(Tensor, Tensor)> {
     let ids = place.tokens(name, 18, VOCABULARY as u64)?.reshape((2, 9))?;
     let mask: Vec<u32> = (0..18).map(|i| u32::from(i < 14)).collect();
     Ok((ids, Tensor::from_vec(mask, (2, 9), &place.device)?))
 }
 
-/// The block behind the layers has fixed sizes there, of a model of 7 billion parameters.
+/// Only the layers: upstream's final block has fixed sizes, of a model of 7 billion parameters.
 fn nvembed(place: &Place) -> Result<Vec<Tensor>> {
     let name = "nvembed layers";
     let config = mistral::Config {

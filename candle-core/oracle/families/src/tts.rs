@@ -1,8 +1,8 @@
-//! Models that speak a text: Parler-TTS' decoder and its loop, and the stages of MetaVoice.
+//! Text-to-speech models: Parler-TTS' decoder and its loop, and the stages of MetaVoice.
 //!
-//! Not compared, since ours differ on purpose: Parler-TTS over more than one sequence, which crates.io's refuses; MetaVoice's encoder of
-//! speakers, which there takes no spectrogram of any size, and the second stage's `causal` and `swiglu_multiple_of`, which change nothing
-//! there or not what the original changes.
+//! Not compared, because ours differ on purpose: Parler-TTS over more than one sequence, which crates.io's rejects; MetaVoice's speaker
+//! encoder, which there accepts no spectrogram of any size, and the second stage's `causal` and `swiglu_multiple_of`, which there have no
+//! effect or another effect than in the original.
 
 use crate::common::{config, gguf, VOCABULARY};
 use crate::weights::Place;
@@ -45,11 +45,14 @@ fn parler_decoder(kv_heads: [Option<usize>; 2]) -> Result<parler_tts::DecoderCon
     })
 }
 
-/// What hides later positions from the last `t` of `end`.
+/// A mask that hides later positions from the last `t` of `end`.
 fn causal(t: usize, end: usize, place: &Place) -> Result<Tensor> {
-    let hidden = |i: usize| match i % end > i / end + end - t {
-        true => f32::NEG_INFINITY,
-        false => 0.,
+    let hidden = |i: usize| {
+        if i % end > i / end + end - t {
+            f32::NEG_INFINITY
+        } else {
+            0.
+        }
     };
     let mask: Vec<f32> = (0..t * end).map(hidden).collect();
     Tensor::from_vec(mask, (t, end), &place.device)
@@ -76,7 +79,7 @@ fn parler(place: &Place, name: &str, kv_heads: [Option<usize>; 2]) -> Result<Vec
     let last = ids.narrow(2, 4, 1)?;
     outputs.extend(decoder.forward(&last, None, None, &described, None, 8)?);
 
-    // From anew, without a prompt, where all positions see each other and some of the description is half hidden.
+    // Restarted, without a prompt, where all positions see each other and half of the description is hidden.
     decoder.clear_kv_cache();
     outputs.extend(decoder.forward(&ids, None, None, &described, Some(&hidden), 3)?);
     outputs
@@ -93,7 +96,7 @@ fn parler_tts_grouped(place: &Place) -> Result<Vec<Tensor>> {
     parler(place, "parler_tts grouped", [Some(3), Some(2)])
 }
 
-/// All of a small model: what its fields are says how it is put together.
+/// All of a small model: the names of its fields show its structure.
 fn parler_tts_generate(place: &Place) -> Result<Vec<Tensor>> {
     let vb = place.weights("parler_tts generate");
     let text_encoder: t5::Config = config(
@@ -144,7 +147,7 @@ fn metavoice_config(local: Option<usize>) -> transformer::Config {
     }
 }
 
-/// Nine tokens, of which the last ones come one by one, with and without a voice; and one sequence for both.
+/// Nine tokens, the last ones one at a time, with and without a voice; and one sequence for both.
 fn spoken(
     place: &Place,
     name: &str,
@@ -246,7 +249,7 @@ fn metavoice_gpt_gated(place: &Place) -> Result<Vec<Tensor>> {
     gpt_with(place, "metavoice gpt gated", config)
 }
 
-/// What the tokenizer and the adapters make of texts and tokens.
+/// The results of the tokenizer and the adapters for texts and tokens.
 fn metavoice_tokens(place: &Place) -> Result<Vec<Tensor>> {
     let json: serde_json::Value = config(
         r#"{"pat_str": "\\s*\\S+|\\s+", "offset": 7, "mergeable_ranks": {"a": 3, "an": 300, "na": 299, "ana": 256, "nan": 290, " b": 301,

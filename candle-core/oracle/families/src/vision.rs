@@ -1,4 +1,4 @@
-//! Models of pictures: small ones of a kind, or the smallest that upstream has, of small pictures.
+//! Vision models with small pictures: small ones of a kind, or the smallest that upstream has.
 
 use crate::weights::Place;
 use crate::Run;
@@ -23,7 +23,7 @@ fn repvgg(place: &Place) -> Result<Vec<Tensor>> {
     let grouped = repvgg::Config::b1g4();
     let grouped = repvgg::repvgg_no_final_layer(&grouped, place.weights("repvgg b1g4"))?;
     let picture = place.input("repvgg", (1, 3, 64, 48))?;
-    // Weights that nobody trained make numbers grow from layer to layer: to 900 and to 18,000.
+    // Untrained weights make numbers grow from layer to layer: to 900 and to 18,000.
     Ok(vec![
         (small.forward(&picture)? / 1e3)?,
         (grouped.forward(&picture)? / 2e4)?,

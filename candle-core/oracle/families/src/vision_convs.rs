@@ -1,4 +1,4 @@
-//! Networks of convolutions, of small pictures. Where a file's tensors say which form a network has, the weights lack those of other forms.
+//! Convolutional networks with small pictures. If a file's tensors determine the form of a network, the weights lack those of other forms.
 
 use crate::weights::{weight, Place};
 use crate::Run;
@@ -23,16 +23,16 @@ pub const RUNS: &[Run] = &[
     ("vgg", vgg),
 ];
 
-/// Any weight that a model asks for, but for some.
+/// All weights that a model requests, except some.
 struct Without<F> {
     lacks: F,
-    /// Times the weights of convolutions: without a norm of what came in, deep networks let it die or grow.
+    /// Scale of the weights of convolutions: without a norm of the input, activations in deep networks vanish or explode.
     gain: f64,
 }
 
 impl<F: Fn(&str) -> bool + Send + Sync> SimpleBackend for Without<F> {
     fn get(&self, s: Shape, name: &str, _: Init, dtype: DType, dev: &Device) -> Result<Tensor> {
-        // Upstream asks for the weight of each convolution that a block may have, with a kernel of 0x0 if it has not.
+        // Upstream requests the weight of each convolution that a block may have, with a kernel of 0x0 if it is absent.
         if !self.contains_tensor(name) || s.elem_count() == 0 {
             bail!("there is no {name}")
         }
@@ -41,7 +41,7 @@ impl<F: Fn(&str) -> bool + Send + Sync> SimpleBackend for Without<F> {
     }
 
     fn get_unchecked(&self, name: &str, _: DType, _: &Device) -> Result<Tensor> {
-        bail!("{name} is asked for without a shape")
+        bail!("{name} requires a shape")
     }
 
     fn contains_tensor(&self, name: &str) -> bool {
@@ -113,12 +113,12 @@ fn efficientvit(place: &Place) -> Result<Vec<Tensor>> {
     let wide = efficientvit::Config::m2();
     let wide =
         efficientvit::efficientvit_no_final_layer(&wide, with_gain(place, "m2", 0.6, biases))?;
-    // Two windows, which upstream needs whole.
+    // Two windows, which upstream needs to be complete.
     let picture = place.input("efficientvit", (1, 3, 112, 224))?;
     Ok(vec![small.forward(&picture)?, wide.forward(&picture)?])
 }
 
-/// What timm's files lack of what upstream looks for in a FastViT.
+/// The tensors that upstream requests for a FastViT and timm's files lack.
 fn fastvit_lacks(name: &str) -> bool {
     let ends = ["stem.0.identity", "stem.1.identity", "final_conv.identity"];
     let branches = ["stem.2.conv_scale", "proj.1.conv_scale"];
@@ -134,7 +134,7 @@ fn fastvit_lacks(name: &str) -> bool {
     lacking || positions
 }
 
-/// The smallest with attention, and less deep than that.
+/// The smallest with attention, with fewer layers.
 fn fastvit_config() -> fastvit::Config {
     fastvit::Config {
         blocks: [1, 1, 2, 2],
@@ -168,7 +168,7 @@ fn mobileclip(place: &Place) -> Result<Vec<Tensor>> {
     };
     let vb = without(place, "mobileclip", fastvit_lacks);
     let model = mobileclip::MobileClipModel::new(vb, &config)?;
-    // One: of two, upstream gives each another result than alone.
+    // One picture: of two, upstream's results differ from those of single ones.
     let pictures = place.input("mobileclip", (1, 3, 64, 96))?;
     let texts = place.tokens("mobileclip", 12, 97)?.reshape((2, 6))?;
     let (per_text, per_picture) = model.forward(&pictures, &texts)?;

@@ -1,4 +1,4 @@
-//! Models that write about pictures.
+//! Models that describe pictures.
 
 use crate::common::config;
 use crate::weights::{weight, Place};
@@ -34,7 +34,7 @@ pub const RUNS: &[Run] = &[
     ("quantized_blip", quantized_blip),
 ];
 
-/// Weights by their names, but for those with which crates.io's models and Hugging Face's give the same.
+/// Weights by name, except those for which crates.io's models and Hugging Face's would differ.
 struct Agreeing;
 
 impl SimpleBackend for Agreeing {
@@ -42,7 +42,7 @@ impl SimpleBackend for Agreeing {
         let one_of = |parts: &[&str]| parts.iter().any(|part| name.ends_with(part));
         let cpu = &Device::Cpu;
         let weight = match s.dims() {
-            // Crates.io's PaliGemma gives each patch the length that tokens have. Here it has this length before.
+            // Crates.io's PaliGemma scales each patch to the length of tokens. Here it already has this length.
             _ if one_of(&["post_layernorm.weight"]) => Tensor::ones(s, DType::F32, cpu)?,
             _ if one_of(&["post_layernorm.bias", "projector.linear.bias"]) => {
                 Tensor::zeros(s, DType::F32, cpu)?
@@ -54,7 +54,7 @@ impl SimpleBackend for Agreeing {
             {
                 Tensor::zeros(s, DType::F32, cpu)?
             }
-            // Crates.io's LLaVA takes a layer more. Here this one changes nothing.
+            // Crates.io's LLaVA uses one layer more. Here this layer changes nothing.
             _ if name.contains("vision_model.encoder.layers.1.")
                 && (name.contains(".out_proj.") || name.contains(".fc2.")) =>
             {
@@ -66,17 +66,17 @@ impl SimpleBackend for Agreeing {
     }
 
     fn get_unchecked(&self, name: &str, _: DType, _: &Device) -> Result<Tensor> {
-        bail!("{name} is asked for without a shape")
+        bail!("{name} requires a shape")
     }
 
     fn contains_tensor(&self, name: &str) -> bool {
-        // Their output layer is the table of tokens, and a file that had another would get that from us.
+        // Their output layer is the token table, and ours would read another one from a file that has it.
         let tied = name.starts_with("paligemma") || name.starts_with("llava rows");
         !(tied && name.ends_with("lm_head.weight"))
     }
 }
 
-/// A matrix that keeps lengths.
+/// A matrix that preserves lengths.
 fn mirror(name: &str, size: usize) -> Result<Tensor> {
     let normal = weight(name, &(size, 1).into())?;
     let length = normal.sqr()?.sum_all()?.to_scalar::<f32>()?;
@@ -146,7 +146,7 @@ const PIXTRAL: &str = r#"{
 fn pixtral(place: &Place) -> Result<Vec<Tensor>> {
     let mut model = pixtral::Model::new(&config(PIXTRAL)?, place.weights("pixtral"))?;
     let mut outputs = Vec::new();
-    // The largest picture, and one that is not square and has pixels left over.
+    // The largest picture, and one that is not square and has a remainder of pixels.
     for (name, sides) in [("pixtral", (64, 64)), ("pixtral too", (19, 45))] {
         let picture = place.input(name, (2, 3, sides.0, sides.1))?;
         outputs.push(model.vision_tower.forward(&picture)?);
@@ -157,7 +157,7 @@ fn pixtral(place: &Place) -> Result<Vec<Tensor>> {
     outputs.push(ids.to_dtype(DType::F32)?);
     let tokens = place.tokens("pixtral", 7, 128)?;
     outputs.push(model.lm_forward(&tokens)?);
-    // Crates.io's has tokens see those after them where several vectors come at once.
+    // In crates.io's, tokens see later ones if several vectors are passed at once.
     let picture = outputs[3].narrow(0, 0, 1)?;
     for i in 0..2 {
         outputs.push(model.lm_forward_embeds(&picture.narrow(1, i, 1)?)?);
@@ -193,7 +193,7 @@ fn clip_config() -> ClipVisionConfig {
     }
 }
 
-/// Of pictures with their tiles and sizes: what the layers give, the prompt, and what follows it. Crates.io's takes one picture.
+/// For pictures with their tiles and sizes: the layers' results, the prompt, and the tokens after it. Crates.io's supports one picture.
 fn seen_by_llava(
     place: &Place,
     name: &str,
@@ -216,7 +216,7 @@ fn seen_by_llava(
         outputs.push(embeds);
     }
     let words = Tensor::new(&[[1i64, 17, 40, 9]], device)?;
-    // Crates.io's needs a picture, which it does not look at.
+    // Crates.io's requires a picture, which it does not read.
     let unseen = [place.input(name, (1, 3, 16, 16))?];
     outputs.push(model.prepare_inputs_labels_for_multimodal(&words, &unseen, &[(16, 16)])?);
     Ok(outputs)
@@ -224,10 +224,10 @@ fn seen_by_llava(
 
 fn llava(place: &Place) -> Result<Vec<Tensor>> {
     let mut config: LLaVAConfig = config(LLAVA)?;
-    // One tile, and two beside each other, without columns at the sides.
+    // One tile, and two adjacent ones, without columns at the sides.
     let pictures = [(1, (20, 20)), (3, (30, 18))];
     let mut outputs = seen_by_llava(place, "llava", &config, &pictures)?;
-    // Four, without rows above and below, which cut the prompt short.
+    // Four, without rows above and below, which truncate the prompt.
     config.image_grid_pinpoints = vec![(32, 32)];
     config.tokenizer_model_max_length = Some(50);
     outputs.extend(seen_by_llava(place, "llava", &config, &[(5, (64, 38))])?);
@@ -278,12 +278,12 @@ fn llava_hf(place: &Place) -> Result<Vec<Tensor>> {
         }"#,
     )?;
     let mut config = of_parts.to_llava_config(&generation, &pictures);
-    // Crates.io's has the number of the published models here.
+    // Crates.io's has a constant of the published models here.
     config.mm_hidden_size = of_parts.to_clip_vision_config().embed_dim;
     seen_by_llava(place, "llava hf", &config, &[(3, (18, 36))])
 }
 
-/// Crates.io's has patches of this size only.
+/// Crates.io's only supports patches of this size.
 const MOONDREAM: &str = r#"{
     "phi_config": {
         "vocab_size": 128, "n_positions": 64, "n_embd": 64, "n_layer": 1, "n_inner": 96, "n_head": 4, "rotary_dim": 8,
@@ -295,14 +295,14 @@ const MOONDREAM: &str = r#"{
     }
 }"#;
 
-/// What is seen, and two steps of a text behind it.
+/// The encoded picture, and two steps of a text after it.
 fn seen_by_moondream(
     place: &Place,
     name: &str,
     see: impl FnOnce(&Tensor) -> Result<Tensor>,
     read: impl FnOnce([Tensor; 4]) -> Result<Vec<Tensor>>,
 ) -> Result<Vec<Tensor>> {
-    // Crates.io's takes one picture.
+    // Crates.io's supports one picture.
     let picture = see(&place.input(name, (1, 3, 28, 28))?)?;
     let ids = place.tokens(name, 4, 128)?;
     let part = |start, len| ids.narrow(1, start, len);
@@ -322,9 +322,9 @@ fn moondream(place: &Place) -> Result<Vec<Tensor>> {
     })
 }
 
-/// A file with these layers, `(name, outputs, inputs)`, and norms, all with biases, and these other tensors. What has rows of 32 to 96
-/// numbers is in blocks: where products round thousands of activations to 8 bits, some are on the other side of a half, and what comes
-/// after them differs.
+/// A file with these layers, `(name, outputs, inputs)`, and norms, all with biases, and these other tensors. Matrices with rows of 32 to 96
+/// numbers are in blocks: if products round thousands of activations to 8 bits, some are rounded differently, and everything after them
+/// differs.
 fn file(
     place: &Place,
     name: &str,

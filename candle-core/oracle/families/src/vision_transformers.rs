@@ -1,4 +1,4 @@
-//! Transformers of pictures, and of pictures and texts. Some have a size of picture that cannot be chosen; they are narrow.
+//! Vision transformers, and transformers of pictures and texts. Some have a fixed picture size; they are narrow.
 
 use crate::weights::{weight, Place};
 use crate::Run;
@@ -32,13 +32,13 @@ pub const RUNS: &[Run] = &[
     ("openclip", openclip),
 ];
 
-/// Weights as checkpoints have them: by their names, but for what is not any number in a file.
+/// Weights by name in the form of checkpoints, except those that a file cannot have with arbitrary values.
 struct Checkpoint;
 
 impl SimpleBackend for Checkpoint {
     fn get(&self, s: Shape, name: &str, _: Init, dtype: DType, dev: &Device) -> Result<Tensor> {
         let weight = match s.dims() {
-            // EVA-02's sines and cosines are there twice in a row.
+            // EVA-02's sines and cosines are repeated twice in a row.
             [patches, size] if name.ends_with("rot_pos_embed") => {
                 let once = weight(name, &(*patches, size / 2).into())?.unsqueeze(2)?;
                 once.expand((*patches, size / 2, 2))?.reshape(&s)?
@@ -49,7 +49,7 @@ impl SimpleBackend for Checkpoint {
     }
 
     fn get_unchecked(&self, name: &str, _: DType, _: &Device) -> Result<Tensor> {
-        bail!("{name} is asked for without a shape")
+        bail!("{name} requires a shape")
     }
 
     fn contains_tensor(&self, name: &str) -> bool {
@@ -201,9 +201,9 @@ fn segformer(place: &Place) -> Result<Vec<Tensor>> {
         decoder_hidden_size: 64,
     };
     let vb = place.weights("segformer");
-    // Crates.io's segmentation enlarges by the nearest neighbour; ours is held against Transformers in candle-transformers/tests/transformers.
+    // Crates.io's segmentation enlarges by nearest neighbours; candle-transformers/tests/transformers compares ours with Transformers.
     let classes = segformer::ImageClassificationModel::new(&config, 10, vb)?;
-    // Of a batch, upstream's results for the pictures behind the first one are wrong.
+    // In a batch, upstream's results for all pictures except the first are wrong.
     let picture = place.input("segformer", (1, 3, 75, 96))?;
     Ok(vec![classes.forward(&picture)?])
 }

@@ -1,4 +1,5 @@
-//! Würstchen: its blocks, a small prior, and the autoencoder, which has one size. The second stage has one size as well, 3 GB of weights.
+//! Würstchen: its blocks, a small prior, and the autoencoder, which has a fixed size. The second stage has a fixed size as well, with 3 GB
+//! of weights.
 
 use crate::weights::Place;
 use crate::Run;
@@ -19,7 +20,7 @@ pub const RUNS: &[Run] = &[
     ("paella_vq", paella),
 ];
 
-/// The times, and the last step, which alone has no noise.
+/// The times, and only the last step, which has no noise.
 fn scheduler(place: &Place) -> Result<Vec<Tensor>> {
     let mut outputs = Vec::new();
     for count in [1, 2, 7, 60] {
@@ -31,7 +32,7 @@ fn scheduler(place: &Place) -> Result<Vec<Tensor>> {
         let noise = place.input("noise", (2, 4, 3, 5))?;
         let last = scheduler.timesteps()[count - 1];
         outputs.push(scheduler.step(&noise, last, &sample)?);
-        // The nearest step is taken for others.
+        // Other times use the nearest step.
         outputs.push(scheduler.step(&noise, last * 0.8, &sample)?);
     }
     Ok(outputs)
@@ -65,7 +66,7 @@ fn parts(place: &Place) -> Result<Vec<Tensor>> {
         stage_b_two.forward(&xs, Some(&skip))?,
         MixingResidualBlock::new(16, 24, weights("mixing"))?.forward(&xs)?,
     ];
-    // One by one: on the CPU Candle's products of several pictures are wrong.
+    // One at a time: on the CPU Candle's products of several pictures are wrong.
     for i in 0..2 {
         let [xs, text, tokens] = [&xs, &text, &tokens].map(|xs| xs.narrow(0, i, 1));
         let (xs, text) = (xs?, text?);
@@ -83,7 +84,7 @@ fn prior(place: &Place) -> Result<Vec<Tensor>> {
         let xs = place.input(&format!("prior {i}"), (1, 6, 5, 4))?;
         let text = place.input(&format!("text of the prior {i}"), (1, 7, 12))?;
         let time = Tensor::new(&[time], &place.device)?;
-        // Where a scale is near 0 the result is large, and so are differences.
+        // If a scale is near 0 the result is large, and so are differences.
         let noise = model.forward(&xs, &time, &text)?;
         outputs.push((&noise / (noise.abs()? + 1.)?)?);
         outputs.push(model.gen_r_embedding(&time)?);

@@ -1,6 +1,6 @@
-//! Z-Image: the transformer and its layers, the encoder of texts, the autoencoder, and what is around them.
+//! Z-Image: the transformer and its layers, the text encoder, the autoencoder, and their surroundings.
 //!
-//! Upstream's times of a schedule are compared where they are those that belong to its noise: without a shift.
+//! Upstream's times of a schedule are compared only if they match its noise: without a shift.
 
 use crate::common::VOCABULARY;
 use crate::weights::Place;
@@ -34,7 +34,7 @@ fn config() -> Config {
     }
 }
 
-/// Texts of 32 tokens and 32 patches: what others are filled up with, upstream hides, or does without.
+/// Texts of 32 tokens and 32 patches: upstream hides the padding of others, or omits it.
 fn model(place: &Place) -> Result<Vec<Tensor>> {
     let vb = place.weights("z_image");
     let plain = Config {
@@ -93,7 +93,7 @@ fn layers(place: &Place) -> Result<Vec<Tensor>> {
     ])
 }
 
-/// Of pictures: of several frames upstream mixes numbers of different places.
+/// For pictures: with several frames upstream mixes numbers of different positions.
 fn patches(place: &Place) -> Result<Vec<Tensor>> {
     let latents = place.input("z_image latents", (2, 3, 1, 4, 6))?;
     let (patches, size) = transformer::patchify(&latents, 2, 1)?;

@@ -1,4 +1,4 @@
-//! Models of sound.
+//! Audio models.
 
 use crate::weights::Place;
 use candle_core::{Result, Tensor};

@@ -1,11 +1,11 @@
-//! Results held against those of the other side.
+//! Compares results with those of the other side.
 
 use candle_core::{bail, DType, Device, Result, Tensor};
 use std::collections::HashMap;
 use std::path::Path;
 
-/// Compares every output with that of the same name in the file. `tolerance` is in parts of the larger of 1 and the reference's
-/// magnitude: absolute for numbers below 1, relative above. With `all` the file has no others.
+/// Compares every output with that of the same name in the file. `tolerance` is relative to the larger of 1 and the reference's magnitude:
+/// absolute for numbers below 1, relative above. With `all` the file has no others.
 pub fn with_file(
     outputs: &HashMap<String, Tensor>,
     file: &Path,

@@ -1,4 +1,4 @@
-//! Models of text.
+//! Text models.
 
 use crate::weights::Place;
 use candle_core::{DType, Result, Tensor};

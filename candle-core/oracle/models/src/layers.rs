@@ -1,4 +1,4 @@
-//! Layers and functions of `candle-nn` one by one, those that no model here reaches included.
+//! Single layers and functions of `candle-nn`, including those that no model here uses.
 
 use crate::weights::Place;
 use candle_core::{DType, Device, Result, Tensor, D};
@@ -183,7 +183,7 @@ pub fn packed_sequences(place: &Place) -> Result<Vec<Tensor>> {
     Ok(results)
 }
 
-/// Keys and values step by step: what comes back each time.
+/// Keys and values step by step: the result of each.
 pub fn caches(place: &Place) -> Result<Vec<Tensor>> {
     let mut growing = KvCache::new(2, 4);
     let mut joined = ConcatKvCache::new(2);
@@ -217,7 +217,7 @@ pub fn caches(place: &Place) -> Result<Vec<Tensor>> {
         let k = place.input(&format!("scattered {step}"), (2, 2, len, 4))?;
         let places = builder.indices_and_mask(len, &active)?;
         let (k, _) = cache.append(&k, &k, &places)?;
-        // As attention sees them: what is hidden has no influence.
+        // In attention's view: hidden values have no influence.
         let seen = places.mask().exp()?;
         results.push(seen.broadcast_matmul(&k)?);
         results.push(seen);

@@ -1,8 +1,8 @@
-//! Models of crates.io's `candle-transformers` 0.11.1 with weights that depend on their names alone.
+//! Models of crates.io's `candle-transformers` 0.11.1 with weights that depend only on their names.
 //!
-//! This file is built twice: in `upstream/` over crates.io's `candle-core` and `candle-nn`, in `ours/` over this repository's, which
-//! `[patch.crates-io]` puts in their place. The first run writes what the models return, the others compare their own results with
-//! that: to 1e-4 on the CPU, to 1e-3 on WebGPU.
+//! This file is built twice: in `upstream/` with crates.io's `candle-core` and `candle-nn`, in `ours/` with this repository's, which
+//! `[patch.crates-io]` substitutes. The first run writes the models' results, the others compare their own results with them: to 1e-4 on
+//! the CPU, to 1e-3 on WebGPU.
 //!
 //! ```text
 //! models-upstream FOLDER            writes FOLDER/outputs.safetensors and FOLDER/llama.gguf
@@ -24,10 +24,10 @@ use std::collections::HashMap;
 use std::path::Path;
 use weights::Place;
 
-/// A model's name and what it returns.
+/// A model's name and the function that computes its results.
 type Run = (&'static str, fn(&Place) -> Result<Vec<Tensor>>);
 
-/// What runs on every device.
+/// Runs for every device.
 const EVERYWHERE: &[Run] = &[
     ("llama", language::llama),
     ("qwen2", language::qwen2),
@@ -54,7 +54,7 @@ const EVERYWHERE: &[Run] = &[
     ("caches", layers::caches),
 ];
 
-/// What runs on the CPU alone: quantized tensors, and functions of slices.
+/// Runs for the CPU only: quantized tensors, and functions of slices.
 const ON_CPU: &[Run] = &[
     ("interleaved caches", layers::interleaved_caches),
     ("quantized_llama", quantized::llama),

@@ -1,4 +1,4 @@
-//! A quantized model out of a GGUF file.
+//! A quantized model from a GGUF file.
 
 use crate::weights::{weight, Place};
 use candle_core::quantized::gguf_file::{self, Value};

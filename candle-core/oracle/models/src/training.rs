@@ -1,5 +1,5 @@
-//! A small network trained for some steps: gradients and optimisers. It has no layer norm with a bias and no maximum pooling: through
-//! the former upstream passes no gradient, through the latter a wrong one.
+//! A small network trained for some steps: gradients and optimisers. It has no layer norm with a bias and no maximum pooling: upstream
+//! passes no gradient through the former, and a wrong one through the latter.
 
 use crate::weights::{weight, Place};
 use candle_core::{DType, ModuleT, Result, Tensor};
@@ -63,8 +63,8 @@ fn train<O: Optimizer>(place: &Place, make: impl Fn(&VarMap) -> Result<O>) -> Re
     Ok(vec![Tensor::new(losses, device)?, net.forward(&images)?])
 }
 
-/// In the order of their names: a map's order differs from run to run, and `SGD` sums nothing over variables, but a reader of
-/// the losses should not have to know that.
+/// In the order of their names: a map's order differs from run to run, and although `SGD` sums nothing over variables, a reader of the
+/// losses should not have to know that.
 fn variables(map: &VarMap) -> Vec<candle_core::Var> {
     let data = map.data().lock().expect("one thread");
     let mut named: Vec<_> = data.iter().collect();

@@ -1,4 +1,4 @@
-//! Weights that depend on a tensor's name and shape alone, so that both sides have the same.
+//! Weights that depend only on a tensor's name and shape, so that both sides have the same.
 
 use candle_core::{bail, DType, Device, Result, Shape, Tensor};
 use candle_nn::var_builder::SimpleBackend;
@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
-/// The tensors that models read, in a folder of outputs: what a checkpoint has.
+/// The tensors that models read, in a folder of outputs: the contents of a checkpoint.
 const NAMES: &str = "names.txt";
 
 static READ: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
@@ -35,7 +35,7 @@ impl Numbers {
     }
 }
 
-/// Numbers around 0 whose size keeps the activations of a layer near 1; around 1 for scales and variances.
+/// Numbers around 0, scaled to keep the activations of a layer near 1; around 1 for scales and variances.
 pub fn weight(name: &str, shape: &Shape) -> Result<Tensor> {
     let mut numbers = Numbers::of(name);
     let dims = shape.dims();
@@ -53,9 +53,9 @@ pub fn weight(name: &str, shape: &Shape) -> Result<Tensor> {
     Tensor::from_vec(values, shape, &Device::Cpu)
 }
 
-/// Where a model runs, and what it is made of and given there.
+/// The device and inputs of a model.
 pub struct Place<'a> {
-    /// For files.
+    /// The folder of its files.
     pub folder: &'a Path,
     pub device: Device,
 }
@@ -69,8 +69,8 @@ impl Place<'_> {
         VarBuilder::from_backend(Box::new(made), DType::F32, self.device.clone()).pp(model)
     }
 
-    /// Writes the names of the weights that models have read. From then on [`weights`](Self::weights) contain these alone, so that a model
-    /// finds no output layer that the other side did not read.
+    /// Writes the names of the weights that models have read. From then on [`weights`](Self::weights) contains only these, so that a model
+    /// does not find an output layer that the other side did not read.
     #[allow(dead_code)]
     pub fn keep_names(&self) -> Result<()> {
         let read = READ.lock().unwrap_or_else(PoisonError::into_inner);
@@ -86,7 +86,7 @@ impl Place<'_> {
         Tensor::from_vec(values, shape, &self.device)
     }
 
-    /// Token numbers below `vocabulary`, shape `(1, count)`.
+    /// Token ids below `vocabulary`, shape `(1, count)`.
     pub fn tokens(&self, name: &str, count: usize, vocabulary: u64) -> Result<Tensor> {
         let mut numbers = Numbers::of(name);
         let ids: Vec<_> = (0..count)
@@ -96,7 +96,7 @@ impl Place<'_> {
     }
 }
 
-/// Makes any weight that a model reads.
+/// Generates every weight that a model reads.
 struct Made {
     names: Option<BTreeSet<String>>,
 }

@@ -1,15 +1,15 @@
-//! What is asked of both sides, as data.
+//! Requests to both sides, as data.
 
 use crate::value::{Elements, Ty};
 
-/// An op and the tensors that it is given.
+/// An op and its input tensors.
 #[derive(Clone, Debug)]
 pub struct Case {
     pub inputs: Vec<Input>,
     pub op: Op,
 }
 
-/// A tensor: its elements in memory order, and the view of them that the op sees.
+/// A tensor: its elements in memory order, and the view of them that is the op's input.
 #[derive(Clone, Debug)]
 pub struct Input {
     pub data: Elements,
@@ -21,7 +21,7 @@ impl Input {
         self.data.ty()
     }
 
-    /// The shape that the op sees.
+    /// The shape of the op's input.
     pub fn dims(&self) -> &[usize] {
         &self.view.dims
     }
@@ -33,7 +33,7 @@ pub struct View {
     /// The shape in memory.
     pub base: Vec<usize>,
     pub permute: Vec<usize>,
-    /// Start and length of what stays of each permuted dimension.
+    /// Start and length of the kept part of each permuted dimension.
     pub keep: Vec<(usize, usize)>,
     pub dims: Vec<usize>,
 }
@@ -75,7 +75,7 @@ pub struct Conv {
     pub groups: usize,
 }
 
-/// The method that is called; the first input is `self`. Those without parameters go by their name.
+/// The method to call; the first input is `self`. Methods without parameters are identified by their name.
 #[derive(Clone, Debug)]
 pub enum Op {
     /// `neg`, `exp`, …
@@ -148,13 +148,13 @@ pub enum Op {
     ToDtype(Ty),
     /// `{}` and `{:?}`.
     Format,
-    /// Makers of tensors take only numbers: `arange`, `eye`, `tril2`, `triu2`, `full`.
+    /// Constructors of tensors with only numbers as arguments: `arange`, `eye`, `tril2`, `triu2`, `full`.
     Make(&'static str, Ty, Vec<f64>),
-    /// Several ops. The arguments are numbers of inputs and, after them, of results so far; the last result is the output.
+    /// Several ops. The arguments are indices of inputs and, after them, of earlier results; the last result is the output.
     Chain(Vec<(Op, Vec<usize>)>),
 }
 
-/// How a case may end.
+/// The outcome of a case.
 #[derive(Clone, Debug)]
 pub enum Outcome {
     Done(Vec<crate::value::Value>),
@@ -162,13 +162,13 @@ pub enum Outcome {
     Panicked(String),
 }
 
-/// A file format, and which of the functions for it is called.
+/// A file format, and the function for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     Npy,
     Npz,
     NpzByName,
-    /// Reading only: candle writes none.
+    /// Only read: candle does not write it.
     Pickle,
     Safetensors,
     SafetensorsOne,

@@ -1,4 +1,4 @@
-//! Two outcomes held against each other.
+//! Comparison of two outcomes.
 
 use crate::case::{Case, Outcome};
 use crate::generate::Gen;
@@ -12,7 +12,7 @@ thread_local! {
     static QUIET: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs `f`; an error and a panic become outcomes. The panic's message is kept and not printed.
+/// Runs `f`; an error and a panic become outcomes. The panic's message is stored and not printed.
 pub fn guarded<E: std::fmt::Display>(f: impl FnOnce() -> Result<Vec<Value>, E>) -> Outcome {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
@@ -38,11 +38,11 @@ pub fn guarded<E: std::fmt::Display>(f: impl FnOnce() -> Result<Vec<Value>, E>) 
     }
 }
 
-/// What an op family demands of its cases.
+/// The requirements of an op family on its cases.
 #[derive(Clone, Copy)]
 pub struct Rule {
     pub tolerance: fn(&Case) -> Tolerance,
-    /// Why ours may differ from upstream's outcome in this case; `None` where it may not. Each reason is a difference on purpose,
+    /// The reason why ours may differ from upstream's outcome in this case; `None` if it may not. Each reason is an intended difference,
     /// listed in `docs/differences.md`.
     pub differs: fn(&Case) -> Option<&'static str>,
 }
@@ -54,23 +54,23 @@ impl Rule {
     };
 }
 
-/// Whether numbers were compared, or only that both sides refuse.
+/// Whether numbers were compared, or only that both sides return an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Agreed {
     Values,
     Refusal,
-    /// Upstream panics, or the difference is on purpose.
+    /// Upstream panics, or the difference is intended.
     Nothing,
 }
 
-/// Fails with everything a reader needs when ours does not do what upstream does.
+/// Fails, with all details, if ours does not behave like upstream.
 ///
-/// * Both succeed: the values agree within the tolerance. Where upstream's depend on how the inputs lie in memory, ours are those
-///   that it gives on row-major copies.
-/// * Upstream refuses: so does ours. If it refuses only the layout, ours may refuse or give what upstream gives on row-major
+/// * Both succeed: the values agree within the tolerance. If upstream's depend on the memory layout of the inputs, ours are those that it
+///   returns for row-major copies.
+/// * Upstream returns an error: so does ours. If it only rejects the layout, ours may return an error or upstream's result for row-major
 ///   copies.
-/// * Upstream panics, or refuses a matrix product for its strides or dtype: ours does not panic.
-/// * Where the family's rule says that ours differs: ours does not panic. Upstream is not asked; it may never answer.
+/// * Upstream panics, or rejects a matrix product for its strides or dtype: ours does not panic.
+/// * If the family's rule lists a difference: ours does not panic. Upstream is not called; it may never return.
 pub fn agree(case: &Case, rule: Rule) -> Result<Agreed, String> {
     let ours = ours::interpret::run(case, false);
     judge(case, rule, &ours, |rows| {
@@ -78,7 +78,7 @@ pub fn agree(case: &Case, rule: Rule) -> Result<Agreed, String> {
     })
 }
 
-/// As [`agree`], for the gradients of the case. What upstream cannot differentiate, ours may.
+/// Like [`agree`], for the gradients of the case. Ours may have gradients that upstream lacks.
 pub fn gradients_agree(case: &Case, rule: Rule) -> Result<Agreed, String> {
     let ours = ours::interpret::gradients(case, false);
     judge(case, rule, &ours, |rows| {
@@ -89,7 +89,7 @@ pub fn gradients_agree(case: &Case, rule: Rule) -> Result<Agreed, String> {
     })
 }
 
-/// `ask_upstream` is given whether to make row-major copies of the inputs first.
+/// `ask_upstream` receives whether to copy the inputs to row-major layout first.
 fn judge(
     case: &Case,
     rule: Rule,
@@ -120,13 +120,13 @@ fn judge(
     }
 }
 
-/// Upstream's matrix product, of which convolutions and cumulative sums are made, takes few strides and no BF16 in some of them;
-/// ours takes all.
+/// Whether upstream rejected a matrix product, which convolutions and cumulative sums use: it supports few strides and no BF16 in some of
+/// them; ours supports all.
 fn is_lifted(refusal: &str) -> bool {
     refusal.contains("MatMulUnexpectedStriding") || refusal.ends_with("for op matmul")
 }
 
-/// Whether two outcomes are the same within the tolerance.
+/// Compares two outcomes within the tolerance.
 pub fn compare(ours: &Outcome, theirs: &Outcome, tolerance: Tolerance) -> Result<Agreed, String> {
     match (ours, theirs) {
         (Outcome::Panicked(_), _) => Err("ours panicked".into()),
@@ -148,7 +148,7 @@ pub fn compare(ours: &Outcome, theirs: &Outcome, tolerance: Tolerance) -> Result
     }
 }
 
-/// The case of a family that a seed and a size stand for.
+/// The case of a family for a seed and a size.
 pub fn case(family: fn(&mut Gen) -> Case, seed: u64, size: usize) -> Case {
     family(&mut Gen::new(seed, size))
 }

@@ -3,7 +3,7 @@
 use crate::case::{Axis, Input, View};
 use crate::value::{Elements, Ty};
 
-/// What the numbers of an input look like.
+/// The distribution of an input's numbers.
 #[derive(Clone, Copy, Debug)]
 pub enum Fill {
     /// Quarters from -4 to 4: exact in every float dtype, and so are sums and products of a few.
@@ -12,11 +12,11 @@ pub enum Fill {
     Unit,
     /// From 0.1 to 2.
     Positive,
-    /// Whole numbers from -4 to 4, so that equal ones occur.
+    /// Integers from -4 to 4, so that equal ones occur.
     Few,
     /// From -100 to 100, with zeros, infinities, NaN and very large and small numbers among them.
     Special,
-    /// Whole numbers below `.0`.
+    /// Integers below `.0`.
     Below(usize),
 }
 
@@ -41,7 +41,7 @@ impl Gen {
         z ^ (z >> 31)
     }
 
-    /// From 0 to `n - 1`; 0 when `n` is 0.
+    /// From 0 to `n - 1`; 0 if `n` is 0.
     pub fn below(&mut self, n: usize) -> usize {
         (self.next() >> 11) as usize % n.max(1)
     }
@@ -69,7 +69,7 @@ impl Gen {
         of[self.below(of.len())]
     }
 
-    /// The size of a dimension: mostly from 1 to the size of the case, now and then 0.
+    /// The size of a dimension: usually from 1 to the size of the case, sometimes 0.
     pub fn dim(&mut self) -> usize {
         if self.chance(4) {
             0
@@ -102,7 +102,7 @@ impl Gen {
         order
     }
 
-    /// A dimension of a tensor of this rank, from the front or from the back; now and then one that does not exist.
+    /// A dimension of a tensor of this rank, from the front or from the back; sometimes one that does not exist.
     pub fn axis(&mut self, rank: usize) -> Axis {
         let beyond = usize::from(self.chance(3));
         let axis = self.below(rank + beyond) as isize;
@@ -113,13 +113,13 @@ impl Gen {
         }
     }
 
-    /// The same dimension as [`Gen::axis`] gives, counted from the front, for a rank that has it.
+    /// The dimension that [`Gen::axis`] returns, counted from the front, for a rank that has it.
     pub fn front(axis: Axis, rank: usize) -> Option<usize> {
         let axis = if axis < 0 { axis + rank as isize } else { axis };
         usize::try_from(axis).ok().filter(|a| *a < rank)
     }
 
-    /// A way to lie in memory for a tensor that is seen as `dims`.
+    /// A random memory layout for a tensor of shape `dims`.
     pub fn view(&mut self, dims: &[usize]) -> View {
         let mut view = View::whole(dims);
         if self.chance(40) {
@@ -171,7 +171,7 @@ impl Gen {
         }
     }
 
-    /// A tensor that is seen as `dims`, in some layout.
+    /// A tensor of shape `dims`, in some layout.
     pub fn input(&mut self, ty: Ty, dims: &[usize], fill: Fill) -> Input {
         let view = self.view(dims);
         let values = self.values(view.base.iter().product(), fill);
@@ -181,7 +181,7 @@ impl Gen {
         }
     }
 
-    /// A tensor that is seen as `dims` and lies so in memory.
+    /// A contiguous tensor of shape `dims`.
     pub fn whole(&mut self, ty: Ty, dims: &[usize], fill: Fill) -> Input {
         let values = self.values(dims.iter().product(), fill);
         Input {

@@ -1,8 +1,7 @@
-//! Candle's tensors judged by Candle: each case is data ([`case::Case`]), and one interpreter runs it on both crates.
+//! Compares Candle's tensors with Candle's: each case is data ([`case::Case`]), and one interpreter runs it on both crates.
 //!
-//! [`interpret`] is compiled twice, once over this repository's `candle-core` and once over crates.io's 0.11.1, so that neither
-//! side can be asked something else than the other. [`generate::Gen`] makes cases from a seed and a size; [`check`] holds
-//! the two outcomes against each other.
+//! [`interpret`] is compiled twice, once with this repository's `candle-core` and once with crates.io's 0.11.1, so that both sides receive
+//! the same requests. [`generate::Gen`] generates cases from a seed and a size; [`check`] compares the two outcomes.
 
 pub mod case;
 pub mod check;

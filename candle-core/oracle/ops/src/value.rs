@@ -1,4 +1,4 @@
-//! Elements and results in types that belong to neither side.
+//! Elements and results in types that are independent of both sides.
 
 use float8::F8E4M3;
 use half::{bf16, f16};
@@ -71,7 +71,7 @@ pub enum Elements {
 }
 
 impl Elements {
-    /// Numbers as elements of a dtype. Integers are cut off, `u8` and `u32` take the absolute value.
+    /// Converts numbers to elements of a dtype. Integers are truncated; `u8` and `u32` take the absolute value.
     pub fn new(ty: Ty, values: &[f64]) -> Self {
         fn map<T>(values: &[f64], f: impl Fn(f64) -> T) -> Vec<T> {
             values.iter().map(|v| f(*v)).collect()
@@ -181,12 +181,12 @@ enum Numbers {
     Float(Vec<f64>),
 }
 
-/// How far two floats may be apart, in units of their dtype's epsilon. Integers are always compared exactly.
+/// Maximum difference of two floats, in units of their dtype's epsilon. Integers are always compared exactly.
 #[derive(Clone, Copy, Debug)]
 pub struct Tolerance {
-    /// Times epsilon times the larger of the two magnitudes.
+    /// In units of epsilon times the larger of the two magnitudes.
     pub relative: f64,
-    /// Times epsilon: for sums whose terms cancel.
+    /// In units of epsilon: for sums whose terms cancel.
     pub absolute: f64,
 }
 
@@ -213,7 +213,7 @@ pub enum Value {
 }
 
 impl Value {
-    /// What differs, in words.
+    /// A description of the difference.
     pub fn difference(&self, other: &Self, tolerance: Tolerance) -> Option<String> {
         match (self, other) {
             (Self::Text(a), Self::Text(b)) => (a != b).then(|| "the texts differ".to_string()),

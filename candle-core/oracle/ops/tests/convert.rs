@@ -35,7 +35,7 @@ fn casts_of_all_pairs() {
 
 fn format(g: &mut Gen) -> Case {
     let ty = g.pick(&Ty::ALL);
-    // Beyond 1,000 elements a tensor is shortened.
+    // Tensors of more than 1,000 elements are shortened.
     let dims = if g.chance(15) {
         vec![g.within(1, 30), g.within(20, 60)]
     } else {

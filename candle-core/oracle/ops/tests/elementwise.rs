@@ -11,8 +11,8 @@ const UNARY: [&str; 19] = [
     "erf", "relu", "silu", "sign", "ceil", "floor", "round",
 ];
 
-/// Functions that a processor rounds correctly are exact. The others are a few roundings apart: 16-bit floats are computed
-/// step by step by one side and in f32 by the other.
+/// Functions that a CPU rounds correctly are exact. The others differ by a few roundings: 16-bit floats are computed step by step by one
+/// side and in f32 by the other.
 pub fn tolerance(case: &Case) -> Tolerance {
     match &case.op {
         Op::Unary("gelu" | "gelu_erf" | "silu" | "erf" | "tanh") => Tolerance::new(8., 4.),
@@ -25,7 +25,7 @@ pub fn tolerance(case: &Case) -> Tolerance {
 
 const RULE: Rule = Rule { tolerance, differs };
 
-/// Ours refuses what has no sensible answer.
+/// Ours rejects arguments without a sensible result.
 fn differs(case: &Case) -> Option<&'static str> {
     let whole = case.inputs.iter().any(|i| !i.ty().is_float());
     let mixed = case.inputs.iter().any(|i| i.ty() != case.inputs[0].ty());
@@ -66,7 +66,7 @@ fn unary_ops() {
     values(unary, RULE);
 }
 
-/// Two tensors of one shape and dtype; now and then they do not match.
+/// Two tensors of the same shape and dtype; sometimes they do not match.
 pub fn binary(g: &mut Gen) -> Case {
     let name = g.pick(&[
         "add", "sub", "mul", "div", "pow", "maximum", "minimum", "eq", "ne", "lt", "le", "gt", "ge",
@@ -168,7 +168,7 @@ pub fn with_numbers(g: &mut Gen) -> Case {
     }
 }
 
-/// Whole numbers for integers, so that a factor of a quarter has something to cut off.
+/// Integers for integer dtypes, so that a factor of a quarter truncates something.
 fn small(ty: Ty) -> Fill {
     if ty.is_float() {
         Fill::Quarters

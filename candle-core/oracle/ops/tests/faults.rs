@@ -1,4 +1,5 @@
-//! The tests of docs/upstream.md: each passes here and fails with crates.io's candle 0.11.1, so that no entry outlives its fault.
+//! The tests of docs/upstream.md: each passes here and fails with crates.io's candle 0.11.1, so an entry is removed when its fault is
+//! fixed.
 
 use std::panic::{catch_unwind, UnwindSafe};
 
@@ -14,7 +15,7 @@ mod crates_io {
     include!(concat!(env!("OUT_DIR"), "/faults.rs"));
 }
 
-/// Why a test fails, or nothing.
+/// The reason why a test fails, or `None`.
 fn failure<E: std::fmt::Display>(
     test: impl FnOnce() -> Result<(), E> + UnwindSafe,
 ) -> Option<String> {

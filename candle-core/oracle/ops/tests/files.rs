@@ -7,7 +7,7 @@ use oracle_ops::generate::{Fill, Gen};
 use oracle_ops::value::{Tolerance, Ty};
 use oracle_ops::{ours, upstream};
 
-/// Some tensors; the op has no part in it.
+/// Some tensors; the op is not used.
 fn tensors(g: &mut Gen) -> Case {
     let inputs = (0..g.within(1, 4))
         .map(|_| {
@@ -21,7 +21,7 @@ fn tensors(g: &mut Gen) -> Case {
     }
 }
 
-/// What both sides write reads the same on both sides, and what one refuses the other refuses.
+/// A file that one side writes reads the same on both sides, and both sides reject the same files.
 fn both_ways(case: &Case, write: Format, read: &[Format]) -> Result<Agreed, String> {
     let folder = tempfile::tempdir().map_err(|err| err.to_string())?;
     let (by_us, by_them) = (folder.path().join("ours"), folder.path().join("theirs"));

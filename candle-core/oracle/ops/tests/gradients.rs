@@ -1,4 +1,4 @@
-//! `backward` of every family's cases, and of expressions put together from several ops.
+//! `backward` of every family's cases, and of expressions composed of several ops.
 
 use crate::{convert, elementwise, hold, indexing, movement, neural, product, reduce};
 use oracle_ops::case::{Case, Op};
@@ -6,7 +6,7 @@ use oracle_ops::check::{self, Rule};
 use oracle_ops::generate::{Fill, Gen};
 use oracle_ops::value::{Tolerance, Ty};
 
-/// A gradient is a sum over what an element went into, after a few roundings more than the op itself has.
+/// A gradient is a sum over an element's uses, with a few roundings more than the op itself.
 const RULE: Rule = Rule { tolerance, differs };
 
 /// Upstream's derivatives of `gelu_erf` and `erf` have constants of 8 digits.
@@ -24,14 +24,14 @@ fn tolerance(case: &Case) -> Tolerance {
     Tolerance::new(n, n)
 }
 
-/// Where upstream's gradients are not those of its functions, which finite differences show.
+/// Cases in which upstream's gradients are not those of its functions, as finite differences show.
 fn differs(case: &Case) -> Option<&'static str> {
     let dims = case.inputs[0].dims();
     if let Some(why) = neural::differs(case) {
         return Some(why);
     }
     let input = &case.inputs[0];
-    // A dimension of size 1 that is expanded holds one element several times.
+    // An expanded dimension of size 1 holds one element several times.
     let read: usize = dims.iter().product();
     let kept: usize = input.view.keep.iter().map(|(_, len)| len).product();
     let ties = input.data.repeat() || read > kept;
@@ -58,7 +58,7 @@ fn differs(case: &Case) -> Option<&'static str> {
         Op::Binary(_) | Op::Unary(_) if case.inputs.iter().any(|i| !i.data.is_tame()) => {
             Some("another order of the same factors, one of which overflows")
         }
-        // A kernel times its gradient has to be the input times the input's, and is not in upstream.
+        // A kernel times its gradient has to equal the input times the input's gradient, which does not hold upstream.
         Op::Conv1d(conv) | Op::Conv2d(conv) if conv.groups > 1 || dims[0] > 1 => {
             Some("the kernel's gradient is a convolution by a kernel that is not row-major, where upstream is wrong")
         }
@@ -80,7 +80,7 @@ fn differs(case: &Case) -> Option<&'static str> {
     }
 }
 
-/// One test a family. Cases of integers alone are drawn again.
+/// One test per family. Cases of integers only are drawn again.
 macro_rules! families {
     ($($test:ident: $family:path;)+) => {$(
         #[test]
@@ -129,8 +129,7 @@ families! {
     expressions: expression;
 }
 
-/// Two tensors of three dimensions and up to eight ops on them, in f64: what is used twice, what is used by several ops, what is
-/// not used at all.
+/// Two tensors of three dimensions and up to eight ops on them, in f64: values used twice, by several ops, or not at all.
 fn expression(g: &mut Gen) -> Case {
     let dims = g.full_shape(3..=3);
     let inputs = vec![

@@ -1,4 +1,4 @@
-//! Ops that look elements up by index or put them somewhere.
+//! Ops that read or write elements by index.
 
 use crate::values;
 use oracle_ops::case::{Case, Index, Input, Op};
@@ -32,7 +32,7 @@ fn differs(case: &Case) -> Option<&'static str> {
     }
 }
 
-/// Ids below `n`; now and then one that is too large.
+/// Ids below `n`; sometimes one that is too large.
 fn ids(g: &mut Gen, dims: &[usize], n: usize) -> Input {
     let ty = g.pick(&[Ty::U32, Ty::U32, Ty::I64, Ty::U8]);
     let beyond = usize::from(g.chance(2));
@@ -170,7 +170,7 @@ pub fn slices(g: &mut Gen) -> Case {
             }
         }
     };
-    // `slice_set` wants row-major memory on both sides.
+    // `slice_set` requires row-major memory on both sides.
     let whole = matches!(op, Op::SliceSet(..)) && g.chance(80);
     let input = if whole { Gen::whole } else { Gen::input };
     Case {

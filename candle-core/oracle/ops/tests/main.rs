@@ -1,4 +1,4 @@
-//! Every family of ops against crates.io's candle-core 0.11.1, over random shapes, layouts, dtypes and parameters.
+//! Compares every family of ops with crates.io's candle-core 0.11.1, over random shapes, layouts, dtypes and parameters.
 //!
 //! A failure prints the case as data. `ORACLE_SEED=N` draws other cases, `ORACLE_CASES=N` more of them.
 
@@ -22,10 +22,10 @@ use proptest::strategy::Strategy;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRunner};
 use std::cell::Cell;
 
-/// Cases in which values have to be compared; cases that both sides refuse come on top.
+/// Number of cases in which values are compared; cases that both sides reject are additional.
 const CASES: u32 = 256;
 
-/// Draws cases of a family until enough of them had values to compare. What shrinks is the size of the case.
+/// Draws cases of a family until enough of them had values to compare. Shrinking reduces the size of the case.
 fn hold(family: fn(&mut Gen) -> Case, judge: impl Fn(&Case) -> Result<Agreed, String>) {
     let number = |name, default| match std::env::var(name) {
         Ok(text) => text.parse().unwrap(),

@@ -1,4 +1,4 @@
-//! Views, copies, and tensors put together.
+//! Views, copies, and concatenation.
 
 use crate::values;
 use oracle_ops::case::{Case, Op};

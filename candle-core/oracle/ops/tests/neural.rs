@@ -14,7 +14,7 @@ fn tolerance(case: &Case) -> Tolerance {
             Tolerance::new(4., 4. * (1f64 + terms as f64).sqrt())
         }
         Op::Pool("avg_pool2d", kernel, _) => Tolerance::new(4. + (kernel.0 * kernel.1) as f64, 4.),
-        // Positions are computed in f32 by one side.
+        // One side computes positions in f32.
         Op::Bilinear(..) | Op::BilinearScale(..) => Tolerance::new(16., 16.),
         _ => Tolerance::EXACT,
     }
@@ -119,7 +119,7 @@ fn pooling() {
 }
 
 pub fn resize(g: &mut Gen) -> Case {
-    // Upstream goes through f64, whose conversion from F8E4M3 never returns there.
+    // Upstream converts through f64, and its conversion from F8E4M3 never returns.
     let ty = g.pick(&[Ty::F32, Ty::F64, Ty::F16, Ty::BF16, Ty::U8, Ty::I64]);
     let (h, w) = (g.within(1, 12), g.within(1, 12));
     let corners = g.chance(50);
@@ -147,7 +147,7 @@ fn upsampling_and_interpolation() {
     values(resize, RULE);
 }
 
-/// All elements of a row differ, so that the order is one: upstream's sort is not stable.
+/// All elements of a row differ, so the order is unique: upstream's sort is not stable.
 pub fn sort(g: &mut Gen) -> Case {
     let ty = g.pick(&Ty::ALL);
     let dims = g.shape(1..=4);

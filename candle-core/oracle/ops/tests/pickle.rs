@@ -1,5 +1,5 @@
-//! PyTorch checkpoints: neither side writes them, so they are put together here, as `torch.save` does (a zip archive with a pickle
-//! of protocol 2 and one member for each storage).
+//! PyTorch checkpoints: neither side writes them, so they are built here in the form of `torch.save` (a zip archive with a pickle of
+//! protocol 2 and one member for each storage).
 
 use crate::hold;
 use oracle_ops::case::{Case, Format, Input, Op, Outcome};
@@ -49,7 +49,7 @@ impl Pickle {
         for size in sizes {
             self.int(*size);
         }
-        // The short forms for up to three items have opcodes of their own.
+        // The short forms for up to three items have separate opcodes.
         self.0.push(match sizes.len() {
             0 => b')',
             n @ 1..=3 => 0x84 + n as u8,
@@ -110,7 +110,7 @@ fn write(inputs: &[Input], path: &Path) -> zip::result::ZipResult<()> {
 }
 
 fn tensors(g: &mut Gen) -> Case {
-    // Upstream leaves out tensors of IntStorage.
+    // Upstream ignores tensors of IntStorage.
     let types = [Ty::U8, Ty::I64, Ty::F16, Ty::BF16, Ty::F32, Ty::F64];
     let inputs = (0..g.within(1, 4))
         .map(|_| {
@@ -132,7 +132,7 @@ fn read_alike(case: &Case) -> Result<Agreed, String> {
     let ours = ours::interpret::load(Format::Pickle, &path);
     let theirs = upstream::interpret::load(Format::Pickle, &path);
     if let (Outcome::Done(_), Outcome::Refused(_)) = (&ours, &theirs) {
-        // Upstream reads row-major and column-major tensors alone.
+        // Upstream only reads row-major and column-major tensors.
         return Ok(Agreed::Nothing);
     }
     compare(&ours, &theirs, Tolerance::EXACT)

@@ -6,7 +6,7 @@ use oracle_ops::check::Rule;
 use oracle_ops::generate::{Fill, Gen};
 use oracle_ops::value::{Tolerance, Ty};
 
-/// Sums of `k` products below 1 in magnitude, in another order; 16-bit floats are added in f32 by one side or the other.
+/// Sums of `k` products below 1 in magnitude, in another order; one of the sides adds 16-bit floats in f32.
 pub fn tolerance(case: &Case) -> Tolerance {
     let k = case.inputs[0].dims().last().map_or(1, |k| *k + 1) as f64;
     Tolerance::new(4., 2. * k)
@@ -34,7 +34,7 @@ pub fn matmul(g: &mut Gen) -> Case {
         Ty::I64,
     ]);
     let batch = g.shape(0..=3);
-    // Past the tile sizes of the kernels, too.
+    // Also larger than the kernels' tiles.
     let stretch = g.pick(&[1, 1, 3, 11]);
     let (m, k, n) = (g.dim() * stretch, g.dim() * stretch, g.dim() * stretch);
     let wrong = usize::from(g.chance(3));

@@ -1,4 +1,4 @@
-//! Quantised blocks: made by one side and read by the other, products with them, and GGUF files.
+//! Quantised blocks: written by one side and read by the other, products with them, and GGUF files.
 
 use crate::hold;
 use oracle_ops::case::{Block, Case, Op, Outcome};
@@ -7,7 +7,7 @@ use oracle_ops::generate::{Fill, Gen};
 use oracle_ops::value::{Elements, Tolerance, Ty, Value};
 use oracle_ops::{ours, upstream};
 
-/// A matrix to quantise and what it is multiplied with. A k-quant's block is 256 elements long.
+/// A matrix to quantise and its factor. A k-quant's block is 256 elements long.
 fn product(g: &mut Gen) -> Case {
     let (m, n) = (g.full_dim(), g.full_dim());
     let k = 256 * g.within(1, 2);
@@ -51,9 +51,8 @@ fn each_block(
     Ok(agreed)
 }
 
-/// The same blocks, or blocks that are as close to what they stand for: the scales of a k-quant are found by a search, and each
-/// side's is its own. Upstream judges both. `weights`, one for each column, say how much an error counts; without any, all count
-/// alike.
+/// The same blocks, or blocks that are as close to the original: the scales of a k-quant are found by a search that differs between the
+/// sides. Upstream judges both. `weights`, one for each column, are the weights of errors; without any, all count equally.
 fn as_close(
     case: &Case,
     block: Block,
@@ -95,7 +94,7 @@ fn as_close(
         block,
         Block::Q2K | Block::Q3K | Block::Q4K | Block::Q5K | Block::Q6K | Block::Q8K
     );
-    // Where importance weighs the errors, a search from other candidates ended 1.14 times as far in one block of the 256 cases.
+    // With errors weighted by importance, a search from other candidates had 1.14 times the error in one block of the 256 cases.
     let slack = if weights.is_empty() { 1.1 } else { 1.2 };
     if search && ours <= slack * theirs + 1e-6 {
         return Ok(Agreed::Values);
@@ -141,7 +140,7 @@ fn dequantizing_is_bit_identical() {
     });
 }
 
-/// Sums of some 500 products of two numbers below 4 that 8 bits hold, in another order.
+/// Sums of about 500 products of two numbers below 4 that 8 bits hold, in another order.
 const PRODUCT: Tolerance = Tolerance::new(64., 4096.);
 
 #[test]
@@ -162,7 +161,7 @@ fn gguf_files_both_ways() {
         let folder = tempfile::tempdir().map_err(|err| err.to_string())?;
         let (by_us, by_them) = (folder.path().join("ours"), folder.path().join("theirs"));
         let mut tensors = Vec::new();
-        // Upstream's reader knows neither Q8_1 nor Q8K.
+        // Upstream's reader supports neither Q8_1 nor Q8K.
         let written = |b: &Block| !matches!(b, Block::Q8_1 | Block::Q8K);
         for block in Block::ALL.into_iter().filter(written) {
             let made = upstream::interpret::quantize(block, &case.inputs[0]);

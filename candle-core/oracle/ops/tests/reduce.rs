@@ -6,8 +6,8 @@ use oracle_ops::check::Rule;
 use oracle_ops::generate::{Fill, Gen};
 use oracle_ops::value::{Tolerance, Ty};
 
-/// Sums are added up in another order, and in f32 where upstream adds 16-bit floats: the error of each addition is half an
-/// epsilon of a partial sum.
+/// Sums are computed in another order, and in f32 where upstream adds 16-bit floats: the error of each addition is half an epsilon of a
+/// partial sum.
 pub fn tolerance(case: &Case) -> Tolerance {
     let n = case.inputs[0].dims().iter().product::<usize>().max(1) as f64;
     match case.op {

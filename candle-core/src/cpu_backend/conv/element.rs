@@ -1,4 +1,4 @@
-//! What convolutions require of an element type.
+//! Requirements of convolutions on an element type.
 
 use half::{bf16, f16};
 
@@ -7,7 +7,7 @@ use super::lanes::Kernels;
 
 /// An element type of convolutions, whose products are summed as `Acc`.
 pub(super) trait ConvElement: Element<Acc: Kernels> {
-    /// The elements themselves, where the type is its own accumulator.
+    /// The elements themselves, if the type is its own accumulator.
     fn as_acc(vs: &[Self]) -> Option<&[Self::Acc]>;
 
     /// `dst = src`, converted.

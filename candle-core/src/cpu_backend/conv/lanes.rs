@@ -1,11 +1,11 @@
-//! The inner loop of a convolution: a register tile, for each vector type that a CPU may have.
+//! The inner loop of a convolution: a register tile, for each vector type of the supported CPUs.
 //!
 //! The compiler does not reliably keep a tile of arrays in registers, so intrinsics are used where the CPU is known.
 
 use super::super::element::Accumulator;
 use super::product::{ConvTask, ConvTaskRunner};
 
-/// Elements after the end of a source that a tile may read: the widest tile.
+/// Number of elements after the end of a source that a tile may read: the width of the widest tile.
 pub(super) const SLACK: usize = 32;
 
 /// A vector of elements.
@@ -111,8 +111,8 @@ pub(super) struct WeightRows<A> {
     pub stride: usize,
 }
 
-/// `sums = weights * source` for `M` rows of `N` vectors, or `sums += ...` unless `first`; `at(p)` is where the source's elements
-/// for weight `p` begin.
+/// `sums = weights * source` for `M` rows of `N` vectors, or `sums += ...` unless `first`; `at(p)` is the start of the source's elements
+/// for weight `p`.
 ///
 /// # Safety
 /// `M` rows of `k` weights and the elements at each `at(p)` must be readable, `M` rows of sums writable; the CPU must have the
@@ -150,7 +150,7 @@ pub(super) unsafe fn tile<A: Copy, V: ConvVector<A>, const M: usize, const N: us
     }
 }
 
-/// The kernels for one kind of vector.
+/// The kernels for one vector type.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Kind<A: Clone> {
     /// Computes a task's part of a product; safe on the CPU that the program runs on.
@@ -161,7 +161,7 @@ pub(super) struct Kind<A: Clone> {
     pub columns: usize,
 }
 
-/// A type of sums.
+/// An accumulator type.
 pub(super) trait Kernels: Accumulator + Default {
     /// The kernels that the CPU can run, the fastest first; the last is for any CPU.
     fn kinds() -> Vec<Kind<Self>>;
@@ -170,8 +170,8 @@ pub(super) trait Kernels: Accumulator + Default {
     fn times_plus(self, rhs: Self, sum: Self) -> Self;
 }
 
-/// For each type of sums its `times_plus`, then kinds of vectors: the CPU's architecture and features, the vector, and the rows
-/// and vectors in a row of a tile. At the end the elements of a vector for any CPU.
+/// For each accumulator type its `times_plus`, then its kernels: the CPU's architecture and features, the vector, and the tile's rows and
+/// vectors per row. Last, the elements of a vector for any CPU.
 macro_rules! kernels {
     ($($ty:ty, $times_plus:expr => $([$arch:literal, ($($feature:tt)+), $vector:ty, $m:literal, $n:literal])* $portable:literal;)+) => {$(
         impl Kernels for $ty {

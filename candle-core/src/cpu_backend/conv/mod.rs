@@ -1,14 +1,12 @@
 //! Convolutions, plain and transposed, of any element type and layout. One dimension is two with a height of 1.
 //!
-//! All of them are one matrix product: the kernel, with a row for each output channel and a column for each tap (an
-//! input channel and a kernel position), times the input elements under each tap for each output position (im2col, but
-//! never stored).
+//! All of them are one matrix product: the kernel, with a row for each output channel and a column for each tap (an input channel and a
+//! kernel position), times the input elements under each tap for each output position (im2col, but never stored).
 //!
 //! - `source.rs` copies the input once, padded, widened and with its columns reordered so that neighbouring outputs
 //!   read neighbouring elements for every tap, whatever the stride. An input already in this form is borrowed.
-//! - `passes.rs` computes which elements the taps read. A transposed convolution of stride `s` is `s` (times `s`) plain
-//!   ones, each with the taps that reach its share of the outputs, so that it multiplies by no zeros and adds in
-//!   registers.
+//! - `passes.rs` computes which elements the taps read. A transposed convolution of stride `s` is `s` (times `s`) plain ones, each with the
+//!   taps that reach its share of the outputs, so that it multiplies by no zeros and adds in registers.
 //! - `product.rs` multiplies, tile by tile and on several threads, with the instructions of `lanes.rs`.
 //!
 //! The elements of a tile are gathered when it is computed, so the im2col matrix is never stored.
@@ -110,8 +108,8 @@ fn run<T: ConvElement>(
     Ok(dst)
 }
 
-/// Whether the padded copy is of reasonable size. With paddings, strides or dilations far larger than the input, few
-/// kernel positions overlap the input.
+/// Whether the padded copy has a reasonable size. With paddings, strides or dilations far larger than the input, few kernel positions
+/// overlap the input.
 fn worth_copying<T>(g: &Geometry, axes: [Axis; 2], dst: &[T]) -> bool {
     let product = |dims: &[usize]| dims.iter().try_fold(1usize, |n, &d| n.checked_mul(d));
     let copied = product(&[g.b, g.c_in, axes[0].len(), axes[1].len()]);
@@ -123,7 +121,7 @@ fn worth_copying<T>(g: &Geometry, axes: [Axis; 2], dst: &[T]) -> bool {
     copied.is_some_and(|copied| copied <= limit)
 }
 
-/// All elements of a kernel, converted to the type that products are summed in, in the order of `dims` of `planes`.
+/// All elements of a kernel, converted to the accumulator type, in the order of `dims` of `planes`.
 fn converted<'a, T: ConvElement>((vs, planes): NchwSlice<'a, T>) -> Cow<'a, [T::Acc]> {
     let [c_out, c_in, h, w] = planes.dims;
     let contiguous = planes.is_contiguous();
@@ -152,7 +150,7 @@ mod tests {
     use super::*;
     use crate::conv::ParamsConv2D;
 
-    /// Every vector type of this CPU gives the result of plain loops; the tests of `Tensor` only reach the widest.
+    /// Compares every vector type of this CPU with plain loops; the tests of `Tensor` only reach the widest.
     fn every_kind<T: ConvElement>() -> Result<()> {
         for (c_in, c_out, input, padding, stride) in [
             (3, 1, [9, 40], 1, 1),

@@ -9,7 +9,7 @@ use super::Geometry;
 /// The outputs that the same taps contribute to, as a grid.
 #[derive(Debug)]
 pub(super) struct Pass<'a, A: Clone> {
-    /// A row for each output channel of all groups, with a weight for each tap.
+    /// Weights: a row for each output channel of all groups, with a column for each tap.
     pub weights: Cow<'a, [A]>,
     /// For each tap, the offset in the group's source of the element it reads for the first output.
     pub taps: Vec<usize>,
@@ -28,7 +28,7 @@ pub(super) fn axes(g: &Geometry) -> [Axis; 2] {
         let (steps, input, k, output) = (g.steps[d], g.input[d], g.kernel[d], g.output[d]);
         let reach = (k - 1) * steps.dilation;
         if g.transposed {
-            // Output `o` takes the inputs `(o + padding - tap * dilation) / stride`, where that is whole.
+            // Output `o` reads the inputs `(o + padding - tap * dilation) / stride` that are integers.
             let before = reach.saturating_sub(steps.padding).div_ceil(steps.stride);
             let last = (output.saturating_sub(1) + steps.padding) / steps.stride;
             Axis {
@@ -77,7 +77,7 @@ pub(super) fn passes<'a, A: Kernels>(
     }]
 }
 
-/// For each channel of a group, where each of the taps begins.
+/// For each channel of a group, the start of each of the taps.
 fn taps<A: Clone>(
     g: &Geometry,
     source: &ConvInput<A>,
@@ -92,8 +92,7 @@ fn taps<A: Clone>(
         .collect()
 }
 
-/// The taps of the outputs `first + i * stride` along a dimension, which are the same for all: each tap and its first
-/// element.
+/// The taps of the outputs `first + i * stride` along a dimension, which share them: each tap and its first element.
 fn reaching(g: &Geometry, axes: [Axis; 2], d: usize, first: usize) -> Vec<(usize, usize)> {
     let steps = g.steps[d];
     let taps = (0..g.kernel[d]).filter_map(|k| {

@@ -1,5 +1,4 @@
-//! The product of the kernel matrix and the elements under its taps, cut into tasks for threads and tiles for
-//! registers.
+//! The product of the kernel matrix and the elements under its taps, divided into tasks for threads and tiles for registers.
 
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,16 +14,16 @@ const PAR_PRODUCTS: usize = 1 << 19;
 /// Taps that are multiplied at a time: the elements that they read for a tile's columns stay in the L1 cache.
 const TAPS: usize = 256;
 
-/// Panels of a task at most: the elements of their taps stay in the L2 cache.
+/// Maximum number of panels of a task: the elements of their taps stay in the L2 cache.
 const PANELS: usize = 8;
 
-/// Tasks for each thread, so that slower threads can take fewer.
+/// Number of tasks for each thread, so that slower threads can take fewer.
 const TASKS: usize = 4;
 
 /// Elements copied at a time.
 const CHUNK: usize = 16;
 
-/// Whether tiles read the source itself. For a few rows, gathering its elements into panels first costs more than it saves.
+/// Whether tiles read the source directly. For a few rows, gathering its elements into panels first costs more than it saves.
 pub(super) fn is_direct(rows: usize, columns: usize) -> bool {
     rows <= 4 || rows <= 16 && columns >= 12
 }
@@ -39,7 +38,7 @@ pub(super) struct Product<'a, A: Clone> {
     /// Output channels of a group.
     pub rows: usize,
     pub passes: Vec<Pass<'a, A>>,
-    /// Whether the tiles read the source itself, which then goes on for [`SLACK`] elements after its end.
+    /// Whether the tiles read the source directly; it then has [`SLACK`] elements after its end.
     pub direct: bool,
 }
 
@@ -47,14 +46,14 @@ pub(super) struct Product<'a, A: Clone> {
 #[derive(Debug, Clone)]
 pub(super) struct ConvTask {
     pass: usize,
-    /// Among the groups of all batches.
+    /// Index among the groups of all batches.
     group: usize,
     rows: [usize; 2],
-    /// In the order of the pass's grid.
+    /// Columns in the order of the pass's grid.
     columns: [usize; 2],
 }
 
-/// The result, of which tasks write disjoint elements.
+/// The result; tasks write disjoint elements.
 pub(super) struct ConvOutput<'a, T> {
     start: *mut T,
     len: usize,
@@ -62,7 +61,7 @@ pub(super) struct ConvOutput<'a, T> {
     lifetime: PhantomData<&'a mut [T]>,
 }
 
-// SAFETY: `store` leaves it to its caller that no two threads write one element.
+// SAFETY: the callers of `store` guarantee that no two threads write the same element.
 unsafe impl<T: Send> Sync for ConvOutput<'_, T> {}
 
 impl<'a, T> ConvOutput<'a, T> {
@@ -77,12 +76,12 @@ impl<'a, T> ConvOutput<'a, T> {
     }
 }
 
-/// A result of any type, as the tasks see it.
+/// A result of any type, as a destination for tasks.
 pub(super) trait Store<A>: Sync {
     /// Elements of a plane.
     fn plane(&self) -> usize;
 
-    /// Writes `sums` to elements that are `step` apart.
+    /// Writes `sums` to elements with stride `step`.
     ///
     /// # Safety
     /// No other thread may write these elements.
@@ -126,11 +125,11 @@ impl<A: Kernels> Product<'_, A> {
         let threads = if work < PAR_PRODUCTS { 1 } else { threads };
         let tasks = self.tasks(threads, kind);
         let next = AtomicUsize::new(0);
-        // One runner for each thread: its buffers are made once.
+        // One runner for each thread, which allocates its buffers once.
         let worker = |_: usize| {
             let mut runner = ConvTaskRunner::new(self, target);
             while let Some(task) = tasks.get(next.fetch_add(1, Ordering::Relaxed)) {
-                // SAFETY: `Kernels::kinds` lists what the CPU can run.
+                // SAFETY: `Kernels::kinds` lists only kernels that the CPU can run.
                 unsafe { (kind.run)(&mut runner, task) };
             }
         };
@@ -150,7 +149,7 @@ impl<A: Kernels> Product<'_, A> {
         }
     }
 
-    /// Cuts the product into tasks: by batch and group, by columns, and by rows where that gives too few.
+    /// Divides the product into tasks: by batch and group, by columns, and by rows if that gives too few.
     fn tasks(&self, threads: usize, kind: Kind<A>) -> Vec<ConvTask> {
         let (tile_rows, tile_columns) = (kind.rows, kind.columns);
         let groups = self.batches * self.groups;
@@ -162,7 +161,7 @@ impl<A: Kernels> Product<'_, A> {
             let wanted = wanted.div_ceil(groups * self.passes.len());
             let step = (panels / wanted).clamp(1, PANELS) * tile_columns;
             let row_parts = wanted.div_ceil(columns.div_ceil(step));
-            // Rows share the gathered elements, so they are cut last and not into tiny parts.
+            // Rows share the gathered elements, so they are divided last and not into tiny parts.
             let row_step = self.rows.div_ceil(row_parts).max(4 * tile_rows);
             let row_step = row_step.next_multiple_of(tile_rows);
             for group in 0..groups {
@@ -185,7 +184,7 @@ impl<A: Kernels> Product<'_, A> {
 /// Columns that are contiguous in the source.
 #[derive(Debug, Clone, Copy)]
 struct Run {
-    /// The first one's index among the columns of the panel.
+    /// The first column's index in the panel.
     column: usize,
     len: usize,
     /// Its offset in the source, relative to a tap's start.
@@ -223,7 +222,7 @@ impl<'a, A: Kernels> ConvTaskRunner<'a, A> {
     ) {
         unsafe {
             match self.product.direct {
-                // A row shorter than a vector leaves the others of a tile idle.
+                // A row shorter than a vector leaves the other vectors of a tile idle.
                 true if self.product.passes[task.pass].grid[1] <= V::LEN => {
                     self.direct::<V, M, 1>(task)
                 }
@@ -233,7 +232,7 @@ impl<'a, A: Kernels> ConvTaskRunner<'a, A> {
         }
     }
 
-    /// The tiles read the source itself.
+    /// The tiles read the source directly.
     ///
     /// # Safety
     /// The CPU must have the instructions of `V`.
@@ -294,8 +293,8 @@ impl<'a, A: Kernels> ConvTaskRunner<'a, A> {
         let rows = to - from;
         let sums = if blocks == 1 { M } else { panels.len() * rows };
         self.sums.resize(self.sums.len().max(sums * width), A::ZERO);
-        let room = panels.len() * block * width + CHUNK;
-        self.panels.resize(self.panels.len().max(room), A::ZERO);
+        let len = panels.len() * block * width + CHUNK;
+        self.panels.resize(self.panels.len().max(len), A::ZERO);
         for first_tap in (0..taps).step_by(block) {
             let k = block.min(taps - first_tap);
             self.pack(task, &panels, first_tap..first_tap + k, width);
@@ -308,8 +307,8 @@ impl<'a, A: Kernels> ConvTaskRunner<'a, A> {
                         (i * rows + row - from) * width
                     };
                     let left = to - row;
-                    // SAFETY: the panels hold `k` taps, and the sums `left` rows or `M` where that is less; the weights were
-                    // checked by `Product::check_bounds`.
+                    // SAFETY: the panels hold `k` taps, and the sums `left` rows, at most `M`; `Product::check_bounds` has checked the
+                    // weights.
                     let done = unsafe {
                         let weights = self.weights(task, row, first_tap);
                         let source = self.panels.as_ptr().add(i * k * width);
@@ -423,10 +422,10 @@ fn copy_chunks<A: Copy>(src: &[A], dst: &mut [A], len: usize) {
     }
 }
 
-/// One tile of at most `M` of the `left` rows; returns how many.
+/// Computes one tile of at most `M` of the `left` rows; returns their number.
 ///
 /// # Safety
-/// As for [`tile`], with as many rows.
+/// As for [`tile`], with that number of rows.
 #[inline(always)]
 unsafe fn rows_of_tiles<A: Kernels, V: ConvVector<A>, const M: usize, const N: usize>(
     left: usize,

@@ -13,9 +13,9 @@ use crate::cpu::threads;
 pub(super) struct Axis {
     /// Zeros before the first element.
     pub before: usize,
-    /// Elements with the zeros before and after, as far as any tap reaches.
+    /// Number of elements including the zeros before and after, up to the furthest element that a tap reads.
     pub padded: usize,
-    /// Elements this far apart are contiguous in the copy: the stride along the width, else 1.
+    /// Elements with this stride are contiguous in the copy: the stride along the width, else 1.
     pub stride: usize,
 }
 
@@ -98,7 +98,7 @@ impl<'a, A: super::lanes::Kernels> ConvInput<'a, A> {
     }
 }
 
-/// Copies a row of `size` elements that are `step` apart.
+/// Copies a row of `size` elements with stride `step`.
 fn copy_row<T: ConvElement>(src: &[T], step: usize, size: usize, dst: &mut [T::Acc], axis: Axis) {
     if axis.stride == 1 && step == 1 {
         let len = size.min(axis.padded.saturating_sub(axis.before));

@@ -1,4 +1,4 @@
-//! Functions of a program's own kernels: from CUDA C++, compiled by NVRTC for the card, or from PTX.
+//! Kernels of other crates: CUDA C++ compiled by NVRTC for the card, or PTX.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use super::super::kernel::compile;
 use super::kernels;
 use crate::Result;
 
-/// A kernel on a device, and the stream that it is launched in.
+/// A kernel on a device, and the stream in which it is launched.
 pub struct CudaFunc {
     function: CudaFunction,
     stream: Arc<CudaStream>,
@@ -28,18 +28,18 @@ impl std::ops::Deref for CudaFunc {
 }
 
 impl CudaFunc {
-    /// The function alone.
+    /// The function without its stream.
     pub fn into_cuda_function(self) -> CudaFunction {
         self.function
     }
 
-    /// Starts a launch in the device's stream: give the parameters in the kernel's order, then launch.
+    /// Starts a launch in the device's stream: pass the parameters in the kernel's order, then launch.
     pub fn builder(&self) -> LaunchArgs<'_> {
         self.stream.launch_builder(&self.function)
     }
 }
 
-/// What [`CudaDevice::compile`] made of a text. Clones are handles of the same module.
+/// A module compiled by [`CudaDevice::compile`]. Clones are handles of the same module.
 #[derive(Clone)]
 pub struct CompiledModule {
     name: Arc<str>,
@@ -48,10 +48,10 @@ pub struct CompiledModule {
 }
 
 impl CompiledModule {
-    /// A kernel by its name, which is the one in the text if that declares it `extern "C"`.
+    /// A kernel by its name, which is its name in the source if that declares it `extern "C"`.
     ///
     /// # Errors
-    /// The module has no kernel of this name.
+    /// If the module has no kernel of this name.
     pub fn func(&self, name: &str) -> Result<CudaFunc> {
         function(&self.module, name, &self.name, &self.stream)
     }
@@ -62,10 +62,10 @@ impl CompiledModule {
     }
 }
 
-/// The modules that programs loaded on a device.
+/// The modules that programs have loaded on a device.
 #[derive(Default)]
 pub(in crate::cuda_backend) struct Modules {
-    /// By the name that the program gave.
+    /// By the program's name for the module.
     ptx: Mutex<HashMap<String, Arc<CudaModule>>>,
     compiled: Mutex<HashMap<Program, CompiledModule>>,
 }
@@ -91,7 +91,7 @@ fn function(
     })
 }
 
-/// cudarc panics where a text for the driver has one.
+/// An error for a zero byte: cudarc panics if a string for the driver contains one.
 fn no_zero_byte(text: &str, what: &str) -> Result<()> {
     if text.contains('\0') {
         crate::bail!("{what} has a zero byte")
@@ -100,12 +100,12 @@ fn no_zero_byte(text: &str, what: &str) -> Result<()> {
 }
 
 impl CudaDevice {
-    /// A kernel of a program's own, from PTX. The module is loaded when its name is first used; later calls with this name find it,
-    /// whatever their `ptx`. For CUDA C++ see [`CudaDevice::compile`].
+    /// A kernel from PTX. The module is loaded on the first use of its name; later calls with this name reuse it, whatever their `ptx`. For
+    /// CUDA C++ see [`CudaDevice::compile`].
     ///
     /// # Errors
-    /// [`CudaError::Load`] if the driver does not take the PTX: it is damaged, or for a newer driver or another card.
-    /// [`CudaError::During`] if the module has no kernel `fn_name`.
+    /// [`CudaError::Load`] if the driver rejects the PTX: it is damaged, or for a newer driver or another card. [`CudaError::During`] if
+    /// the module has no kernel `fn_name`.
     pub fn get_or_load_custom_func(
         &self,
         fn_name: &str,
@@ -125,12 +125,12 @@ impl CudaDevice {
         function(&module, fn_name, module_name, self.stream())
     }
 
-    /// Upstream's way to one of upstream's kernels, which this backend does not have: its kernels are compiled for each use, from other
-    /// texts, and have other names and parameters.
+    /// Upstream's access to one of its kernels, which this backend does not have: it compiles a kernel for each use, from other sources,
+    /// with other names and parameters.
     ///
     /// # Errors
-    /// Always [`CudaError::MissingKernel`], which says what to use instead: the tensor's ops for what upstream's kernel computes, and
-    /// [`CudaDevice::compile`] or [`CudaDevice::get_or_load_custom_func`] for kernels of one's own.
+    /// Always [`CudaError::MissingKernel`], with the replacement: the tensor's ops for what upstream's kernel computes, and
+    /// [`CudaDevice::compile`] or [`CudaDevice::get_or_load_custom_func`] for other kernels.
     pub fn get_or_load_func(&self, fn_name: &str, mdl: &kernels::Module) -> Result<CudaFunc> {
         Err(CudaError::MissingKernel {
             module_name: format!("{fn_name} ({:?})", mdl.id()),
@@ -138,11 +138,11 @@ impl CudaDevice {
         .into())
     }
 
-    /// Compiles CUDA C++ for this card: what a program that uses upstream does with nvcc when it is built. No toolkit is needed.
+    /// Compiles CUDA C++ for this card, as a replacement for nvcc at build time. No toolkit is needed.
     ///
-    /// `name` stands in error messages. `options` are NVRTC's, such as `-DTILE=16` and `--use_fast_math`; the architecture is this
-    /// card's, and the language C++17 unless an option says otherwise. NVRTC has no headers: a text that includes `cuda_fp16.h` needs
-    /// an `-I` with a toolkit's `include`. The same name, text and options are compiled once for a device.
+    /// `name` appears in error messages. `options` are NVRTC's, such as `-DTILE=16` and `--use_fast_math`; the architecture is this card's,
+    /// and the language is C++17 unless an option sets another. NVRTC has no headers: a source that includes `cuda_fp16.h` needs an `-I`
+    /// with a toolkit's `include`. The same name, source and options are compiled once per device.
     ///
     /// # Errors
     /// [`CudaError::KernelSource`] with the compiler's messages.

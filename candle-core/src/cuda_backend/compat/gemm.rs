@@ -1,5 +1,4 @@
-//! Whether matrix products may round more than their operands' dtype asks for. Settings of the process, as upstream's; all are off at
-//! first.
+//! Settings for reduced precision of matrix products. They apply to the whole process, as in upstream; all are off by default.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -17,7 +16,7 @@ pub fn set_gemm_reduced_precision_f32(reduced: bool) {
     F32.store(reduced, Ordering::Relaxed);
 }
 
-/// Whether products of f16 matrices may add up in f16 instead of f32.
+/// Whether products of f16 matrices may accumulate in f16 instead of f32.
 pub fn gemm_reduced_precision_f16() -> bool {
     F16.load(Ordering::Relaxed)
 }
@@ -27,7 +26,7 @@ pub fn set_gemm_reduced_precision_f16(reduced: bool) {
     F16.store(reduced, Ordering::Relaxed);
 }
 
-/// Whether products of bf16 matrices may add up parts in bf16 instead of f32.
+/// Whether products of bf16 matrices may accumulate partial sums in bf16 instead of f32.
 pub fn gemm_reduced_precision_bf16() -> bool {
     BF16.load(Ordering::Relaxed)
 }

@@ -1,8 +1,8 @@
 //! Copies from the host while a CUDA graph is captured.
 //!
-//! A captured copy reads the host's memory when the graph runs, long after the call: of what a program passes for the moment, nothing
-//! is left by then. While a guard lives, small copies are kept on the card by their contents, and a capture records a copy on the card. The
-//! kernels of this backend take their numbers by value and need none of this; kernels of upstream's users do.
+//! A captured copy reads the host's memory when the graph runs, long after the call: temporary arguments no longer exist then. During the
+//! lifetime of a guard, small copies are kept on the card by their contents, and a capture records a copy on the card. The kernels of this
+//! backend receive their numbers by value and do not need this; kernels of upstream's users do.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -15,18 +15,18 @@ use super::super::device::{CudaDevice, DeviceId};
 use super::super::error::WrapErr;
 use crate::Result;
 
-/// Longer copies are not kept, as upstream's.
+/// Maximum length of copies that are kept, in bytes, as in upstream.
 const MAX_BYTES: usize = 4096;
 
 type Kept = HashMap<(DeviceId, Vec<u8>), CudaSlice<u8>>;
 
 thread_local! {
     static GUARDS: Cell<usize> = const { Cell::new(0) };
-    /// Kept until the thread ends: nobody knows which graphs read it.
+    /// Kept until the thread ends: the graphs that read it are unknown.
     static KEPT: RefCell<Kept> = RefCell::default();
 }
 
-/// While it lives, copies from the host by its thread may be captured; see [`CudaDevice::enable_cuda_graph_htod_cache`].
+/// During its lifetime, copies from the host by its thread may be captured; see [`CudaDevice::enable_cuda_graph_htod_cache`].
 #[must_use = "copies may be captured as long as this lives"]
 pub struct CudaGraphHtodCacheGuard {
     _private: (),
@@ -34,18 +34,18 @@ pub struct CudaGraphHtodCacheGuard {
 
 impl Drop for CudaGraphHtodCacheGuard {
     fn drop(&mut self) {
-        // One that was moved here was counted by another thread.
+        // A guard that was moved here was counted by another thread.
         GUARDS.set(GUARDS.get().saturating_sub(1));
     }
 }
 
 impl CudaDevice {
-    /// Makes copies from the host (`clone_htod`, `memcpy_htod`, new tensors) by this thread fit for a CUDA graph, as long as the guard
-    /// lives.
+    /// Makes copies from the host (`clone_htod`, `memcpy_htod`, new tensors) by this thread suitable for a CUDA graph, during the guard's
+    /// lifetime.
     ///
-    /// Run what is to be captured once before, under the guard: the copies that it makes, of 4096 bytes at most, are kept on the card.
-    /// A capture then records copies from there. A copy that was not kept, and any copy to the host, is an error while the stream
-    /// captures. What is kept stays until the thread ends.
+    /// Run the work to be captured once before, under the guard: its copies, of at most 4096 bytes, are then kept on the card. A capture
+    /// records copies from there. A copy that was not kept, and any copy to the host, is an error while the stream captures. The kept
+    /// copies stay until the thread ends.
     pub fn enable_cuda_graph_htod_cache(&self) -> CudaGraphHtodCacheGuard {
         GUARDS.set(GUARDS.get() + 1);
         CudaGraphHtodCacheGuard { _private: () }
@@ -55,7 +55,7 @@ impl CudaDevice {
         Ok(self.stream().capture_status().w()? == CU_STREAM_CAPTURE_STATUS_ACTIVE)
     }
 
-    /// An error if a guard lives and the stream captures: the host would read what no kernel has written yet.
+    /// An error if a guard exists and the stream captures: the host would read data that no kernel has written yet.
     pub(in crate::cuda_backend) fn may_read(&self, op: &str) -> Result<()> {
         if GUARDS.get() > 0 && self.captures()? {
             crate::bail!(
@@ -65,7 +65,7 @@ impl CudaDevice {
         Ok(())
     }
 
-    /// Copies `src` from what is kept on the card; false where no guard lives, or the copy is too long and nothing is captured.
+    /// Copies `src` from a kept copy on the card; returns false if no guard exists, or the copy is too long and nothing is captured.
     pub(in crate::cuda_backend) fn copy_kept<T, Src, Dst>(
         &self,
         src: &Src,
@@ -93,7 +93,7 @@ impl CudaDevice {
             }
             return Ok(false);
         }
-        // SAFETY: types that are the same on the card are plain bits.
+        // SAFETY: types with the same representation on the card are plain bits.
         let bytes = unsafe { std::slice::from_raw_parts(elements.as_ptr().cast::<u8>(), count) };
         KEPT.with_borrow_mut(|all| {
             let key = (self.id(), bytes.to_vec());
@@ -110,7 +110,7 @@ impl CudaDevice {
             let (from, _from) = all[&key].device_ptr(self.stream());
             let (to, _to) = dst.device_ptr_mut(self.stream());
             self.context().bind_to_thread().w()?;
-            // SAFETY: both have at least `count` bytes, and are used in the order of the stream.
+            // SAFETY: both have at least `count` bytes, and are used in stream order.
             unsafe { memcpy_dtod_async(to, from, count, self.stream().cu_stream()) }.w()?;
             Ok(true)
         })

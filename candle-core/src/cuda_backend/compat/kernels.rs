@@ -1,13 +1,13 @@
 //! The names of upstream's kernel modules (its crate `candle-kernels`).
 //!
-//! Upstream compiles its kernels when it is built, into eleven texts of PTX. This backend compiles each kernel for the dtypes, the layout
-//! and the card at hand when it is first used, so there are no such texts: [`Module::ptx`] is empty. A program that looks for kernels in
-//! the texts, to load them ahead, finds none, and needs none.
-//! [`CudaDevice::get_or_load_func`](super::super::CudaDevice::get_or_load_func) says so as an error.
+//! Upstream compiles its kernels at build time, into eleven PTX modules. This backend compiles each kernel for the dtypes, the layout and
+//! the card on first use, so these modules do not exist: [`Module::ptx`] is empty. A program that searches the PTX for kernels to load in
+//! advance finds none, and needs none. [`CudaDevice::get_or_load_func`](super::super::CudaDevice::get_or_load_func) returns an error with
+//! this explanation.
 
 macro_rules! modules {
     ($($id:ident $name:ident,)+) => {
-        /// A module of upstream's.
+        /// One of upstream's modules.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         #[allow(missing_docs, reason = "the variants are the modules' names")]
         pub enum Id {
@@ -45,17 +45,17 @@ pub struct Module {
 }
 
 impl Module {
-    /// Its place in [`ALL_IDS`].
+    /// Its index in [`ALL_IDS`].
     pub fn index(&self) -> usize {
         self.id as usize
     }
 
-    /// Empty: there is no PTX that it could be compiled from.
+    /// Empty: this backend has no PTX to compile.
     pub fn ptx(&self) -> &'static str {
         ""
     }
 
-    /// Which one it is.
+    /// The module's id.
     pub fn id(&self) -> Id {
         self.id
     }
@@ -75,7 +75,7 @@ mod tests {
         assert_eq!(UNARY.index(), 10);
     }
 
-    /// What mistral.rs does with the texts: it loads every name that it finds.
+    /// mistral.rs loads every name that it finds in the PTX.
     #[test]
     fn a_search_for_kernels_to_load_ahead_finds_none() {
         let entries = AFFINE.ptx().lines().filter(|line| line.contains(".entry"));

@@ -1,6 +1,6 @@
-//! Traits for ops with one body for all dtypes: `f` is written for any type, `map` calls it with the type that the storages have.
+//! Traits for ops with one body for all dtypes: `f` is generic, and `map` calls it with the element type of the storages.
 //!
-//! Packed dtypes (F4, F6E2M3, F6E3M2, F8E8M0), which are stored as plain bytes, are an error, and so are operands of different dtypes.
+//! Packed dtypes (F4, F6E2M3, F6E3M2, F8E8M0), which are stored as plain bytes, return an error, as do operands of different dtypes.
 
 use cudarc::driver::{CudaSlice, DeviceRepr, ValidAsZeroBits};
 
@@ -9,7 +9,7 @@ use super::super::error::CudaError;
 use super::super::storage::CudaStorageSlice as S;
 use crate::{Layout, Result, WithDType};
 
-/// Runs a body with the slices inside storages of one dtype, and the variant that they are of.
+/// Runs a body on the slices inside storages of the same dtype, with their enum variant.
 macro_rules! with_slices {
     ($op:literal, ($($s:ident),+), $wrap:ident => $body:expr) => {{
         let dtypes = [$($s.dtype()),+];
@@ -29,7 +29,7 @@ macro_rules! with_slices {
     }};
 }
 
-/// Why no type fits.
+/// The error if no type fits.
 fn refused(op: &'static str, dtypes: &[crate::DType]) -> CudaError {
     let first = dtypes[0];
     match dtypes.iter().find(|dtype| **dtype != first) {
@@ -42,7 +42,7 @@ fn refused(op: &'static str, dtypes: &[crate::DType]) -> CudaError {
     }
 }
 
-/// An op of one operand, with a result of its dtype.
+/// An op of one operand, with a result of the same dtype.
 pub trait Map1 {
     /// The op for one type.
     fn f<T: DeviceRepr + WithDType + ValidAsZeroBits>(
@@ -55,13 +55,13 @@ pub trait Map1 {
     /// The op for the dtype of `s`.
     ///
     /// # Errors
-    /// [`CudaError::UnsupportedDtype`] for a packed dtype, and those of `f`.
+    /// [`CudaError::UnsupportedDtype`] for a packed dtype, and errors of `f`.
     fn map(&self, s: &S, d: &CudaDevice, l: &Layout) -> Result<S> {
         with_slices!("Map1", (s), wrap => Ok(wrap(self.f(s, d, l)?)))
     }
 }
 
-/// An op of two operands of one dtype, with a result of the same.
+/// An op of two operands of the same dtype, with a result of that dtype.
 pub trait Map2 {
     /// The op for one type.
     fn f<T: DeviceRepr + WithDType + ValidAsZeroBits>(
@@ -76,14 +76,14 @@ pub trait Map2 {
     /// The op for the operands' dtype.
     ///
     /// # Errors
-    /// [`CudaError::UnexpectedDType`] for operands of different dtypes, [`CudaError::UnsupportedDtype`] for a packed dtype, and those
-    /// of `f`.
+    /// [`CudaError::UnexpectedDType`] for operands of different dtypes, [`CudaError::UnsupportedDtype`] for a packed dtype, and errors of
+    /// `f`.
     fn map(&self, s1: &S, l1: &Layout, s2: &S, l2: &Layout, d: &CudaDevice) -> Result<S> {
         with_slices!("Map2", (s1, s2), wrap => Ok(wrap(self.f(s1, l1, s2, l2, d)?)))
     }
 }
 
-/// An op of three operands of one dtype, with a result of the same.
+/// An op of three operands of the same dtype, with a result of that dtype.
 pub trait Map3 {
     /// The op for one type.
     #[allow(clippy::too_many_arguments, reason = "upstream's signature")]
@@ -117,7 +117,7 @@ pub trait Map3 {
     }
 }
 
-/// An op that changes its first operand with the help of another of the same dtype.
+/// An op that changes its first operand and reads another of the same dtype.
 pub trait Map2InPlace {
     /// The op for one type.
     fn f<T: DeviceRepr + WithDType + ValidAsZeroBits>(
@@ -145,7 +145,7 @@ pub trait Map2InPlace {
     }
 }
 
-/// An op of one operand, whose result has the dtype that the op says.
+/// An op of one operand, whose result has a dtype that the op chooses.
 pub trait Map1Any {
     /// The op for one type; `wrap` makes a storage of a slice of the operand's type.
     fn f<T: DeviceRepr + WithDType + ValidAsZeroBits, W: Fn(CudaSlice<T>) -> S>(
@@ -165,7 +165,7 @@ pub trait Map1Any {
     }
 }
 
-/// An op of two operands of one dtype, whose result has the dtype that the op says.
+/// An op of two operands of the same dtype, whose result has a dtype that the op chooses.
 pub trait Map2Any {
     /// The op for one type.
     fn f<T: DeviceRepr + WithDType + ValidAsZeroBits>(

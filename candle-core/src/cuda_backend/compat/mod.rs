@@ -1,5 +1,5 @@
-//! Upstream's interface for programs that bring kernels of their own: functions loaded by name, parameters, and traits that hand a
-//! storage's elements over by their type. Nothing in this backend needs it.
+//! Upstream's interface for programs with separate kernels: functions loaded by name, parameters, and traits that pass on a storage's
+//! elements with their type. Nothing in this backend needs it.
 
 pub mod kernels;
 

@@ -1,4 +1,4 @@
-//! Parameters of kernels as upstream passes them.
+//! Kernel parameters in upstream's form.
 
 use std::sync::Arc;
 
@@ -10,16 +10,16 @@ use crate::{Layout, Result};
 
 /// An address on the card, or null.
 pub enum SlicePtrOrNull<T> {
-    /// Memory of this parameter alone.
+    /// Memory that only this parameter uses.
     Ptr(CudaSlice<T>),
-    /// Memory that other parameters have as well.
+    /// Memory shared with other parameters.
     Cached(Arc<CudaSlice<T>>),
     /// No address.
     Null,
 }
 
 impl<T: DeviceRepr> SlicePtrOrNull<T> {
-    /// Adds the address to a launch's parameters.
+    /// Appends the address to a launch's parameters.
     pub fn builder_arg<'a, 'b: 'a>(&'b self, builder: &mut LaunchArgs<'a>) {
         match self {
             Self::Ptr(slice) => builder.arg(slice),
@@ -30,12 +30,12 @@ impl<T: DeviceRepr> SlicePtrOrNull<T> {
 }
 
 impl SlicePtrOrNull<usize> {
-    /// A copy of `params` on the card. Kernels of this backend take such numbers by value instead.
+    /// Copies `params` to the card. Kernels of this backend receive such numbers by value instead.
     pub fn params_from_vec(dev: &CudaDevice, params: Vec<usize>) -> Result<Self> {
         Ok(Self::Ptr(dev.clone_htod(&params)?))
     }
 
-    /// Null for a contiguous layout; else its dimensions, then its strides.
+    /// Null for a contiguous layout; otherwise its dimensions, then its strides.
     pub fn params_from_layout(dev: &CudaDevice, l: &Layout) -> Result<Self> {
         if l.is_contiguous() {
             return Ok(Self::Null);
@@ -45,7 +45,7 @@ impl SlicePtrOrNull<usize> {
 }
 
 impl Scalar {
-    /// Adds the number, in its own type, to a launch's parameters.
+    /// Appends the number, in its own type, to a launch's parameters.
     pub fn builder_arg<'a, 'b: 'a>(&'b self, builder: &mut LaunchArgs<'a>) {
         match self {
             Self::U8(value) => builder.arg(value),
@@ -62,7 +62,7 @@ impl Scalar {
     }
 }
 
-/// Adds values to a launch's parameters: `builder_arg!(builder, count, T::zero())`. The values live until the end of the block.
+/// Appends values to a launch's parameters: `builder_arg!(builder, count, T::zero())`. The values live until the end of the block.
 #[macro_export]
 macro_rules! builder_arg {
     ($builder:ident, $($value:expr),* $(,)?) => {

@@ -2,8 +2,8 @@
 // and result; K: of keys and values; HEAD_DIM, V_DIM: elements of a head; RULES: the bits below; BIAS: the dtype of the bias, if there
 // is one; PAGE: keys of a page, 0 where keys are not in pages; JOINS: whether a block sees some of the keys and leaves its sums to be joined.
 //
-// A row is a query of one head. Rows that share keys and values are numbered with the heads of a query next to each other, so that
-// neighbours see the same keys.
+// A row is a query of one head. Rows that share keys and values are numbered with the heads of a query adjacent, so that neighbours see the
+// same keys.
 
 enum { SOFTCAP = 1, CAUSAL = 2, LEFT = 4, RIGHT = 8, STARTS = 16, LENS = 32, SLOPES = 64, SINKS = 128, BLIND = 256, BIASED = 512 };
 
@@ -14,9 +14,9 @@ struct Attention {
     HeadSteps q_step, k_step, v_step;
     u64 bias_batch, bias_head, bias_seq, bias_key;
     u32 batch, heads, group, queries, keys;
-    // Parts that the keys are cut into, and how many keys a part has.
+    // Number of parts of the keys, and keys per part.
     u32 splits, chunk;
-    // Distances that a query sees back and ahead.
+    // Maximum distances back and ahead that a query sees.
     u32 left, right;
     f32 scale, softcap;
     // Columns of the table of pages, and the last page.
@@ -25,7 +25,7 @@ struct Attention {
 };
 
 #define LEAST (-3.402823466e38f)
-// The largest position that is told from others, so that sums stay in an i32.
+// Maximum distinguishable position, so that sums fit an i32.
 #define FAR 0x1fffffffu
 
 INLINE i32 position_of(const Attention& p, u32 batch, u32 at) {
@@ -74,7 +74,7 @@ INLINE u32 seen_end(const Attention& p, u32 batch, u32 at) {
 
 struct Span { u32 begin, end; };
 
-// Part `split`, of whole turns of TURN keys, of what queries `first` to `last` see together.
+// Part `split`, of whole iterations of TURN keys, of the keys that queries `first` to `last` see together.
 template <u32 TURN> INLINE Span part_of(const Attention& p, u32 batch, u32 first, u32 last, u32 split) {
     u32 seen = seen_end(p, batch, last);
     if (RULES & (LEFT | RIGHT | LENS)) {
@@ -88,7 +88,7 @@ template <u32 TURN> INLINE Span part_of(const Attention& p, u32 batch, u32 first
     return Span{from, to < seen ? to : seen};
 }
 
-// The score of a key that is seen, from its product with the query; -infinity if its bias hides it.
+// The score of a visible key, from its product with the query; -infinity if its bias hides it.
 INLINE f32 score_of(const Attention& p, f32 product, u32 batch, u32 head, u32 at, u32 key) {
     f32 s = product * p.scale;
     if (RULES & SOFTCAP) s = p.softcap * tanhf(s / p.softcap);
@@ -102,18 +102,18 @@ INLINE f32 score_of(const Attention& p, f32 product, u32 batch, u32 head, u32 at
         i32 distance = (i32)key - position_of(p, batch, at);
         s -= ((const f32*)p.slopes)[head] * (f32)(distance < 0 ? -distance : distance);
     }
-    // A key with the least number for a bias is seen.
+    // A key whose bias is the least number is visible.
     if ((RULES & (BIASED | SLOPES)) && s < LEAST) s = LEAST;
     return s;
 }
 
 INLINE f32 sink_of(const Attention& p, u32 head) { return RULES & SINKS ? ((const f32*)p.sinks)[head] : -INFINITE; }
 
-// What a row's sums are divided by; 1 where it saw nothing.
+// The divisor of a row's sums; 1 if the row saw no key.
 INLINE f32 divisor(f32 sum) { return (RULES & BLIND) && sum == 0 ? 1.f : sum; }
 
-// exp(x) for x <= 0: the fast one where the result is rounded to 16 bits. 0 for -infinity, and also where both sides of a difference
-// were -infinity, since a row that saw nothing has no maximum yet.
+// exp(x) for x <= 0: the fast one if the result is rounded to 16 bits. 0 for -infinity, and also if both sides of a difference were
+// -infinity, since a row that saw no key has no maximum yet.
 INLINE f32 weight_of(f32 score, f32 most) {
     f32 x = score - (most == -INFINITE ? 0.f : most);
     if constexpr (sizeof(T) == 2) return __expf(x);

@@ -1,6 +1,6 @@
-// A convolution, each element of the result by one thread that looks up every tap: for few channels, and for steps of any size.
-// T: the dtype; TRANSPOSED: as it says, in the form that gathers; C_IN, K_H, K_W: channels of a group and sizes of the kernel, or 0
-// for those of the parameters; ROWS: rows of the result that a thread makes; INDEX: a signed integer for places.
+// A convolution in which one thread reads every tap of an element of the result: for few channels, and for steps of any size. T: the dtype;
+// TRANSPOSED: whether it is transposed, in the form that gathers; C_IN, K_H, K_W: channels of a group and sizes of the kernel, or 0 to read
+// them from the parameters; ROWS: rows of the result per thread; INDEX: a signed integer for offsets.
 
 template <class A> struct Sum { typedef A type; };
 template <> struct Sum<i16> { typedef u32 type; };
@@ -14,15 +14,15 @@ struct Axis {
 
 struct Conv {
     u64 offset, batch, channel, row, column;
-    // Of the kernel: from one channel of the result to the next within a group, from group to group, and so on.
+    // Offset and strides of the kernel: over the result's channels within a group, over groups, and so on.
     u64 k_offset, k_out, k_group, k_channel, k_row, k_column;
-    // Channels of a group.
+    // Channels of one group.
     u64 c_in, c_out;
     u64 groups, planes;
     Axis y, x;
 };
 
-// The element of the input that a tap reads for an element of the result, or a number that is no place.
+// The index in the input that a tap reads for an element of the result, or a number out of range.
 INLINE INDEX meet(const Axis& axis, INDEX out, INDEX tap) {
     INDEX at;
     if (TRANSPOSED) {

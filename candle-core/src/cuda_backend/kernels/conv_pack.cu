@@ -1,6 +1,6 @@
-// dst[outer, inner, position, channel] = src, so that the channels of a position follow each other, CHANNELS of them: zeros where
-// src has fewer. A block takes POSITIONS positions of CHUNK channels. T: the dtype's bits; LINEAR: whether positions are in equal
-// steps. Both sides are read and written along their contiguous dimension, with shared memory between them.
+// dst[outer, inner, position, channel] = src, so that the CHANNELS channels of a position are adjacent: zeros where src has fewer. A block
+// packs POSITIONS positions of CHUNK channels. T: the dtype's bits; LINEAR: whether positions have a constant stride. Both sides are
+// accessed along their contiguous dimension, with shared memory between them.
 
 struct Pack4 {
     u64 offset, outer, inner, channel, row, column;

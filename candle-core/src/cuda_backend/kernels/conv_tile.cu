@@ -1,14 +1,13 @@
-// A convolution as a product of tiles: a row of the left side for each channel of the result with the taps' weights, a column of the
-// right side for each element of the result with the elements under the taps. Neither is stored: an element's place is worked out
-// while its tile is loaded, 16 bytes of channels at a time, which lie side by side in both operands.
+// A convolution as a product of tiles: the left side has a row for each channel of the result with the taps' weights, the right side a
+// column for each element of the result with the elements under the taps. Neither is stored: an element's offset is computed while its tile
+// is loaded, 16 bytes of channels at a time, which are adjacent in both operands.
 //
-// T: the dtype; MATRIX: the function of matrix instructions that multiplies tiles, or nothing for sums of products in registers;
-// BM, BN: rows and columns of a block's tile; WARPS_M: warps that share its rows; STAGES: tiles under way; T_H, T_W: taps;
-// SPLITS: parts that the sum is made in, each of its own block and written to `dst` in the type of sums; VEC: elements of the result
-// that are stored at once.
+// T: the dtype; MATRIX: the function of matrix instructions that multiplies tiles, or nothing for sums of products in registers; BM, BN:
+// rows and columns of a block's tile; WARPS_M: warps that share its rows; STAGES: tiles in flight; T_H, T_W: taps; SPLITS: parts of the
+// sum, each computed by a separate block and written to `dst` in the type of sums; VEC: elements of the result per store.
 //
-// A transposed convolution of stride s is s * s plain ones, one for each remainder of the result's rows and columns: the taps that
-// reach those are equally far apart, and so are the elements that they read.
+// A transposed convolution of stride s is s * s plain ones, one for each remainder of the result's rows and columns: the taps that reach
+// those have a constant stride, and so do the elements that they read.
 
 template <class A> struct Sum { typedef A type; };
 template <> struct Sum<i16> { typedef u32 type; };
@@ -24,19 +23,19 @@ typedef T O;
 INLINE O stored(A sum) { return as<T>((compute<T>)sum); }
 #endif
 
-// Along one axis: element q of the result reads q * step + tap * reach + base of `size` elements, and goes to place q * apart.
+// Along one axis: element q of the result reads q * step + tap * reach + base of `size` elements, and is written at q * apart.
 struct Axis {
     i32 count, size, step, reach, base, apart;
 };
 
 struct Conv {
-    // Of the input, in elements: where it begins, and from image to image, group to group, row to row, column to column.
+    // The input in elements: its offset, and strides over images, groups, rows and columns.
     u64 offset, batch, group, row, column;
-    // Of the weights: from group to group, from channel to channel of the result, from tap to tap.
+    // The weights: strides over groups, channels of the result and taps.
     u64 w_offset, w_group, w_out, w_row, w_column;
-    // Of the result.
+    // Offset and strides of the result.
     u64 d_offset, d_batch, d_group, d_channel, d_row;
-    // Of one split to the next.
+    // Stride between splits.
     u64 d_split;
     // Columns of the product; channels of the result in a group, and of the input.
     u32 n, m, c, groups;
@@ -46,10 +45,10 @@ struct Conv {
 const int CHUNK = 16 / sizeof(T);      // elements of a copy
 const int CHUNKS = 4;                  // copies of a row of a tile
 const int BK = CHUNK * CHUNKS;
-const int ROW = BK + CHUNK;            // elements from row to row: the one copy more keeps rows in different banks
+const int ROW = BK + CHUNK;            // elements per row: one extra copy keeps rows in different banks
 const int ROWS_AT_ONCE = 256 / CHUNKS; // rows that the block copies at once
 
-// The place of a thread's copy in the sum: a tap and a channel.
+// The position of a thread's copy in the sum: a tap and a channel.
 struct Place {
     i32 ty, tx;
     u32 c;
@@ -70,9 +69,9 @@ struct Place {
 };
 
 struct Column {
-    u64 to;    // where it goes
-    u64 from;  // its image
-    i32 y, x;  // the first tap's element
+    u64 to;    // offset in the destination
+    u64 from;  // offset of its image
+    i32 y, x;  // the element of the first tap
 };
 
 INLINE Column column(const Conv& p, u32 n) {
@@ -181,7 +180,7 @@ KERNEL(conv_tile)(const T* src, const T* weights, O* dst, Conv p) {
         places[i] = first_n + i < p.n ? column(p, first_n + i).to : ~0ull;
     }
 
-    // What this thread copies: a chunk of the sum, of rows ROWS_AT_ONCE apart.
+    // The thread's copies: a chunk of the sum, for every ROWS_AT_ONCE-th row.
     const int LEFT = (BM + ROWS_AT_ONCE - 1) / ROWS_AT_ONCE, RIGHT = (BN + ROWS_AT_ONCE - 1) / ROWS_AT_ONCE;
     u32 row = threadIdx.x / CHUNKS, chunk = threadIdx.x % CHUNKS;
     const T* left[LEFT];
@@ -199,7 +198,7 @@ KERNEL(conv_tile)(const T* src, const T* weights, O* dst, Conv p) {
         u32 n = first_n + row + i * ROWS_AT_ONCE;
         Column at = column(p, n < p.n ? n : 0);
         right[i] = src + at.from;
-        // No tap reaches an element of a column that is not there.
+        // No tap reaches an element of a column past the end.
         y0[i] = n < p.n ? at.y : -(1 << 30);
         x0[i] = at.x;
     }
@@ -250,7 +249,7 @@ KERNEL(conv_tile)(const T* src, const T* weights, O* dst, Conv p) {
         sums.add(stage, stage + BM * ROW);
     }
 
-    // By way of shared memory, so that neighbours are stored side by side; in parts that fit where sums are wider than elements.
+    // Through shared memory, so that neighbours are stored together; in parts that fit if sums are wider than elements.
     const int PAD = 16 / sizeof(O), PART = BM < PART_ROWS ? BM : PART_ROWS;
     O* part = (O*)shared;
 #pragma unroll

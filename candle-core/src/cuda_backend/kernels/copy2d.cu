@@ -1,4 +1,4 @@
-// Rows copied into another storage, whose elements around them stay. BITS: what is moved; RANK, INDEX: the layouts, the
+// Copies rows into another storage and preserves the elements around them. BITS: the type that is moved; RANK, INDEX: the layouts, the
 // first of src, the second of dst.
 
 KERNEL(copy2d)(const BITS* src, BITS* dst, Views<2> v) {

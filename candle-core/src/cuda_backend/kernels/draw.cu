@@ -1,6 +1,6 @@
-// dst[row] = a token of each row of logits by the row's settings, dst[rows + row] = how many of its logits are NaN or +inf, or all of
-// them where all are -inf; the token is 0 there. candle-nn's `sampling::draw` says what is drawn, shaders/draw.wgsl how. LANES: 4
-// where rows are whole words of four logits, else 1.
+// dst[row] = a token for each row of logits, sampled with the row's parameters. dst[rows + row] = the number of its logits that are NaN or
+// +inf, or all of them if all are -inf; the token is then 0. candle-nn's `sampling::draw` defines the result, shaders/draw.wgsl the
+// algorithm. LANES: 4 if rows are whole words of four logits, else 1.
 
 enum : int { PIVOTS = 7, ROUNDS = 10, SUMS = 2 * PIVOTS };
 #define LOWEST -80.f
@@ -21,7 +21,7 @@ INLINE f32 exponential(u32 bits) {
     return -f_log(rest > 1e-9f ? rest : 1e-9f);
 }
 
-// Counts and sums above PIVOTS places from `low` on, `step` apart, of a whole block in `totals`.
+// Counts and sums above PIVOTS points from `low` on, `step` apart, of a whole block in `totals`.
 INLINE void sums_above(const f32* x, u64 len, f32 most, f32 inverse, f32 low, f32 step, f32 (*parts)[32], f32* totals) {
     f32 sums[SUMS];
 #pragma unroll

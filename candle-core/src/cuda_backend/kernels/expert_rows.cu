@@ -1,5 +1,5 @@
 // dst[pair][n] = sum over k of x[pair][k] weight[ids[pair]][n][k]. W: the weight's dtype; T: that of x and the result; IDS: that of ids;
-// RANK: of the layouts of pairs in x and in ids; FAULT: the code for an id that is out of range. A warp makes an element.
+// RANK: of the layouts of pairs in x and in ids; FAULT: the code for an id that is out of range. A warp computes an element.
 
 struct Sizes { u64 count, n, k, step; };
 

@@ -1,4 +1,4 @@
-// Sets every element that a layout covers. BITS: an element's bits; RANK, INDEX: the layout.
+// Sets every element of a layout. BITS: an element's bits; RANK, INDEX: the layout.
 
 KERNEL(fill)(BITS* dst, Views<1> v, u64 bits) {
     INDEX i = (INDEX)thread_index();

@@ -1,10 +1,11 @@
-// Elementwise functions, for the types that kernels compute in. Integers have those that are defined for them; the host asks for no other.
+// Elementwise functions, for the types of arithmetic. Integers have only the functions that are defined for them; the host requests no
+// others.
 
 template <class T> struct Unsigned { typedef T type; };
 template <> struct Unsigned<i16> { typedef u32 type; };
 template <> struct Unsigned<i32> { typedef u32 type; };
 template <> struct Unsigned<i64> { typedef u64 type; };
-// Sums that overflow wrap, which C++ leaves open for signed integers.
+// Sums that overflow wrap; in C++ that is undefined for signed integers.
 template <class T> using wrapping = typename Unsigned<T>::type;
 
 // Both precisions under one name.
@@ -60,7 +61,7 @@ template <class T> INLINE T f_silu(T x) { return x * f_sigmoid(x); }
 template <class T> INLINE T f_gelu(T x) {
     return (T)0.5 * x * (1 + f_tanh((T)0.7978845608028654 * x * (1 + (T)0.044715 * x * x)));
 }
-// By erfc where 1 + erf would cancel.
+// Through erfc where 1 + erf would cancel.
 INLINE f32 f_gelu_erf(f32 x) { return 0.5f * x * erfcf(-0.70710678118654752f * x); }
 INLINE f64 f_gelu_erf(f64 x) { return 0.5 * x * erfc(-0.70710678118654752 * x); }
 
@@ -78,7 +79,7 @@ template <class T> INLINE T f_div(T a, T b) {
 }
 INLINE f32 f_div(f32 a, f32 b) { return a / b; }
 INLINE f64 f_div(f64 a, f64 b) { return a / b; }
-// The second argument wins only if it is truly smaller or larger, so a NaN in the first stays and one in the second does not.
+// The second argument wins only if it is truly smaller or larger, so a NaN in the first is kept and one in the second is not.
 template <class T> INLINE T f_minimum(T a, T b) { return b < a ? b : a; }
 template <class T> INLINE T f_maximum(T a, T b) { return b > a ? b : a; }
 template <class T> INLINE u8 f_eq(T a, T b) { return a == b; }
@@ -88,7 +89,7 @@ template <class T> INLINE u8 f_le(T a, T b) { return a <= b; }
 template <class T> INLINE u8 f_gt(T a, T b) { return a > b; }
 template <class T> INLINE u8 f_ge(T a, T b) { return a >= b; }
 
-// Of a gate and what passes it.
+// Functions of gate and up projection.
 template <class T> INLINE T f_silu_mul(T a, T b) { return f_silu(a) * b; }
 template <class T> INLINE T f_gelu_mul(T a, T b) { return f_gelu_erf(a) * b; }
 template <class T> INLINE T f_gelu_tanh_mul(T a, T b) { return f_gelu(a) * b; }

@@ -1,5 +1,5 @@
-// dst[i] = the element of src that ids[i] chooses along a dimension, 0 for an index that names nothing. The first operand of the views is
-// `ids`; the second gives the place for index 0, from which `step` leads to the next. BITS: what is moved; RANK, INDEX: the layouts.
+// dst[i] = the element of src at index ids[i] along a dimension, 0 for a skipped index. The first operand of the views is `ids`; the second
+// gives the offset for index 0, and `step` is the stride. BITS: the type that is moved; RANK, INDEX: the layouts.
 
 KERNEL(gather)(const ID* ids, const BITS* src, BITS* dst, Views<2> v, u64 step, u64 size, Fault* fault, u32 code) {
     INDEX i = (INDEX)thread_index();

@@ -1,5 +1,5 @@
-// greatest[0] = the bits of the greatest magnitude in src; they are in the order of the magnitudes. It has to be 0 before. LANES: elements
-// that a thread takes at once.
+// greatest[0] = the bits of the greatest magnitude in src; bits have the order of the magnitudes. It has to be initialised to 0. LANES:
+// elements that a thread processes at once.
 
 KERNEL(greatest)(const f32* src, u32* greatest, u64 count) {
     __shared__ u32 scratch[32];

@@ -1,4 +1,4 @@
-// Indexes as data. ID: their dtype. The greatest number of it names nothing; what is out of range is reported.
+// Indexes as data. ID: their dtype. Its greatest number is skipped; indexes out of range are reported.
 
 const u64 NOTHING = ~0ull;
 

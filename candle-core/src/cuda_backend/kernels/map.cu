@@ -1,6 +1,6 @@
-// dst[i] = F(src[i]), converted to DST. SRC, DST: the dtypes; PARAMETERS: whether F takes a and b; RANK, INDEX: the layout;
-// LANES: elements that a thread takes at once, 1 unless both sides are aligned and in runs of as many; IS_ONE: whether such
-// a run is one element.
+// dst[i] = F(src[i]), converted to DST. SRC, DST: the dtypes; PARAMETERS: whether F has the parameters a and b; RANK, INDEX: the layout;
+// LANES: elements that a thread processes at once, 1 unless both sides are aligned and in runs of LANES; IS_ONE: whether such a run is one
+// element.
 
 INLINE DST element(SRC x, compute<SRC> a, compute<SRC> b) {
 #if PARAMETERS

@@ -1,5 +1,5 @@
-// dst[b] = lhs[b] rhs[b], any strides. T: the dtype; TILE: rows and columns of the result that a block of 256 threads makes;
-// BATCH_RANK: the batches' dimensions. Sums are of the type that kernels compute in; integers wrap.
+// dst[b] = lhs[b] rhs[b], any strides. T: the dtype; TILE: rows and columns of the result per block of 256 threads; BATCH_RANK: the number
+// of batch dimensions. Sums have the type of arithmetic; integers wrap.
 
 template <class A> struct Sum { typedef A type; };
 template <> struct Sum<i16> { typedef u32 type; };
@@ -10,7 +10,7 @@ template <> struct Sum<u8> { typedef u32 type; };
 struct Sizes { u64 m, n, k; };
 struct Steps { u64 lhs_row, lhs_column, rhs_row, rhs_column; };
 
-// Rows of the result that a thread makes.
+// Rows of the result per thread.
 const int ROWS = TILE * TILE / 256;
 
 KERNEL(matmul_plain)(const T* lhs, const T* rhs, T* dst, Views<2> batches, Sizes size, Steps step) {

@@ -1,6 +1,6 @@
-// dst[row][column] = finish(sum over k of x[row][k] weight[column][k]), for ROWS rows, a warp for COLUMNS columns. T: the
-// operands' dtype; OUT: the result's. NORM: the sums are of RMS-normed rows, alpha their weights. GATED: the weight has 2 n
-// rows, and GATE(column, column + n) is the result. Then bias (before the gate), ACTIVATION, residual.
+// dst[row][column] = finish(sum over k of x[row][k] weight[column][k]), for ROWS rows, a warp for COLUMNS columns. T: the operands' dtype;
+// OUT: the result's. NORM: whether the rows are RMS-normed, with weights alpha. GATED: the weight has 2 n rows, and GATE(column, column +
+// n) is the result. Then bias (before the gate), ACTIVATION, residual.
 
 struct Sizes { u64 n, k, x_row, weight_row, residual_row; };
 
@@ -8,7 +8,7 @@ const int LANES = 16 / sizeof(T);
 const int WEIGHTS = GATED ? 2 * COLUMNS : COLUMNS;
 // Loads in flight for each of a warp's rows of the weight.
 const int UNROLL = WEIGHTS * ROWS > 8 ? 2 : 4;
-// Elements that a warp takes at once.
+// Elements that a warp loads at once.
 const int STEP = 32 * LANES;
 
 INLINE void multiply(f32 (&sums)[ROWS][WEIGHTS], f32 (&squares)[ROWS], const Pack<T, LANES> (&w)[WEIGHTS], const T* x,
@@ -40,7 +40,7 @@ KERNEL(matmul_vector)(const T* x, const T* weight, OUT* dst, Sizes size, const T
 #pragma unroll
     for (int c = 0; c < WEIGHTS; c++) {
         u64 column = first + c % COLUMNS;
-        // A last odd column is made twice.
+        // A last odd column is computed twice.
         column = column < size.n ? column : size.n - 1;
         from[c] = weight + (column + c / COLUMNS * size.n) * size.weight_row;
     }

@@ -1,7 +1,7 @@
-// dst = last((v - mean) / sqrt(mean((v - mean)^2) + eps) * weight + bias) for each row of v; without CENTRED the mean is taken as 0
-// (RMS norm). T: the dtype; RANK: the rows' starts; BESIDE: what a second tensor does, below; WEIGHT, BIAS: whether there are any.
-// LANES: elements that are loaded at once; KEPT: such words of its row that a thread keeps in registers, 0 if they are read again
-// for each pass; WARP_ROWS: rows of a block, a warp each, or 0 for a block a row.
+// dst = last((v - mean) / sqrt(mean((v - mean)^2) + eps) * weight + bias) for each row of v; without CENTRED the mean is taken as 0 (RMS
+// norm). T: the dtype; RANK: the rows' starts; BESIDE: the role of a second tensor, below; WEIGHT, BIAS: whether they are present. LANES:
+// elements that are loaded at once; KEPT: words of its row that a thread keeps in registers, 0 if they are read again for each pass;
+// WARP_ROWS: rows of a block, one per warp, or 0 for one row per block.
 
 typedef compute<T> A;
 
@@ -14,7 +14,7 @@ struct Norm {
 
 struct Row {
     const T *x, *beside;
-    // Where the sums go, and where the result goes.
+    // Destinations of the sums and of the result.
     T *sums, *dst;
 };
 
@@ -36,7 +36,7 @@ INLINE Pack<T, LANES> word_at(const T* row, u64 word, u64 step) {
 
 struct Word { A at[LANES]; };
 
-// The values that are normed. Sums are stored and used as they are stored: rounded.
+// The values to be normed. Sums are stored, and used as stored: rounded.
 INLINE Word first_values(const Row& row, u64 word, const Norm& p) {
     Word v;
     Pack<T, LANES> x = word_at(row.x, word, p.x_step);
@@ -60,7 +60,7 @@ INLINE Word first_values(const Row& row, u64 word, const Norm& p) {
     return v;
 }
 
-// The same once more.
+// The same values again.
 INLINE Word values_again(const Row& row, u64 word, const Norm& p) {
     if constexpr (BESIDE == ADD_BEFORE) {
         Word v;
@@ -80,7 +80,7 @@ INLINE void finish(const Row& row, const Word& v, A mean, A root, u64 word, cons
     if constexpr (BESIDE == ADD_AFTER || BESIDE == GATE_AFTER) beside = word_at(row.beside, word, p.beside_step);
 #pragma unroll
     for (int lane = 0; lane < LANES; lane++) {
-        // Divided by the root, not multiplied by its inverse: a rounding less, and the digits of the same norm made of ops.
+        // Divided by the root, not multiplied by its inverse: one rounding less, and the same digits as the norm composed of ops.
         A out = (v.at[lane] - mean) / root;
         if constexpr (WEIGHT) out *= value(w.at[lane]);
         if constexpr (BIAS) out += value(b.at[lane]);

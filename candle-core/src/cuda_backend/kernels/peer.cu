@@ -1,16 +1,16 @@
-// A sum, a gather or a broadcast over cards that reach each other's memory: one launch on each card, which meet inside the kernel.
+// A sum, a gather or a broadcast over cards that access each other's memory: one launch on each card; the launches synchronise inside the
+// kernel.
 //
-// MODE: SUM, GATHER or BROADCAST. WORLD: the ranks. T: the elements. SHOTS, of sums: with 1 every card adds everything up, which has the
-// fewest meetings; with 2 a card adds its part up and writes it to the others, which moves the fewest bytes. SPACE: bytes of a place for
-// tensors. BLOCKS: the most blocks of a launch. ALIGNED: whether `src` starts at
-// a multiple of 16 bytes.
+// MODE: SUM, GATHER or BROADCAST. WORLD: the number of ranks. T: the element type. SHOTS, for sums: with 1 every card adds everything, with
+// the fewest synchronisations; with 2 a card adds its part and writes it to the others, which moves the fewest bytes. SPACE: size in bytes
+// of a slot for tensors. BLOCKS: maximum number of blocks of a launch. ALIGNED: whether `src` starts at a multiple of 16 bytes.
 //
-// QUICK, of sums and gathers of few bytes: every word travels with the number of the call beside it, to a separate place on each card,
-// where the receiver waits for it. No meeting, no fence.
+// QUICK, for sums and gathers of few bytes: every word is sent together with the number of the call, to a separate slot on each card, where
+// the receiver polls for it. No synchronisation, no fence.
 //
-// The memory of a rank: flags of the meetings, the number of the last call and of the blocks that are through, then places for tensors: two
-// for what the rank gives, two for what it gets; then for each rank two for quick words. Calls take turns between the two. What a rank writes in a call, others have read before
-// they come to the meeting of the next call, and so before the call after that writes there again.
+// The memory of a rank: flags of the synchronisations, the number of the last call and of the finished blocks, then slots for tensors: two
+// for the rank's inputs, two for its results; then for each rank two for quick words. Calls alternate between the two. Other ranks have
+// read what a rank writes in a call before they synchronise in the next call, and so before the call after that writes there again.
 
 #define SUM 0
 #define GATHER 1
@@ -18,14 +18,14 @@
 
 struct Peers { u64 at[8]; };
 
-// Words of a rank's memory: who has come to which meeting of which block, the number of the last call, blocks that are through.
+// Words of a rank's memory: flags by synchronisation, block and rank, the number of the last call, finished blocks.
 enum : u32 { MEETINGS = 2, EPOCH = MEETINGS * BLOCKS * 8, DONE = EPOCH + 1, HEAD_BYTES = 4 * (EPOCH + 64) };
 
 INLINE u32* flag(const Peers& peers, u32 of, u32 meeting, u32 from) {
     return (u32*)peers.at[of] + (meeting * BLOCKS + blockIdx.x) * 8 + from;
 }
 
-// What the block has written before is seen by the same block of the other ranks, and the other way round. False if the group has ended.
+// Synchronises the same block of all ranks: the earlier writes of each are visible to the others. Returns false if the group has ended.
 INLINE bool meet(const Peers& peers, u32 rank, u32 meeting, u32 epoch, const u32* stop) {
     __shared__ u32 ended;
     if (threadIdx.x == 0) ended = 0;
@@ -46,7 +46,7 @@ INLINE bool meet(const Peers& peers, u32 rank, u32 meeting, u32 epoch, const u32
 
 typedef Pack<T, 16 / sizeof(T)> Unit;
 
-// The 16 bytes of unit `i` of a tensor of `bytes`; what is behind its end does not matter.
+// The 16 bytes of unit `i` of a tensor of `bytes`; the bytes past its end do not matter.
 INLINE u128 get(const char* at, u64 i, u64 bytes) {
     if (ALIGNED && 16 * i + 16 <= bytes) return load<4>((const u32*)at + 4 * i);
     u128 unit = {};
@@ -59,7 +59,7 @@ INLINE void put(char* at, u64 i, u64 bytes, const u128& unit) {
     for (u64 j = 16 * i; j < bytes; j++) at[j] = ((const char*)&unit)[j - 16 * i];
 }
 
-// Of another card's memory, or of what another card has written: not from a cache.
+// Reads another card's memory, or data that another card has written: not from a cache.
 INLINE u128 get_shared(const char* at, u64 i) {
     u128 unit;
     load_volatile(&unit.at[0], (const u32*)at + 4 * i);
@@ -82,13 +82,13 @@ INLINE u128 sum_of(const Peers& peers, u64 place, u64 i) {
     return sum;
 }
 
-// Two words of a tensor with the number of their call.
+// Sends two words of a tensor with the number of their call.
 INLINE void send_quick(u64 at, u64 i, u32 low, u32 high, u32 epoch) {
     const u32 words[4] = {low, epoch, high, epoch};
     store_volatile((u32*)at + 4 * i, words);
 }
 
-// False if the group has ended.
+// Returns false if the group has ended.
 INLINE bool receive_quick(u64 at, u64 i, u32 (&words)[4], u32 epoch, const u32* stop) {
     for (u32 tries = 1;; tries++) {
         load_volatile(words, (const u32*)at + 4 * i);
@@ -99,7 +99,7 @@ INLINE bool receive_quick(u64 at, u64 i, u32 (&words)[4], u32 epoch, const u32* 
 
 typedef Pack<T, 8 / sizeof(T)> Half;
 
-// Eight bytes a thread.
+// Eight bytes per thread.
 INLINE void quick(const char* src, char* dst, const Peers& peers, u64 bytes, u32 rank, u32 epoch, const u32* stop) {
     u64 places = HEAD_BYTES + 4 * (u64)SPACE + (u64)(epoch % 2) * 8 * QUICK_SPACE;
     for (u64 i = thread_index(); 8 * i < bytes; i += (u64)gridDim.x * blockDim.x) {

@@ -1,5 +1,5 @@
-// Philox 4x32-10: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3" (SC 2011). Four words of random bits for a
-// place in the sequence that a seed names.
+// Philox 4x32-10: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3" (SC 2011). Four words of random bits for an
+// index in the sequence of a seed.
 
 struct Words { u32 x, y, z, w; };
 

@@ -1,6 +1,6 @@
-// dst[b, c, oy, ox] = the mean (MEAN) or the greatest element of the window at (oy, ox) * stride; a NaN counts as the greatest.
-// T: the dtype; TEAM: threads that share a window, 1 or 32; K_H, K_W: sizes of the window, or 0 for those of the parameters;
-// INDEX: the layout. Integers are summed in 64 bits, and the mean is rounded towards 0.
+// dst[b, c, oy, ox] = the mean (MEAN) or the greatest element of the window at (oy, ox) * stride; a NaN counts as the greatest. T: the
+// dtype; TEAM: threads that share a window, 1 or 32; K_H, K_W: sizes of the window, or 0 to read them from the parameters; INDEX: the
+// layout. Integers are summed in 64 bits, and the mean is rounded towards 0.
 
 struct Pool {
     u64 offset, batch, channel, row, column;
@@ -27,7 +27,7 @@ KERNEL(pool)(const T* src, T* dst, Pool p) {
     typedef compute<T> C;
     typedef typename Sum<C>::type S;
     INDEX i = (INDEX)(thread_index() / TEAM), member = threadIdx.x % TEAM;
-    // Of a team all threads go on or none.
+    // All threads of a team continue, or none.
     if (i >= p.len) return;
     INDEX rest = i / (INDEX)p.o_w, ox = i - rest * (INDEX)p.o_w;
     INDEX plane = rest / (INDEX)p.o_h, oy = rest - plane * (INDEX)p.o_h;

@@ -1,4 +1,5 @@
-// What all kernels have: the dtypes with their conversions, layouts, faults. Definitions of one kernel (`#define SRC f32`) and its file follow.
+// Shared by all kernels: the dtypes with their conversions, layouts, faults. Definitions of one kernel (`#define SRC f32`) and its file
+// follow.
 
 typedef unsigned char u8;
 typedef signed char i8;
@@ -22,7 +23,7 @@ struct f8 { u8 bits; };
 
 #define INFINITE __int_as_float(0x7f800000)
 
-// ---- What kernels compute in ----
+// ---- Types of arithmetic ----
 
 template <class T> struct Compute { typedef T type; };
 template <> struct Compute<f16> { typedef f32 type; };
@@ -48,7 +49,7 @@ INLINE f32 f8_to_float(u8 bits) {
     return bits & 128 ? -magnitude : magnitude;
 }
 
-// To nearest, ties to even; what is too large becomes the greatest number, 448; NaN stays NaN.
+// To nearest, ties to even; overflow becomes the greatest number, 448; NaN stays NaN.
 INLINE u8 float_to_f8(f32 x) {
     u32 bits = __float_as_uint(x), sign = (bits >> 24) & 128, magnitude = bits & 0x7fffffff;
     if (magnitude > 0x7f800000) return sign | 0x7f;
@@ -64,7 +65,7 @@ INLINE u8 float_to_f8(f32 x) {
     return sign | (u8)(code > 0x7e ? 0x7e : code);
 }
 
-// f64 to f32, cut off, with the last bit set where something was lost: a second rounding then rounds rightly.
+// f64 to f32, truncated, with the last bit set if the value was not exact: a second rounding is then correct.
 INLINE f32 to_odd(f64 x) {
     f32 cut = __double2float_rz(x);
     bool lost = (f64)cut != x && x == x;
@@ -76,7 +77,7 @@ INLINE f32 value(f16 x) { return f16_to_float(x.bits); }
 INLINE f32 value(bf16 x) { return bf16_to_float(x.bits); }
 INLINE f32 value(f8 x) { return f8_to_float(x.bits); }
 
-// ---- Conversions: Rust's `as`, which saturates from floats, takes NaN to 0, and keeps an integer's low bits ----
+// ---- Conversions: Rust's `as`, which saturates from floats, converts NaN to 0, and keeps an integer's low bits ----
 
 template <class T> struct Limits;
 template <> struct Limits<u8> { static const i64 low = 0, high = 255; };
@@ -88,7 +89,7 @@ template <> struct Limits<i64> { static const i64 low = -9223372036854775807ll -
 template <class A, class B> struct Same { static const bool value = false; };
 template <class A> struct Same<A, A> { static const bool value = true; };
 
-// `x`, of the type that kernels compute in, as an element.
+// `x`, of the type of arithmetic, as an element.
 template <class To, class From> INLINE To as(From x) {
     if constexpr (Same<To, f16>::value) {
         if constexpr (Same<From, f64>::value) return f16{double_to_f16(x)};
@@ -109,16 +110,16 @@ template <class To, class From> INLINE To as(From x) {
     }
 }
 
-// ---- Many elements at once ----
+// ---- Several elements at once ----
 
-// N elements that are loaded and stored by one instruction: 16 bytes at the most.
+// N elements that are loaded and stored by one instruction: at most 16 bytes.
 template <class T, int N> struct alignas(sizeof(T) * N) Pack { T at[N]; };
 
-// Moved and not computed with.
+// For moves without arithmetic.
 typedef Pack<u32, 4> u128;
 
 template <int N, class T> INLINE Pack<T, N> load(const T* at) { return *(const Pack<T, N>*)at; }
-// N elements side by side, or N times the one element there.
+// N contiguous elements, or one element N times.
 template <int N, bool ONE, class T> INLINE Pack<T, N> run(const T* at) {
     if (!ONE) return load<N>(at);
     Pack<T, N> pack;
@@ -128,11 +129,11 @@ template <int N, bool ONE, class T> INLINE Pack<T, N> run(const T* at) {
 }
 template <int N, class T> INLINE void store(T* at, const Pack<T, N>& pack) { *(Pack<T, N>*)at = pack; }
 
-// ---- Places ----
+// ---- Offsets ----
 
 INLINE u64 thread_index() { return (u64)blockIdx.x * blockDim.x + threadIdx.x; }
 
-// `views.rs`: N operands of one shape.
+// `views.rs`: N operands of the same shape.
 template <int N> struct Views {
     u64 len;
     u64 dims[8];
@@ -140,7 +141,7 @@ template <int N> struct Views {
     u64 offsets[N];
 };
 
-// The places of element `i` in each operand; I is the integer to count with.
+// The offsets of element `i` in each operand; I is the integer type of the computation.
 template <int RANK, class I, int N> INLINE void places(const Views<N>& v, I i, I (&at)[N]) {
 #pragma unroll
     for (int n = 0; n < N; n++) at[n] = (I)v.offsets[n];
@@ -160,7 +161,7 @@ template <int RANK, class I, int N> INLINE void places(const Views<N>& v, I i, I
 
 // ---- Faults ----
 
-// `faults.rs`: the first thing that kernels find wrong with their data.
+// `faults.rs`: the first error that kernels detect in their data.
 struct Fault {
     u32 code, unused;
     u64 index, size;
@@ -173,7 +174,7 @@ INLINE void report(Fault* fault, u32 code, u64 index, u64 size) {
     }
 }
 
-// ---- Sums and such within a warp and a block ----
+// ---- Reductions within a warp and a block ----
 
 enum : u32 { ALL_LANES = 0xffffffff };
 
@@ -189,7 +190,7 @@ struct Max { template <class T> INLINE static T of(T a, T b) { return a > b ? a 
 template <class T> INLINE T warp_sum(T x) { return warp_join<Add>(x); }
 template <class T> INLINE T warp_max(T x) { return warp_join<Max>(x); }
 
-// For all threads of a block of whole warps. `scratch` holds 32 values; it may be used again after the next barrier.
+// For all threads of a block of whole warps. `scratch` holds 32 values; it may be reused after the next barrier.
 template <class Join, class T> INLINE T block_join(T x, T* scratch, T none) {
     x = warp_join<Join>(x);
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;

@@ -1,12 +1,12 @@
-// What CUDA C++ has no word for: 16-bit floats, matrix instructions, asynchronous copies. All inline PTX of the backend
-// is in this file. No CUDA header is at hand in a program compiled at run time, so f16 and bf16 travel as the bits of an
-// `unsigned short`, two of them as an `unsigned` with the first in the low half.
+// Operations that CUDA C++ lacks: 16-bit floats, matrix instructions, asynchronous copies. All inline PTX of the backend is in this file. A
+// program compiled at run time has no CUDA headers, so f16 and bf16 are passed as the bits of an `unsigned short`, two of them as an
+// `unsigned` with the first in the low half.
 //
-// An emulator defines CANDLE_CUDA_EMULATOR and brings these functions itself.
+// An emulator defines CANDLE_CUDA_EMULATOR and provides these functions itself.
 //
-// What an architecture lacks is not declared there: a kernel that uses it fails to compile and says what is missing.
-// Layouts of fragments: PTX ISA, "Warp-level matrix instructions". With g = lane / 4 and t = lane % 4, of A (16 x 16)
-// a lane holds rows g and g + 8 at columns 2t, 2t + 1 and the same + 8; of B column g; of D rows g, g + 8 at 2t, 2t + 1.
+// Functions that an architecture does not support are not declared there: a kernel that uses one fails to compile, with its name in the
+// message. Layouts of fragments: PTX ISA, "Warp-level matrix instructions". With g = lane / 4 and t = lane % 4, a lane holds rows g and g +
+// 8 of A (16 x 16) at columns 2t, 2t + 1 and the same + 8; column g of B; rows g, g + 8 of D at 2t, 2t + 1.
 #ifndef CANDLE_CUDA_EMULATOR
 
 // ---- 16-bit floats ----
@@ -34,7 +34,7 @@ __device__ __forceinline__ float bf16_to_float(unsigned short bits) {
     return __uint_as_float((unsigned)bits << 16);
 }
 
-// Nearest, ties to even; every NaN becomes 0x7fff, as the instruction of sm_80 has it.
+// Nearest, ties to even; every NaN becomes 0x7fff, like the instruction of sm_80.
 __device__ __forceinline__ unsigned short float_to_bf16(float value) {
 #if __CUDA_ARCH__ >= 800
     unsigned short bits;
@@ -47,8 +47,8 @@ __device__ __forceinline__ unsigned short float_to_bf16(float value) {
 #endif
 }
 
-// By way of a float that is cut off and marks by its last bit that something was lost ("round to odd"): the second
-// rounding then finds no tie that was none.
+// Through a float that is truncated, with its last bit set if the value was not exact ("round to odd"): the second rounding then finds no
+// false tie.
 __device__ __forceinline__ unsigned short double_to_bf16(double value) {
     float cut = __double2float_rz(value);
     if ((double)cut != value && value == value) cut = __uint_as_float(__float_as_uint(cut) | 1);
@@ -92,8 +92,8 @@ __device__ __forceinline__ void mma_m16n8k16_bf16(float (&d)[4], const unsigned 
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-// Operands are the bits of f32; the low 13 do not count. A lane holds of A rows g, g + 8 at columns t and t + 4
-// (row g, row g + 8, then the same at t + 4), of B rows t and t + 4 of column g.
+// Operands are the bits of f32; the low 13 are ignored. A lane holds rows g, g + 8 of A at columns t and t + 4 (row g, row g + 8, then the
+// same at t + 4), and rows t and t + 4 of column g of B.
 __device__ __forceinline__ void mma_m16n8k8_tf32(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
     asm volatile(
         "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
@@ -102,7 +102,7 @@ __device__ __forceinline__ void mma_m16n8k8_tf32(float (&d)[4], const unsigned (
 }
 #endif
 
-// Four bytes a register: of A row g at columns 4t .. 4t + 3, of B column g at rows 4t .. 4t + 3; of D row g at 2t, 2t + 1.
+// Four bytes per register: row g of A at columns 4t .. 4t + 3, column g of B at rows 4t .. 4t + 3; row g of D at 2t, 2t + 1.
 __device__ __forceinline__ void mma_m8n8k16_s8(int (&d)[2], const unsigned& a, const unsigned& b) {
     asm volatile("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 {%0,%1}, {%2}, {%3}, {%0,%1};"
                  : "+r"(d[0]), "+r"(d[1])
@@ -127,8 +127,8 @@ __device__ __forceinline__ void mma_m16n8k32_s8(int (&d)[4], const unsigned (&a)
 
 // ---- Fragments from shared memory ----
 
-// Matrices of 8 x 8 16-bit elements; lanes 8i .. 8i + 7 name the rows of matrix i, each 16 bytes and so aligned. Lane l
-// gets of each matrix row l / 4 at columns 2 (l % 4) and + 1. Of the two-matrix forms the pointers of lanes 0 .. 15 count.
+// Matrices of 8 x 8 16-bit elements; lanes 8i .. 8i + 7 hold the addresses of the rows of matrix i, each of 16 bytes with that alignment.
+// Lane l receives from each matrix row l / 4 at columns 2 (l % 4) and + 1. The two-matrix forms use the pointers of lanes 0 .. 15.
 
 __device__ __forceinline__ unsigned shared_address(const void* pointer) {
     return (unsigned)__cvta_generic_to_shared(pointer);
@@ -148,7 +148,7 @@ __device__ __forceinline__ void ldmatrix_x2(unsigned (&r)[2], const void* shared
                  : "memory");
 }
 
-// Transposed: lane l gets rows 2 (l % 4) and + 1 of column l / 4.
+// Transposed: lane l receives rows 2 (l % 4) and + 1 of column l / 4.
 __device__ __forceinline__ void ldmatrix_x4_trans(unsigned (&r)[4], const void* shared_row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
@@ -165,8 +165,8 @@ __device__ __forceinline__ void ldmatrix_x2_trans(unsigned (&r)[2], const void* 
 
 // ---- Copies that overlap with work ----
 
-// 16 bytes from global to shared memory, both aligned to 16; zeros where not `valid`, and then `global` is not read,
-// though it has to be a pointer into an allocation.
+// Copies 16 bytes from global to shared memory, both aligned to 16; writes zeros if not `valid`, and then does not read `global`, although
+// it has to be a pointer into an allocation.
 __device__ __forceinline__ void copy_async_16(void* shared, const void* global, bool valid) {
 #if __CUDA_ARCH__ >= 800
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(shared)),
@@ -184,7 +184,7 @@ __device__ __forceinline__ void copy_async_commit() {
 #endif
 }
 
-// Until at most N of this thread's latest groups are under way. Other threads see the data after a barrier.
+// Waits until at most N of this thread's latest groups are in flight. Other threads see the data after a barrier.
 template <int N>
 __device__ __forceinline__ void copy_async_wait() {
 #if __CUDA_ARCH__ >= 800
@@ -194,7 +194,7 @@ __device__ __forceinline__ void copy_async_wait() {
 
 // ---- Memory that cards share ----
 
-// What this thread has written, and what it knows to be written, is seen by who reads the flag by `load_acquire_system`.
+// This thread's writes, and those visible to it, are visible to threads that read the flag with `load_acquire_system`.
 __device__ __forceinline__ void store_release_system(unsigned* flag, unsigned value) {
     asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(__cvta_generic_to_global(flag)), "r"(value) : "memory");
 }
@@ -205,7 +205,7 @@ __device__ __forceinline__ unsigned load_acquire_system(const unsigned* flag) {
     return value;
 }
 
-// Four words, not from a cache.
+// Loads four words, not from a cache.
 __device__ __forceinline__ void load_volatile(unsigned* to, const unsigned* from) {
     asm volatile("ld.volatile.global.v4.u32 {%0,%1,%2,%3}, [%4];"
                  : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
@@ -213,7 +213,7 @@ __device__ __forceinline__ void load_volatile(unsigned* to, const unsigned* from
                  : "memory");
 }
 
-// Halves of eight bytes arrive whole.
+// Halves of eight bytes are written atomically.
 __device__ __forceinline__ void store_volatile(unsigned* to, const unsigned* from) {
     asm volatile("st.volatile.global.v4.u32 [%0], {%1,%2,%3,%4};" ::"l"(__cvta_generic_to_global(to)), "r"(from[0]), "r"(from[1]),
                  "r"(from[2]), "r"(from[3])
@@ -222,14 +222,14 @@ __device__ __forceinline__ void store_volatile(unsigned* to, const unsigned* fro
 
 // ---- Programmatic dependent launch ----
 
-// Before the first access to what the kernel before may still write or read; nothing where launches do not overlap.
+// Must precede the first access to data that the previous kernel may still write or read; does nothing if launches do not overlap.
 __device__ __forceinline__ void grid_dependency_wait() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
 
-// The next kernel may start; what this one writes is seen by it only after its `grid_dependency_wait`.
+// Allows the next kernel to start; it sees this one's writes only after its `grid_dependency_wait`.
 __device__ __forceinline__ void grid_dependency_launch() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");

@@ -1,10 +1,10 @@
-// dst[i] = random number first + i of the sequence that the seed names, by philox.cu: each number depends on its place in the sequence
-// alone, so grids and cards do not matter. T: the dtype; NORMAL: normal numbers with mean a and standard deviation b, otherwise uniform
-// ones within `width` of a, at most b, which is a number of the dtype. f64 takes 53 bits of two words, the other dtypes 24 of one.
+// dst[i] = random number first + i of the seed's sequence, by philox.cu: each number depends only on its index in the sequence, so grids
+// and cards do not matter. T: the dtype; NORMAL: normal numbers with mean a and standard deviation b, otherwise uniform ones within `width`
+// of a, at most b, which is a number of the dtype. f64 uses 53 bits of two words, the other dtypes 24 of one.
 
 typedef compute<T> F;
 
-// The distance between the numbers that `unit` gives.
+// The distance between the numbers that `unit` returns.
 INLINE F least(f32) { return 5.9604644775390625e-8f; }
 INLINE F least(f64) { return (F)1.1102230246251565e-16; }
 

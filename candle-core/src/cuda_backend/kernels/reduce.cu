@@ -1,11 +1,11 @@
-// What reductions by row and by column share. T: the dtype read; DST: the dtype written; SUM: a sum, otherwise WINS (f_gt or f_lt)
-// says which of two elements stays; PLACES: whether it is asked where an element is; FOUND: whether elements are earlier results,
-// whose places are in `found`; PARTIAL: whether this is the first of two passes, which writes values and places.
+// Shared by reductions by row and by column. T: the dtype read; DST: the dtype written; SUM: whether it is a sum, otherwise WINS (f_gt or
+// f_lt) selects one of two elements; PLACES: whether the index of an element is needed; FOUND: whether elements are earlier results, with
+// their indexes in `found`; PARTIAL: whether this is the first of two passes, which writes values and indexes.
 //
-// For the least and the greatest everyone starts from the row's first element. So there is no need for an identity, and a NaN
-// wins exactly if it comes first, as where elements are compared in order.
+// Minima and maxima start from the row's first element. So an identity is not needed, and a NaN wins exactly if it comes first, as in a
+// sequential comparison.
 
-// What a row is reduced in: sums of integers wrap, small integers travel as large ones.
+// The accumulator type of a row: sums of integers wrap, small integers are passed as large ones.
 template <class A, bool IS_SUM> struct Reduced { typedef A type; };
 template <> struct Reduced<u8, true> { typedef u32 type; };
 template <> struct Reduced<u8, false> { typedef u32 type; };
@@ -26,14 +26,14 @@ INLINE Best combine(Best a, Best b) {
     return wins ? b : a;
 }
 
-// Of an element whose index in the row is `j`.
+// An element with index `j` in the row.
 INLINE Best element(T x, const u32* found, u64 at, u64 j) {
     u32 place = 0;
     if (PLACES) place = FOUND ? found[at] : (u32)j;
     return Best{(A)value(x), place};
 }
 
-// Of the other lanes of a warp, `step` apart.
+// The value of another lane of the warp, `step` apart.
 INLINE Best across(Best x, int step) {
     Best other{__shfl_xor_sync(ALL_LANES, x.value, step), 0};
     if (PLACES) other.place = __shfl_xor_sync(ALL_LANES, x.place, step);

@@ -1,8 +1,8 @@
-// dst[part, o] = the reduction of part `part` of column o, where neighbouring columns are neighbours in memory. Of a block of 256 threads
-// 1 << group_bits are beside each other and take LANES columns each; threads below each other share columns. KEPT_RANK, REDUCED_RANK: the layouts
-// of the columns' beginnings and of a column's elements; LANES: columns that a thread loads at once; INDEX: counts elements.
+// dst[part, o] = the reduction of part `part` of column o, where neighbouring columns are neighbours in memory. In a block of 256 threads,
+// 1 << group_bits threads process adjacent groups of LANES columns each; the others share these columns. KEPT_RANK, REDUCED_RANK: the
+// layouts of the columns' first elements and of a column's elements; LANES: columns that a thread loads at once; INDEX: counts elements.
 
-// Loads that are under way at once.
+// Loads in flight.
 const int AHEAD = LANES > 4 ? 2 : 4;
 
 INLINE u64 place(const Views<1>& reduced, INDEX j) {
@@ -54,7 +54,7 @@ KERNEL(reduce_columns)(const T* src, const u32* found, DST* dst, u32* dst_places
     __shared__ A values[256 * LANES];
     __shared__ u32 found_at[PLACES ? 256 * LANES : 1];
     for (u32 half = threads_down / 2; half > 0; half /= 2) {
-        // Lanes apart, so that a warp's accesses are next to each other.
+        // With a stride between lanes, so that a warp's accesses are adjacent.
         if (y >= half && y < 2 * half) {
 #pragma unroll
             for (int l = 0; l < LANES; l++) {

@@ -1,8 +1,8 @@
-// dst[o] = the reduction of row o / chunks, or of its part o % chunks if rows are cut into several. A row or a part is
-// taken by 1 << group_bits lanes of a warp, or by the whole block if BY_BLOCK. KEPT_RANK, REDUCED_RANK: the layouts of the rows' beginnings and of a row's elements; LANES:
-// elements that a thread loads at once; INDEX: the integer that counts them.
+// dst[o] = the reduction of row o / chunks, or of its part o % chunks if rows are split into several. 1 << group_bits lanes of a warp
+// reduce a row or a part, or the whole block if BY_BLOCK. KEPT_RANK, REDUCED_RANK: the layouts of the rows' first elements and of a row's
+// elements; LANES: elements that a thread loads at once; INDEX: the integer that counts them.
 
-// Loads that are under way at once.
+// Loads in flight.
 const int AHEAD = 4;
 
 INLINE u64 place(const Views<1>& reduced, INDEX j) {
@@ -18,7 +18,7 @@ KERNEL(reduce_rows)(const T* src, const u32* found, DST* dst, u32* dst_places, V
     u64 group = BY_BLOCK ? blockIdx.x : thread_index() >> group_bits;
     u32 lane = threadIdx.x & (threads - 1);
     bool mine = lane == 0 && group < outputs;
-    // Whoever has no row helps with the last one: all lanes take part in the shuffles.
+    // Threads without a row help with the last one: all lanes take part in the shuffles.
     INDEX o = (INDEX)(group < outputs ? group : outputs - 1);
     INDEX row = o, part = 0;
     if (chunks > 1) {

@@ -13,12 +13,12 @@ struct Steps { u64 batch, head, seq, dim; };
 struct Rope {
     // Heads over all sequences.
     u64 count, heads;
-    // The first heads, and the end of those that are rotated.
+    // The number of query heads, which are first, and the end of the rotated heads.
     u64 queries, rotated;
     u64 seq, dim, rotary;
     Steps x, cos, sin;
     u64 norms_head, norms_dim;
-    // The cache's length, where its sequences go on, and the steps of the tensor that says so.
+    // The cache's length, the index at which its sequences continue, and the stride of the tensor with the indexes.
     u64 capacity, position, positions_step;
     f64 eps;
     u64 fault;
@@ -44,7 +44,7 @@ INLINE Values read(const T* x, u64 first, const T* norms, A root, const Rope& p)
 #pragma unroll
     for (int lane = 0; lane < LANES; lane++) {
         v.at[lane] = value(word.at[lane]);
-        // Divided by the root, not multiplied by its inverse, as norm.cu does it.
+        // Divided by the root, not multiplied by its inverse, as in norm.cu.
         if (NORMS && norms) v.at[lane] = v.at[lane] / root * value(weight.at[lane]);
     }
     return v;
@@ -91,7 +91,7 @@ KERNEL(rope)(const T* x, T* dst, const T* cos, const T* sin, const T* norms, CAC
     INDEX index = (INDEX)(thread_index() / GROUP);
     int local = threadIdx.x % GROUP;
     bool inside = index < p.count;
-    // Threads past the end stay for the shuffles.
+    // Threads past the end continue for the shuffles.
     INDEX row = inside ? index : 0;
     INDEX heads = (INDEX)p.heads, length = (INDEX)p.seq;
     INDEX batch = row / (heads * length), rest = row % (heads * length);

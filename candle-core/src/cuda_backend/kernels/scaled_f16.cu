@@ -1,8 +1,8 @@
-// dst = src * 2^-e as f16, with the least e >= 0 that keeps the greatest element in range; scales = {2^e, 0, 1}. greatest: as the kernel of
-// this name leaves it. LANES: elements that a thread takes at once.
+// dst = src * 2^-e as f16, with the least e >= 0 that keeps the greatest element in range; scales = {2^e, 0, 1}. greatest: the result of
+// the kernel of that name. LANES: elements that a thread processes at once.
 
 KERNEL(scaled_f16)(const f32* src, const u32* greatest, f16* dst, f32* scales, u64 count) {
-    // f16 reaches beyond 2^15. An infinity or a NaN stays what it is, whatever the scale.
+    // The range of f16 exceeds 2^15. An infinity or a NaN is preserved by any scale.
     int beyond = (int)(greatest[0] >> 23) - 127 - 14;
     int e = beyond > 0 && greatest[0] < 0x7f800000 ? beyond : 0;
     f32 scale = __uint_as_float((u32)(127 - e) << 23);

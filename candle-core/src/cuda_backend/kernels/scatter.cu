@@ -1,5 +1,5 @@
-// What the two ways to scatter share: dst[.., ids[.., j, ..], ..] = or += src[.., j, ..] along a dimension, in the order of j. T: the
-// dtype, or what moves its bits; ADD: whether it is added. Where views give the place for j = 0 or index 0, `step` leads to the next.
+// Shared by the two scatter kernels: dst[.., ids[.., j, ..], ..] = or += src[.., j, ..] along a dimension, in the order of j. T: the dtype,
+// or the type that moves its bits; ADD: whether it is added. If views give the offset for j = 0 or index 0, `step` is the stride.
 
 struct Steps { u64 ids, src, dst; };
 

@@ -1,4 +1,4 @@
-// A thread takes a position of the other dimensions and goes through its updates: for few updates, or many positions. Operands of the
+// A thread processes the updates of one position of the other dimensions in sequence: for few updates, or many positions. Operands of the
 // views: ids, src, dst; RANK, INDEX: their layouts.
 
 KERNEL(scatter_columns)(const ID* __restrict__ ids, const T* __restrict__ src, T* __restrict__ dst, Views<3> v, Steps step, u64 count, u64 size,

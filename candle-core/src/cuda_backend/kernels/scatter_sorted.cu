@@ -1,6 +1,6 @@
-// A thread takes all updates of one element of dst: `order` has the updates of each position of the other dimensions sorted by their
+// A thread processes all updates of one element of dst: `order` has the updates of each position of the other dimensions sorted by their
 // indexes, equal ones in their order. The thread of the first of equal indexes adds all of them, or that of the last writes. Operands of
-// the views: order, ids, src, dst, the place in the order; RANK, INDEX: their layouts.
+// the views: order, ids, src, dst, the index in the order; RANK, INDEX: their layouts.
 
 KERNEL(scatter_sorted)(const u32* __restrict__ order, const ID* __restrict__ ids, const T* __restrict__ src, T* __restrict__ dst, Views<5> v,
                        Steps step, u64 count, u64 size, Fault* fault, u32 code) {

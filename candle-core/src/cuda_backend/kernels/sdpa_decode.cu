@@ -1,7 +1,7 @@
-// Attention of few queries. A block takes ROWS rows that share keys and values, and a part of the keys; a group of GROUP threads takes
-// a key, 16 bytes of it a thread, AHEAD keys on their way at once. Every group keeps maximum, sum and weighted sum of what it saw, which
-// are joined at the end (Milakov and Gimelshein, arXiv 1805.02867). With JOINS the last block to come joins the parts of all. LANES: elements of 16 bytes; PACKS: such words of a head that a
-// thread has. Definitions beside these: attention.cu.
+// Attention of few queries. A block processes ROWS rows that share keys and values, over a part of the keys; a group of GROUP threads
+// processes a key, 16 bytes of it per thread, with AHEAD keys in flight at once. Every group keeps maximum, sum and weighted sum of its
+// keys, which are joined at the end (Milakov and Gimelshein, arXiv 1805.02867). With JOINS the last block to arrive joins all parts. LANES:
+// elements of 16 bytes; PACKS: such words of a head per thread. Further definitions: attention.cu.
 
 const u32 WARPS = 4, GROUPS = 32 / GROUP, TURN = WARPS * GROUPS * AHEAD;
 
@@ -47,7 +47,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) sdpa_decode_kernel(Atte
             }
         }
     }
-    // All threads of a block go through the same turns, since they shuffle.
+    // All threads of a block run the same iterations, since they shuffle.
     for (u32 turn = part.begin; turn < part.end; turn += TURN) {
         Pack<K, LANES> keys[AHEAD][PACKS], values[AHEAD][PACKS];
 #pragma unroll
@@ -111,7 +111,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) sdpa_decode_kernel(Atte
             }
         }
     }
-    // The groups of a warp, then the warps.
+    // Joins the groups of a warp, then the warps.
 #pragma unroll
     for (u32 r = 0; r < ROWS; r++) {
         f32 higher = most[r];
@@ -173,7 +173,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) sdpa_decode_kernel(Atte
     if (threadIdx.x == 0) arrived = atomicAdd(counter, 1u);
     __syncthreads();
     if (arrived + 1 != p.splits) return;
-    // For the next launch.
+    // Reset for the next launch.
     if (threadIdx.x == 0) *counter = 0;
     __threadfence();
     f32 *scales = shared, *divisors = scales + ROWS * p.splits;

@@ -6,7 +6,7 @@
 
 const u32 DIM = (HEAD_DIM + 15) / 16 * 16, SUMS = (V_DIM + 15) / 16 * 16;
 const u32 WG = 32 * WARPS, ROWS = 16 * BLOCKS * WARPS;
-// A word of 16 bytes more, so that the eight rows of a matrix are in different banks.
+// One more word of 16 bytes, so that the eight rows of a matrix are in different banks.
 const u32 PITCH = DIM + 8, V_PITCH = SUMS + 8;
 
 INLINE u32 pair(f32 low, f32 high) { return as<K>(low).bits | (u32)as<K>(high).bits << 16; }
@@ -51,7 +51,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) sdpa_flash_kernel(Atten
     const u32 rows = p.group * p.queries, kv_heads = p.heads / p.group, blocks = (rows + ROWS - 1) / ROWS;
     const u32 block = blockIdx.x % blocks, rest = blockIdx.x / blocks;
     const u32 split = rest % p.splits, kv_head = rest / p.splits % kv_heads, batch = rest / p.splits / kv_heads;
-    // Of causal blocks the last ones take longest, so they start first.
+    // The last of the causal blocks take longest, so they start first.
     const u32 first_row = (blocks - 1 - block) * ROWS, last_row = (first_row + ROWS < rows ? first_row + ROWS : rows) - 1;
     const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
     const T* q = (const T*)p.q + batch * p.q_step.batch + (u64)kv_head * p.group * p.q_step.head;
@@ -68,7 +68,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) sdpa_flash_kernel(Atten
     if (part.begin < part.end) stage<KEYS, HEAD_DIM, DIM>(p, batch, keys, k, p.k_step.seq, part.begin, part.end);
     copy_async_commit();
 
-    // Of the rows g and g + 8 of each block of 16.
+    // For the rows g and g + 8 of each block of 16.
     f32 most[BLOCKS][2], sum[BLOCKS][2], sums[BLOCKS][SUMS / 8][4];
     u32 from[BLOCKS][2], to[BLOCKS][2], at[BLOCKS][2], head[BLOCKS][2];
 #pragma unroll
@@ -92,10 +92,10 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) sdpa_flash_kernel(Atten
             for (u32 c = 0; c < 4; c++) sums[m][n][c] = 0;
         }
     }
-    // The keys that all rows of the block see: turns within need no look at each key.
+    // The keys that all rows of the block see: iterations within need no check of each key.
     u32 all_from = seen_begin(p, batch, last_row / p.group), all_to = seen_end(p, batch, first_row / p.group);
     if (all_to > part.end) all_to = part.end;
-    // Lanes' rows and columns of the four matrices that are loaded at once.
+    // A lane's row and column of the four matrices that are loaded at once.
     const u32 matrix = lane / 8, within = lane % 8;
     const K* query_at = queries + (warp * BLOCKS * 16 + matrix % 2 * 8 + within) * PITCH + matrix / 2 * 8;
     const K* key_at = keys + (matrix / 2 * 8 + within) * PITCH + matrix % 2 * 8;
@@ -145,7 +145,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) sdpa_flash_kernel(Atten
             f32 correction[2];
 #pragma unroll
             for (u32 h = 0; h < 2; h++) {
-                // A row is four lanes.
+                // Four lanes share a row.
                 higher[h] = Max::of(__shfl_xor_sync(ALL_LANES, higher[h], 1), higher[h]);
                 higher[h] = Max::of(__shfl_xor_sync(ALL_LANES, higher[h], 2), higher[h]);
                 correction[h] = fast_weight(most[m][h], higher[h]);
@@ -176,7 +176,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) sdpa_flash_kernel(Atten
             u32 a[BLOCKS][4];
 #pragma unroll
             for (u32 m = 0; m < BLOCKS; m++) {
-                // What a product leaves to a lane is what the next one wants of it.
+                // A lane's part of one product's result is its part of the next one's operand.
                 a[m][0] = pair(s[m][2 * j][0], s[m][2 * j][1]);
                 a[m][1] = pair(s[m][2 * j][2], s[m][2 * j][3]);
                 a[m][2] = pair(s[m][2 * j + 1][0], s[m][2 * j + 1][1]);

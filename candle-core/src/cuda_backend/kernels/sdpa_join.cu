@@ -1,5 +1,5 @@
-// Joins the parts of each row: every part is scaled from its own maximum to the row's. A thread writes one element. T: the result's
-// dtype; V_DIM: elements of a row; BLIND: whether a row may have seen nothing.
+// Joins the parts of each row: every part is scaled from its own maximum to the row's. A thread writes one element. T: the result's dtype;
+// V_DIM: elements of a row; BLIND: whether a row may have seen no key.
 
 KERNEL(sdpa_join)(const f32* parts, T* dst, u64 rows, u32 splits) {
     u64 place = thread_index(), row = place / V_DIM;

@@ -1,8 +1,8 @@
-// Attention of ROWS rows that share keys and values, KEYS keys a turn, by 256 threads in f32 (Dao et al., arXiv 2205.14135): for any
-// dtypes, head sizes and strides. In a turn a thread takes rows y + TY * i and keys x + TX * j for the scores; then the same rows and
-// four dimensions x + TX * q of the weighted sums of values, which stay in its registers. Maximum and sum are corrected from turn to
-// turn (Milakov and Gimelshein, arXiv 1805.02867). Keys, then values, are staged in shared memory. LANES: elements of a key that are
-// loaded at once. Definitions beside these: attention.cu.
+// Attention of ROWS rows that share keys and values, KEYS keys per iteration, by 256 threads in f32 (Dao et al., arXiv 2205.14135): for any
+// dtypes, head sizes and strides. In an iteration a thread computes the scores of rows y + TY * i and keys x + TX * j; then, for the same
+// rows, the weighted sums of values in four dimensions x + TX * q, which stay in its registers. Maximum and sum are corrected in each
+// iteration (Milakov and Gimelshein, arXiv 1805.02867). Keys, then values, are staged in shared memory. LANES: elements of a key that are
+// loaded at once. Further definitions: attention.cu.
 
 const u32 TX = 16, TY = 16, WG = TX * TY;
 const u32 ROWS_OF = ROWS / TY, KEYS_OF = KEYS / TX;
@@ -32,7 +32,7 @@ KERNEL(sdpa_tiles)(Attention p) {
     const u32 rows = p.group * p.queries, kv_heads = p.heads / p.group, blocks = (rows + ROWS - 1) / ROWS;
     const u32 block = blockIdx.x % blocks, rest = blockIdx.x / blocks;
     const u32 split = rest % p.splits, kv_head = rest / p.splits % kv_heads, batch = rest / p.splits / kv_heads;
-    // Of causal blocks the last ones take longest, so they start first.
+    // The last of the causal blocks take longest, so they start first.
     const u32 first_row = (blocks - 1 - block) * ROWS, last_row = (first_row + ROWS < rows ? first_row + ROWS : rows) - 1;
     const u32 local = threadIdx.x, x = local % TX, y = local / TX;
     const T* q = (const T*)p.q + batch * p.q_step.batch + (u64)kv_head * p.group * p.q_step.head;
@@ -96,7 +96,7 @@ KERNEL(sdpa_tiles)(Attention p) {
                 s[i][j] = seen ? score_of(p, s[i][j], batch, head[i], at[i], key) : -INFINITE;
                 higher = Max::of(s[i][j], higher);
             }
-            // The threads of a row are half a warp.
+            // Half a warp shares a row.
 #pragma unroll
             for (int step = TX / 2; step > 0; step /= 2) higher = Max::of(__shfl_xor_sync(ALL_LANES, higher, step), higher);
             f32 correction = weight_of(most[i], higher);

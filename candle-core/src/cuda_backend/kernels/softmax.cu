@@ -1,6 +1,6 @@
-// dst = exp(x - max) / sum(exp(x - max)) over each row of x. T: the dtype; RANK: the rows' starts; LANES: elements that are loaded at
-// once; KEPT: such words of its row that a thread keeps in registers, 0 if they are read twice; WARP_ROWS: rows of a block, a warp
-// each, or 0 for a block a row. Maximum and sum of long rows are found in one pass (Milakov and Gimelshein, arXiv 1805.02867).
+// dst = exp(x - max) / sum(exp(x - max)) over each row of x. T: the dtype; RANK: the rows' starts; LANES: elements that are loaded at once;
+// KEPT: words of its row that a thread keeps in registers, 0 if they are read twice; WARP_ROWS: rows of a block, one per warp, or 0 for one
+// row per block. Maximum and sum of long rows are computed in one pass (Milakov and Gimelshein, arXiv 1805.02867).
 
 typedef compute<T> A;
 

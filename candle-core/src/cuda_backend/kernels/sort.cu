@@ -1,9 +1,9 @@
-// What the kernels of a sort share: entries of a key and a place, all different, so that equal keys keep the order of their places. Keys are
-// elements as unsigned numbers of the same order; NaN comes last, and the two zeros are equal. T: the dtype; ASCENDING: otherwise keys are
-// complemented; WIDE: whether keys have 64 bits.
+// Shared by the kernels of a sort: entries of a key and an index, all different, so that equal keys keep the order of their indexes. Keys
+// are elements as unsigned numbers of the same order; NaN comes last, and the two zeros are equal. T: the dtype; ASCENDING: otherwise keys
+// are complemented; WIDE: whether keys have 64 bits.
 //
-// The network is bitonic: Batcher, "Sorting networks and their applications", AFIPS 1968. Rows are filled up to `padded` entries, a
-// power of two. Runs of `run` entries are in order when half-runs were, in opposite orders, and entries run/2, run/4 .. 1 apart were compared.
+// The network is bitonic: Batcher, "Sorting networks and their applications", AFIPS 1968. Rows are padded to `padded` entries, a power of
+// two. Runs of `run` entries are sorted after half-runs were, in opposite orders, and entries run/2, run/4 .. 1 apart were compared.
 
 #if WIDE
 struct alignas(16) Entry { u64 key, place; };
@@ -36,7 +36,7 @@ INLINE u64 key_of(f64 x) {
     return bits ^ ((u64)((i64)bits >> 63) | (1ull << 63));
 }
 
-// Puts two entries in the order that the run of the first, at place `i` of its row, is to have.
+// Puts two entries into the order of the run that contains the first, at index `i` of its row.
 INLINE void order(Entry& low, Entry& high, u64 i, u64 run) {
     bool ascending = (i & run) == 0;
     if (before(high, low) == ascending) {

@@ -1,5 +1,5 @@
-// STEPS steps of a merge of runs of `run` entries, through global memory: entries up to `1 << step_bits + STEPS - 1` apart, the last
-// time `1 << step_bits`. A thread takes the 1 << STEPS entries that depend on each other.
+// STEPS steps of a merge of runs of `run` entries, through global memory: entries up to `1 << step_bits + STEPS - 1` apart, in the last
+// step `1 << step_bits`. A thread processes the 1 << STEPS entries that depend on each other.
 
 KERNEL(sort_step)(Entry* entries, u64 threads, u32 padded_bits, u64 run, u32 step_bits) {
     u64 t = thread_index();

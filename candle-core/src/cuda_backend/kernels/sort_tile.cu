@@ -1,6 +1,6 @@
-// Sorts runs of TILE entries in shared memory, or merges longer ones as far as entries are less than TILE apart: all runs from first_run to
-// last_run. LOAD: entries are made of src, whose layout is RANK, INDEX; otherwise they are read from `entries`. STORE: entries are
-// written back; otherwise the places are, as the result.
+// Sorts runs of TILE entries in shared memory, or merges longer ones for distances below TILE: all runs from first_run to last_run. LOAD:
+// entries are built from src, whose layout is RANK, INDEX; otherwise they are read from `entries`. STORE: entries are written back;
+// otherwise their indexes are, as the result.
 
 KERNEL(sort_tile)(const T* src, Views<1> v, Entry* entries, u32* dst, u64 rows, u64 n, u32 padded_bits, u64 first_run, u64 last_run) {
     __shared__ Entry tile[TILE];

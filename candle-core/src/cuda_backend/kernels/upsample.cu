@@ -1,15 +1,15 @@
-// dst[plane, oy, ox] from the elements of src nearest to (oy, ox): one of them, or four mixed by their distance (MIX). A thread works
-// out the place in the image once, and takes it in many planes. T: the dtype, of nearest neighbours its bits; INDEX: the layout.
+// dst[plane, oy, ox] from the elements of src nearest to (oy, ox): one of them, or four weighted by distance (MIX). A thread computes the
+// offset in the image once, and reuses it for many planes. T: the dtype, or its bits for nearest neighbours; INDEX: the layout.
 //
-// Places are those of `resample.rs` to the last bit: in f64, and a product is rounded before it is added to something. Integers are
-// mixed in f64 and cut off.
+// Offsets equal those of `resample.rs` to the last bit: in f64, with a product rounded before anything is added to it. Integers are mixed
+// in f64 and truncated.
 
 struct Axis {
-    // Elements there are, and elements wanted.
+    // Number of elements in the source and in the target.
     u64 size, target;
-    // Elements from one result to the next.
+    // Source elements per target element.
     f64 step;
-    // Added before and after the multiplication: 0.5 of both, or nothing.
+    // Added before and subtracted after the multiplication: 0.5, or 0.
     f64 shift;
 };
 
@@ -19,7 +19,7 @@ struct Image {
     Axis y, x;
 };
 
-// What integers are mixed in.
+// The type in which integers are mixed.
 template <class A> struct Weight { typedef f64 type; };
 template <> struct Weight<f32> { typedef f32 type; };
 

@@ -1,6 +1,6 @@
-// dst[i] = F(lhs[i], rhs[i]). SRC, DST: the dtypes; RANK, INDEX: the layouts; LANES: elements that a thread takes at once, 1
-// unless all sides are aligned and in runs of as many; LHS_IS_ONE, RHS_IS_ONE: whether such a run is one element;
-// DIVIDES: integers, whose zero divisors are reported with this code, else 0.
+// dst[i] = F(lhs[i], rhs[i]). SRC, DST: the dtypes; RANK, INDEX: the layouts; LANES: elements that a thread processes at once, 1 unless all
+// sides are aligned and in runs of LANES; LHS_IS_ONE, RHS_IS_ONE: whether such a run is one element; DIVIDES: for integers the code with
+// which zero divisors are reported, else 0.
 
 INLINE DST element(SRC lhs, SRC rhs, Fault* fault) {
     compute<SRC> a = value(lhs), b = value(rhs);

@@ -1,4 +1,4 @@
-//! NCCL's functions, read from the library that was found at run time.
+//! NCCL's functions, from the library that was found at run time.
 
 use std::ffi::{c_char, c_int, c_void, CStr};
 use std::sync::OnceLock;
@@ -11,7 +11,7 @@ use crate::{bail, DType, Result};
 /// `ncclComm_t`.
 pub(super) type Comm = *mut c_void;
 
-/// `ncclUniqueId`: what the ranks of one group find each other by.
+/// `ncclUniqueId`: identifies a group to its ranks.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(super) struct UniqueId(pub(super) [c_char; UniqueId::LEN]);
@@ -23,7 +23,7 @@ impl UniqueId {
 /// `ncclSum`.
 const SUM: c_int = 0;
 
-/// `ncclUint8`: what moves elements without computing moves bytes.
+/// `ncclUint8`: collectives that move elements without computing move bytes.
 const BYTE: c_int = 1;
 
 macro_rules! functions {
@@ -57,7 +57,7 @@ functions! {
     error_string = "ncclGetErrorString": fn(c_int) -> *const c_char;
 }
 
-/// The number that NCCL has for a dtype; `None` where it has no sums of it.
+/// NCCL's number for a dtype; `None` if it does not support sums of it.
 pub(super) fn sum_type(dtype: DType) -> Option<c_int> {
     Some(match dtype {
         DType::U8 => BYTE,
@@ -72,18 +72,18 @@ pub(super) fn sum_type(dtype: DType) -> Option<c_int> {
     })
 }
 
-/// Where a collective reads and writes, on the card.
+/// The source and destination of a collective on the card.
 #[derive(Clone, Copy)]
 pub(super) struct Buffers {
     pub(super) send: u64,
     pub(super) receive: u64,
-    /// What this rank sends.
+    /// Number of elements or bytes that this rank sends.
     pub(super) len: usize,
 }
 
 impl Api {
     /// # Errors
-    /// NCCL is not there, with how to get it; it is older than what is needed.
+    /// If NCCL is not installed, with installation instructions, or older than required.
     pub(super) fn get() -> Result<&'static Self> {
         static API: OnceLock<std::result::Result<Api, String>> = OnceLock::new();
         let found = Library::Nccl.open()?;
@@ -101,7 +101,7 @@ impl Api {
         if code == 0 {
             return Ok(());
         }
-        // SAFETY: NCCL's own texts, for any number.
+        // SAFETY: NCCL returns a static string for any number.
         let text = unsafe { CStr::from_ptr((self.error_string)(code)) };
         bail!(
             "{what}: NCCL: {} ({code}); set NCCL_DEBUG=WARN for details",
@@ -111,7 +111,7 @@ impl Api {
 
     pub(super) fn unique_id(&self) -> Result<UniqueId> {
         let mut id = UniqueId([0; UniqueId::LEN]);
-        // SAFETY: a place for an id.
+        // SAFETY: the pointer is to an id.
         self.check(
             unsafe { (self.get_unique_id)(&mut id) },
             "making a group's id",
@@ -119,11 +119,11 @@ impl Api {
         Ok(id)
     }
 
-    /// Joins the group, when all ranks have called it. The card's context has to be the thread's.
+    /// Joins the group; returns when all ranks have called it. The card's context has to be current in the thread.
     pub(super) fn join(&self, world: usize, id: UniqueId, rank: usize) -> Result<Comm> {
         let mut comm = std::ptr::null_mut();
         let what = format!("joining as rank {rank} of {world}");
-        // SAFETY: a place for a handle; counts of ranks are small.
+        // SAFETY: the pointer is to a handle; counts of ranks are small.
         let code = unsafe { (self.comm_init_rank)(&mut comm, world as c_int, id, rank as c_int) };
         self.check(code, &what)?;
         Ok(comm)
@@ -144,7 +144,7 @@ impl Api {
     }
 
     /// # Safety
-    /// `comm` is alive; `len` bytes are sent, and there is room for those of all ranks.
+    /// `comm` is alive; `len` bytes are sent, and the destination holds those of all ranks.
     pub(super) unsafe fn gather(
         &self,
         comm: Comm,
@@ -178,7 +178,7 @@ impl Api {
         self.check(code, "broadcast")
     }
 
-    /// What went wrong on the way since the group was made.
+    /// The first asynchronous error since the group was created.
     ///
     /// # Safety
     /// `comm` is alive.
@@ -194,7 +194,7 @@ impl Api {
         }
     }
 
-    /// Ends what waits in the stream.
+    /// Aborts collectives that wait in the stream.
     ///
     /// # Safety
     /// `comm` is not used afterwards.
@@ -203,7 +203,7 @@ impl Api {
     }
 
     /// # Safety
-    /// What was put into the stream has been done; `comm` is not used afterwards.
+    /// All work queued in the stream is done; `comm` is not used afterwards.
     pub(super) unsafe fn destroy(&self, comm: Comm) -> Result<()> {
         self.check((self.comm_destroy)(comm), "closing a group")
     }

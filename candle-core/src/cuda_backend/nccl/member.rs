@@ -1,4 +1,4 @@
-//! A rank's card: what puts collectives into its stream, and takes them out again.
+//! A rank's card: queues collectives in its stream, and aborts them.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ use crate::backend::BackendDevice;
 use crate::distributed::call::{Call, Op};
 use crate::{bail, Result};
 
-/// How long the end of a group waits for a thread that is inside NCCL.
+/// Time limit for the end of a group to wait for a thread that is inside NCCL.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// A rank of a group, in this process.
@@ -25,14 +25,14 @@ pub(super) struct Member {
     rank: usize,
     device: CudaDevice,
     comm: Comm,
-    /// Whether `comm` may be used, by who holds `turn`.
+    /// Whether `comm` may be used, by the holder of `turn`.
     alive: AtomicBool,
     turn: Mutex<()>,
-    /// The way around NCCL, where there is one.
+    /// The path without NCCL, if there is one.
     peer: Option<Peer>,
 }
 
-// SAFETY: NCCL's handle may be used by any thread, one at a time, which `turn` sees to.
+// SAFETY: any thread may use NCCL's handle, one at a time, which `turn` ensures.
 unsafe impl Send for Member {}
 // SAFETY: as above.
 unsafe impl Sync for Member {}
@@ -44,7 +44,7 @@ impl std::fmt::Debug for Member {
 }
 
 impl Member {
-    /// Joins a group; returns when all ranks have.
+    /// Joins a group; returns when all ranks have joined.
     pub(super) fn join(
         api: &'static Api,
         world: usize,
@@ -64,7 +64,7 @@ impl Member {
         })
     }
 
-    /// Calls go this way where it takes them.
+    /// Calls that `peer` supports use it.
     pub(super) fn set_peer(&mut self, peer: Peer) {
         self.peer = Some(peer);
     }
@@ -77,7 +77,7 @@ impl Member {
         self.device.stream().cu_stream()
     }
 
-    /// Puts a call into the stream: `len` elements at `send`; the result goes to `receive`, where there is room for it.
+    /// Queues a call in the stream: `len` elements at `send`; the result is written to `receive`, which is large enough.
     pub(super) fn put(&self, call: &Call, send: u64, receive: u64, len: usize) -> Result<()> {
         self.device.context().bind_to_thread().w()?;
         let _turn = self.turn.lock();
@@ -96,8 +96,8 @@ impl Member {
             len: bytes,
             ..elements
         };
-        // SAFETY: the communicator is alive, and nobody ends it while `turn` is held; the buffers are as the caller says, and are freed
-        // in the order of the stream.
+        // SAFETY: the communicator is alive, and is not ended while `turn` is held; the caller guarantees the buffers, which are freed in
+        // stream order.
         unsafe {
             match (call.op, api::sum_type(call.dtype)) {
                 (Op::AllReduce, Some(of)) => self.api.sum(comm, stream, elements, of),
@@ -111,16 +111,17 @@ impl Member {
         }
     }
 
-    /// What NCCL has run into since the last call.
+    /// Errors of NCCL since the last call.
     pub(super) fn async_error(&self) -> Result<()> {
-        // A thread that is inside NCCL hears of it by itself.
+        // A thread inside NCCL receives the error itself.
         let Some(_turn) = self.turn.try_lock() else {
             return Ok(());
         };
-        match self.alive.load(Ordering::Acquire) {
-            // SAFETY: alive, and nobody ends it while `turn` is held.
-            true => unsafe { self.api.async_error(self.comm) },
-            false => Ok(()),
+        if self.alive.load(Ordering::Acquire) {
+            // SAFETY: alive, and not ended while `turn` is held.
+            unsafe { self.api.async_error(self.comm) }
+        } else {
+            Ok(())
         }
     }
 
@@ -129,12 +130,12 @@ impl Member {
         if self.device.context().bind_to_thread().is_err() {
             return true;
         }
-        // SAFETY: the stream is the device's, which is there.
+        // SAFETY: the stream belongs to the device, which is open.
         let asked = unsafe { sys::cuStreamQuery(self.stream()) };
         asked != sys::cudaError_enum::CUDA_SUCCESS
     }
 
-    /// Whatever is read from the device from now on is an error.
+    /// Makes all later reads from the device return an error.
     pub(super) fn fail(&self, reason: &str) {
         self.device.faults().fail(format!(
             "{:?}: its contents may depend on rank {} of a group that has ended: {reason}; reopen the device",
@@ -143,7 +144,7 @@ impl Member {
         ));
     }
 
-    /// Releases the card from what it waits for.
+    /// Aborts the collectives that the card waits for.
     pub(super) fn abort(&self) {
         if let Some(peer) = &self.peer {
             peer.stop();
@@ -153,18 +154,18 @@ impl Member {
             return;
         }
         if turn.is_none() {
-            // NCCL leaves its own waits when it is told to end; a lock would not.
+            // NCCL aborts its own waits; a lock would not.
             tracing::warn!(
                 rank = self.rank,
                 "a thread is blocked in NCCL; ending the group anyway"
             );
         }
         self.told(self.device.context().bind_to_thread().w());
-        // SAFETY: nobody uses it after `alive` is false, but for a thread inside NCCL, which leaves it with an error.
+        // SAFETY: it is not used after `alive` is false, except by a thread inside NCCL, which returns with an error.
         self.told(unsafe { self.api.abort(self.comm) });
     }
 
-    /// Waits for the stream; what takes longer than `timeout` is released, and the device fails.
+    /// Waits for the stream; after `timeout`, aborts its work and marks the device as failed.
     pub(super) fn finish(&self, timeout: Duration) {
         let start = Instant::now();
         while self.is_busy() {
@@ -191,7 +192,7 @@ impl Member {
         let _turn = self.turn.lock();
         if self.alive.swap(false, Ordering::AcqRel) {
             self.told(self.device.context().bind_to_thread().w());
-            // SAFETY: the stream is done, and nobody uses it after `alive` is false.
+            // SAFETY: the stream is done, and it is not used after `alive` is false.
             self.told(unsafe { self.api.destroy(self.comm) });
         }
     }
@@ -200,14 +201,14 @@ impl Member {
 /// Whether a card can read and write the memory of another one.
 pub(super) fn reaches(reader: &CudaContext, owner: &CudaContext) -> Result<bool> {
     let mut reaches = 0;
-    // SAFETY: a place for a number; both cards are open.
+    // SAFETY: the pointer is to a number; both cards are open.
     unsafe { sys::cuDeviceCanAccessPeer(&mut reaches, reader.cu_device(), owner.cu_device()) }
         .result()
         .w()?;
     Ok(reaches != 0)
 }
 
-/// Lets the cards reach each other's tensors, which come from pools: NCCL copies directly between cards of one process.
+/// Lets the cards access each other's tensors, which are allocated from pools: NCCL copies directly between cards of one process.
 pub(super) fn share_memory(devices: &[CudaDevice]) -> Result<()> {
     for owner in devices {
         for reader in devices {
@@ -225,7 +226,7 @@ pub(super) fn share_memory(devices: &[CudaDevice]) -> Result<()> {
                 },
                 flags: sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
             };
-            // SAFETY: the pool is the card's; one description.
+            // SAFETY: the pool belongs to the card; one description is passed.
             unsafe { sys::cuMemPoolSetAccess(pool(owner)?, &access, 1) }
                 .result()
                 .during(|| {

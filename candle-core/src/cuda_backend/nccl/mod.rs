@@ -1,7 +1,7 @@
-//! Sums, gathers and broadcasts over several cards, by NCCL.
+//! Sums, gathers and broadcasts over several cards, through NCCL.
 //!
-//! - `api.rs`: NCCL's functions. `team.rs`: who has made which call. `member.rs`: a rank's card. `peer.rs`: calls between cards that reach
-//!   each other's memory, without NCCL. `recorded.rs`: calls of a recording. `watch.rs`: the thread that ends a group which cannot go on.
+//! - `api.rs`: NCCL's functions. `team.rs`: the calls of each rank. `member.rs`: a rank's card. `peer.rs`: calls without NCCL between cards
+//!   that access each other's memory. `recorded.rs`: calls of a recording. `watch.rs`: the thread that ends a group which cannot continue.
 
 mod api;
 mod member;
@@ -29,22 +29,22 @@ use crate::{bail, Context, Device, Result, Storage, Tensor};
 
 /// One rank of a group whose ranks have an NVIDIA card each: threads of one process, or processes.
 ///
-/// A call puts the collective into the stream of the rank's device and returns: the card waits for the other ranks' cards, and the host
-/// only when it reads a result. The first call of a kind (operation, dtype, power of two of the bytes) waits on the host until all ranks
-/// have come to it. Tensors of other devices are copied to the card, and the result back.
+/// A call queues the collective in the stream of the rank's device and returns: the card waits for the other ranks' cards, and the host
+/// waits only when it reads a result. The first call of a kind (operation, dtype, power of two of the bytes) waits on the host until all
+/// ranks have made it. Tensors of other devices are copied to the card, and the result back.
 ///
-/// Sums are of u8, u32, i32, i64, f16, bf16, f32 and f64; gathers and broadcasts take whatever has whole bytes.
+/// Sums support u8, u32, i32, i64, f16, bf16, f32 and f64; gathers and broadcasts support every dtype of whole bytes.
 ///
-/// Up to eight ranks of one process whose cards reach each other's memory exchange tensors of up to 8 MiB in a kernel of this crate, in
-/// which the cards meet; NCCL takes the rest. Sums of 16-bit floats are rounded once there, as in
+/// Up to eight ranks of one process whose cards access each other's memory exchange tensors of up to 8 MiB in a kernel of this crate, in
+/// which the cards synchronise; NCCL handles the rest. Sums of 16-bit floats are rounded once there, as in
 /// [`LocalGroup`](crate::distributed::LocalGroup); NCCL rounds after each card, which makes no difference with two.
 ///
-/// Calls may be recorded, see [`CudaDevice::record`]: all ranks record the same calls, and launch them as often as the others.
+/// Calls may be recorded, see [`CudaDevice::record`]: all ranks record the same calls, and launch them the same number of times.
 ///
 /// # When a rank fails
-/// Calls to come are errors that name the rank. A card that waits for a call which a rank does not make any more is released; whatever
-/// is read from its device then is an error, for it may depend on that call, and stays one until the device is opened anew. A rank that
-/// is dropped is no failure for the calls that it made: the others may still come to them.
+/// Later calls return errors that name the rank. A card that waits for a call which a rank will not make is released. Reads from its device
+/// then return an error, because they may depend on that call, until the device is opened again. Dropping a rank is not a failure for the
+/// calls that it made: the others may still make them.
 #[derive(Debug)]
 pub struct NcclGroup {
     rank: usize,
@@ -52,20 +52,20 @@ pub struct NcclGroup {
     device: CudaDevice,
     /// `None` for a group of one rank.
     shared: Option<Arc<Shared>>,
-    /// The thread that watches the group, where the other ranks are processes.
+    /// The thread that watches the group, if the other ranks are processes.
     watch: Option<JoinHandle<()>>,
 }
 
 impl NcclGroup {
-    /// The ranks of a group, in order, one on each of `devices`, for threads of this process. One device needs no NCCL.
+    /// Creates the ranks of a group, in order, one on each of `devices`, for threads of this process. A single device does not need NCCL.
     ///
     /// # Errors
-    /// If there is no device, two devices are of one card, NCCL is not there or refuses.
+    /// If there is no device, two devices are on one card, or NCCL is not installed or fails.
     pub fn ranks(devices: &[CudaDevice]) -> Result<Vec<Self>> {
         Self::ranks_with_timeout(devices, DEFAULT_TIMEOUT)
     }
 
-    /// As [`ranks`](Self::ranks); a call that another rank has not made within `timeout` ends the group.
+    /// Like [`ranks`](Self::ranks); the group ends if another rank has not made a call within `timeout`.
     ///
     /// # Errors
     /// As [`ranks`](Self::ranks).
@@ -106,7 +106,7 @@ impl NcclGroup {
         Ok(devices.iter().enumerate().map(rank).collect())
     }
 
-    /// The devices, if they are several, of as many NVIDIA cards.
+    /// The devices, if they are several and each is on a separate NVIDIA card.
     pub(crate) fn cards(devices: &[Device]) -> Option<Vec<CudaDevice>> {
         let mut cards: Vec<CudaDevice> = Vec::new();
         for device in devices {
@@ -118,12 +118,11 @@ impl NcclGroup {
         (cards.len() > 1).then_some(cards)
     }
 
-    /// This process's rank of the group that `control` is of, on `device`. `control` brings the ranks together; then it tells each of them
-    /// how the others stand, a few times a second, and that one has gone. A rank that is dropped waits until the others have come to its
-    /// calls.
+    /// Creates this process's rank of the group of `control`, on `device`. `control` connects the ranks; then it exchanges their status a
+    /// few times per second, including that a rank has left. A rank that is dropped waits until the others have made its calls.
     ///
     /// # Errors
-    /// If NCCL is not there or refuses, for any rank; if the group of `control` has ended.
+    /// If NCCL is not installed or fails, for any rank; if the group of `control` has ended.
     pub fn connect(device: CudaDevice, control: ProcessGroup) -> Result<Self> {
         let (rank, world) = (control.rank(), control.world_size());
         let timeout = control.timeout();
@@ -136,7 +135,7 @@ impl NcclGroup {
                 let members = match joined {
                     Ok(joined) => joined,
                     Err(err) => {
-                        // The others would wait for this rank.
+                        // Otherwise the other ranks would wait for this one.
                         control.abort(&reason(&err));
                         return Err(err);
                     }
@@ -159,7 +158,7 @@ impl NcclGroup {
         let call = match Call::new(op, xs, self.world) {
             Ok(call) => call,
             Err(err) => {
-                // The others would wait for this call.
+                // Otherwise the other ranks would wait for this call.
                 self.abort(&reason(&err));
                 return Err(err);
             }
@@ -189,7 +188,7 @@ impl NcclGroup {
             return Err(card.unsupported(name, call.dtype, hint));
         }
         let mine = xs.to_device(&Device::Cuda(card.clone()))?.contiguous()?;
-        // Gathered along the first dimension, whatever is asked for.
+        // Gathered along the first dimension, for any requested dimension.
         let len: usize = call.dims.iter().product();
         let (ranks, dim) = match call.op {
             Op::AllGather { dim } => (self.world, dim),
@@ -213,7 +212,7 @@ impl NcclGroup {
                 bail!("{call}: {}", reason(err))
             }
             if let Err(err) = put {
-                // The other ranks' cards wait for this call, which all have made as far as counts tell.
+                // The other ranks' cards wait for this call, which all have made according to the counts.
                 shared
                     .team()
                     .end(format!("rank {} failed: {}", self.rank, reason(&err)));
@@ -239,13 +238,13 @@ impl NcclGroup {
     }
 }
 
-/// Whether one of `devices` is of the same card.
+/// Whether one of `devices` is on the same card.
 fn is_in(device: &CudaDevice, devices: &[CudaDevice]) -> bool {
     let mut places = devices.iter().map(BackendDevice::location);
     places.any(|place| place == device.location())
 }
 
-/// The library, and the id that rank 0 makes, once all ranks have both.
+/// The library, and rank 0's id, once all ranks have both.
 fn meet(control: &ProcessGroup) -> Result<(&'static Api, UniqueId)> {
     let api = Api::get()?;
     let mut id = UniqueId([0; UniqueId::LEN]);
@@ -258,12 +257,12 @@ fn meet(control: &ProcessGroup) -> Result<(&'static Api, UniqueId)> {
     for (place, byte) in id.0.iter_mut().zip(bytes) {
         *place = byte as std::ffi::c_char;
     }
-    // A rank that has no NCCL ends the group here, before the others wait for it inside NCCL.
+    // A rank without NCCL ends the group here, before the others wait for it inside NCCL.
     control.all_reduce(&Tensor::new(1u8, &Device::Cpu)?)?;
     Ok((api, id))
 }
 
-/// Joins these ranks of a group at the same time. A rank that waits for one that failed is left waiting, in a thread.
+/// Joins these ranks of a group at the same time. A rank that waits for a failed one stays in a waiting thread.
 fn join(
     api: &'static Api,
     world: usize,
@@ -276,7 +275,7 @@ fn join(
         let sender = sender.clone();
         let join = move || {
             let member = Member::join(api, world, id, rank, device);
-            // Who no longer listens has told of another error.
+            // A receiver that no longer listens has returned another error.
             let _ = sender.send((rank, member));
         };
         let thread = std::thread::Builder::new().name(format!("candle-nccl-join-{rank}"));
@@ -329,9 +328,10 @@ impl Communicator for NcclGroup {
 impl Drop for NcclGroup {
     fn drop(&mut self) {
         if let Some(shared) = &self.shared {
-            match std::thread::panicking() {
-                true => shared.end(format!("rank {} panicked", self.rank)),
-                false => shared.leave(self.rank),
+            if std::thread::panicking() {
+                shared.end(format!("rank {} panicked", self.rank))
+            } else {
+                shared.leave(self.rank)
             }
         }
         if let Some(watch) = self.watch.take() {

@@ -1,5 +1,5 @@
-//! Collectives of ranks that are threads of one process, on cards that reach each other's memory: one launch of `kernels/peer.cu` on each,
-//! which meet inside the kernel. For sums of a few kilobytes NCCL takes longer to start than the cards take to add them up.
+//! Collectives of ranks that are threads of one process, on cards that access each other's memory: one launch of `kernels/peer.cu` on each;
+//! the launches synchronise inside the kernel. For sums of a few kilobytes NCCL takes longer to start than the cards take to add them.
 
 use std::sync::Arc;
 
@@ -16,23 +16,23 @@ use crate::backend::BackendDevice;
 use crate::distributed::call::{Call, Op};
 use crate::Result;
 
-/// The most ranks: a kernel's flags have room for no more.
+/// Maximum number of ranks, limited by the kernel's flags.
 const MOST_RANKS: usize = 8;
-/// The most blocks of a launch. They wait for each other, so all have to be on the card at once.
+/// Maximum number of blocks of a launch. They wait for each other, so all have to be on the card at once.
 const BLOCKS: usize = 64;
 const THREADS: usize = 512;
-/// Bytes of a place for tensors, of which a rank has four: the sums of a prompt of a thousand tokens.
+/// Size in bytes of a slot for tensors, of which a rank has four: the sums of a prompt of a thousand tokens.
 const SPACE: usize = 8 << 20;
-/// Flags and counters before the places, see `peer.cu`.
+/// Size in bytes of the flags and counters before the slots, see `peer.cu`.
 const HEAD: usize = 4 * (2 * BLOCKS * 8 + 64);
-/// The most bytes of a rank whose words travel with the number of the call.
+/// Maximum number of bytes of a rank whose words are sent together with the number of the call.
 const QUICK: usize = 64 << 10;
-/// Bytes of a place for them: twice as many, of each rank, in turns.
+/// Size in bytes of a slot for them: twice the data, for each rank, alternating.
 const QUICK_SPACE: usize = 2 * QUICK;
-/// Bytes that all cards together read of a sum where each adds everything up; of longer ones each adds up its part.
+/// Maximum number of bytes that all cards together read of a sum in which each adds everything; for longer ones each adds its part.
 const ONE_SHOT: usize = 512 << 10;
 
-/// Bytes of a rank's memory.
+/// Size of a rank's memory in bytes.
 const SIZE: usize = HEAD + 4 * SPACE + 2 * MOST_RANKS * QUICK_SPACE;
 
 /// Addresses of all ranks' memory, as the kernel declares them.
@@ -48,20 +48,20 @@ pub(super) struct Mailbox {
     memory: CudaSlice<u8>,
 }
 
-/// A rank's way to the others.
+/// A rank's connection to the others.
 pub(super) struct Peer {
     device: CudaDevice,
     rank: usize,
-    /// The memory of all ranks, which lives as long as any of them.
+    /// The memory of all ranks, which lives while any of them does.
     mailboxes: Arc<Vec<Mailbox>>,
     peers: Peers,
     stop: Stop,
 }
 
-/// A word of the host that kernels look at while they wait: not 0 if the group has ended.
+/// A word of host memory that waiting kernels poll: not 0 if the group has ended.
 struct Stop(Pinned);
 
-// SAFETY: a word that is written as a whole, by anyone.
+// SAFETY: a word that is written atomically, by any thread.
 unsafe impl Sync for Stop {}
 
 impl Stop {
@@ -81,7 +81,7 @@ impl Stop {
     }
 }
 
-/// Whether every card reaches the memory of every other one.
+/// Whether every card can access the memory of every other one.
 fn all_reach(devices: &[CudaDevice]) -> Result<bool> {
     for owner in devices {
         for reader in devices {
@@ -97,8 +97,8 @@ fn all_reach(devices: &[CudaDevice]) -> Result<bool> {
     Ok(true)
 }
 
-/// The ways of all ranks, in order; nothing where the cards do not reach each other, or there are too many. The cards' pools have to be
-/// shared before.
+/// The connections of all ranks, in order; `None` if the cards cannot access each other's memory, or there are too many. The cards' pools
+/// have to be shared before.
 pub(super) fn connect(devices: &[CudaDevice]) -> Result<Option<Vec<Peer>>> {
     if devices.len() > MOST_RANKS || !all_reach(devices)? {
         return Ok(None);
@@ -107,9 +107,9 @@ pub(super) fn connect(devices: &[CudaDevice]) -> Result<Option<Vec<Peer>>> {
     for device in devices {
         device.context().bind_to_thread().w()?;
         let mut memory = device.alloc_slice::<u8>(SIZE, "group")?;
-        // No call has the number 0.
+        // Calls are numbered from 1.
         device.stream().memset_zeros(&mut memory).w()?;
-        // Before another card looks there.
+        // Before another card reads it.
         device.synchronize()?;
         mailboxes.push(Mailbox {
             device: device.clone(),
@@ -144,8 +144,8 @@ impl Mailbox {
 }
 
 impl Peer {
-    /// Puts a call into the stream, if it is one for this way: `bytes` at `send`; the result goes to `receive`. All ranks say the same
-    /// of a call.
+    /// Queues a call in the stream, if this path supports it: `bytes` at `send`; the result is written to `receive`. All ranks decide the
+    /// same for a call.
     pub(super) fn put(&self, call: &Call, send: u64, receive: u64, bytes: usize) -> Result<bool> {
         let world = self.mailboxes.len();
         let whole = bytes.is_multiple_of(16) || !matches!(call.op, Op::AllGather { .. });
@@ -162,7 +162,7 @@ impl Peer {
             Op::Broadcast { root } => ("BROADCAST", bits, root),
             Op::Recording => return Ok(false),
         };
-        // Who gets a broadcast says nothing: the root would not know when its words have been read.
+        // Receivers of a broadcast send nothing: the root would not know when its words have been read.
         let quick = mode != "BROADCAST" && bytes <= QUICK;
         let one_shot = mode != "SUM" || world == 2 || bytes * world <= ONE_SHOT;
         let kernel = Kernel::new(source!("peer"))
@@ -170,7 +170,7 @@ impl Peer {
             .define("WORLD", world)
             .define("T", of)
             .define("SHOTS", if one_shot { 1 } else { 2 })
-            // A view may start anywhere, which the other ranks do not know.
+            // A view may start anywhere, and the other ranks do not know where.
             .define("ALIGNED", send.is_multiple_of(16))
             .define("QUICK", quick)
             .define("QUICK_SPACE", QUICK_SPACE)
@@ -184,7 +184,7 @@ impl Peer {
         };
         let (blocks, threads) = match part.div_ceil(THREADS) {
             _ if quick => (bytes.div_ceil(8 * 128).min(BLOCKS), 128),
-            // Few units: more cores ask for them than one block has.
+            // Few units: more cores issue requests than one block has.
             0..=4 => (part.div_ceil(128).clamp(1, BLOCKS), 128),
             blocks => (blocks.min(BLOCKS), THREADS),
         };
@@ -201,7 +201,7 @@ impl Peer {
         Ok(true)
     }
 
-    /// Releases a kernel that waits.
+    /// Releases a waiting kernel.
     pub(super) fn stop(&self) {
         self.stop.set(1);
     }

@@ -1,4 +1,4 @@
-//! Calls that a device records: they are made by each launch of the recording, and count as one call then.
+//! Calls that a device records: each launch of the recording makes them, as one call.
 
 use std::sync::Arc;
 
@@ -18,14 +18,14 @@ pub(in crate::cuda_backend) struct RecordedCalls {
     digest: u64,
 }
 
-/// Of all groups that a device is in.
+/// The calls of all groups of a device.
 pub(in crate::cuda_backend) type AllRecordedCalls = Mutex<Vec<RecordedCalls>>;
 
 impl RecordedCalls {
-    /// Says that a launch makes them. The first one waits for the other ranks.
+    /// Records that a launch makes the calls. The first launch waits for the other ranks.
     ///
     /// # Errors
-    /// The group has ended; another rank makes other calls.
+    /// If the group has ended, or another rank makes other calls.
     pub(in crate::cuda_backend) fn enter(&self) -> Result<()> {
         let call = Call {
             op: Op::Recording,
@@ -37,7 +37,7 @@ impl RecordedCalls {
 }
 
 impl CudaDevice {
-    /// Whether the device is recording: then the call is one of the recording's.
+    /// Whether the device is recording: the call is then added to the recording.
     pub(super) fn records_calls(&self, shared: &Arc<Shared>, rank: usize, call: &Call) -> bool {
         if !self.is_recording() {
             return false;

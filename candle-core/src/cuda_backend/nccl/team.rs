@@ -1,7 +1,7 @@
-//! Who has made which call: what the host knows of a group, without cards.
+//! The calls of each rank: the host's view of a group, without cards.
 //!
-//! A call does not wait for the other ranks' calls; the card does. So the host counts: a rank that leaves, fails or never comes while
-//! another has made a call that it has not leaves that card waiting, which is what [`Team::is_unmatched`] says.
+//! A call does not wait for the other ranks' calls; the card does. So the host counts: if a rank leaves, fails or does not arrive, and has
+//! not made a call that another has made, that card would wait forever; [`Team::is_unmatched`] detects it.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use crate::distributed::call::{difference, Call, Op};
 use crate::DType;
 
-/// What decides by which way NCCL sends: the operation, the dtype, and the power of two of the bytes.
+/// The values that determine NCCL's protocol: the operation, the dtype, and the power of two of the bytes.
 type Kind = (std::mem::Discriminant<Op>, DType, usize);
 
 #[derive(Debug)]
@@ -20,21 +20,21 @@ pub(super) struct Team {
     changed: Condvar,
 }
 
-/// What is known of a rank. It is told to other processes as it is.
+/// The status of a rank, which is sent to other processes in this form.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Standing {
-    /// Calls that it has made.
+    /// Number of calls that it has made.
     pub(super) made: u64,
-    /// A number that depends on all of them.
+    /// A digest of all of them.
     pub(super) digest: u64,
-    /// Whether it makes no more.
+    /// Whether it makes no further calls.
     pub(super) left: bool,
 }
 
 #[derive(Debug)]
 struct State {
     ranks: Vec<Standing>,
-    /// Calls that not all ranks have made, with the rank that was first and when; the number of the first of them.
+    /// Calls that not all ranks have made, with the first rank and its time; the number of the first of them.
     open: VecDeque<(usize, Call, Instant)>,
     first: u64,
     /// The number of the first call of a kind.
@@ -57,7 +57,7 @@ impl Team {
         }
     }
 
-    /// Nothing panics while the lock is held; if it did, a group that has ended is better than a second panic.
+    /// Locks the state. Nothing panics while the lock is held; even then, a group that has ended is better than a second panic.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -80,10 +80,10 @@ impl Team {
         self.lock().ranks[rank]
     }
 
-    /// Says that `rank` makes a call, which may be put into the card's stream then.
+    /// Records that `rank` makes a call, which may then be queued in the card's stream.
     ///
-    /// The first call of a kind waits for the other ranks' calls here: NCCL connects them then, on the host, where nothing could end the
-    /// wait.
+    /// The first call of a kind waits for the other ranks' calls here: NCCL connects them then, on the host, and that wait could not be
+    /// aborted.
     ///
     /// # Errors
     /// The reason why the group has ended.
@@ -108,15 +108,15 @@ impl Team {
         let first = *state.kinds.entry(kind(call)).or_insert(number);
         while !state.is_complete(first) {
             state.may_come(first)?;
-            // The watch ends a group in which a rank does not come.
+            // The watch ends a group if a rank does not arrive.
             let waited = self.changed.wait(state);
             state = waited.unwrap_or_else(PoisonError::into_inner);
         }
-        // A group that ended after all ranks made the call still does it: the others have put it into their streams.
+        // A group that ended after all ranks made the call still executes it: the others have queued it.
         Ok(())
     }
 
-    /// What another process says of its rank.
+    /// Updates the status of another process's rank.
     pub(super) fn hear(&self, rank: usize, heard: Standing) {
         let mut state = self.lock();
         state.ranks[rank] = heard;
@@ -124,8 +124,8 @@ impl Team {
         self.changed.notify_all();
     }
 
-    /// Looks for what cannot go on: calls that are not the same, ranks that left too early, ranks that have not come in time. True if
-    /// the group has ended.
+    /// Checks whether the group can continue: ends it for calls that differ, ranks that left too early, and ranks that did not arrive in
+    /// time. Returns true if the group has ended.
     pub(super) fn look(&self) -> bool {
         let mut state = self.lock();
         if state.ended.is_some() {
@@ -141,7 +141,7 @@ impl Team {
         }
     }
 
-    /// Says that `rank` makes no more calls.
+    /// Records that `rank` makes no further calls.
     pub(super) fn leave(&self, rank: usize) {
         self.lock().ranks[rank].left = true;
         self.changed.notify_all();
@@ -168,7 +168,7 @@ impl Team {
 }
 
 impl State {
-    /// An error if call `number` cannot be completed any more.
+    /// An error if call `number` can no longer be completed.
     fn may_come(&mut self, number: u64) -> Result<(), String> {
         if self.ended.is_none() {
             let gone = |rank: &Standing| rank.left && rank.made <= number;
@@ -231,7 +231,7 @@ fn kind(call: &Call) -> Kind {
     (op, call.dtype, bytes.next_power_of_two())
 }
 
-/// A digest of a call after those of `before`: the same on all machines, which std's hashes are not said to be.
+/// A digest of a call after those of `before`: the same on all machines, which std's hashes do not guarantee.
 pub(super) fn digest(before: u64, call: &Call) -> u64 {
     let mix = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
     call.to_string().bytes().fold(before ^ 0xcbf2, mix)
@@ -303,7 +303,7 @@ mod tests {
             reason.contains("rank 1 calls all_reduce of [4] F32, rank 0 calls all_reduce of [3]"),
             "{reason}"
         );
-        // Calls of other processes are known by their digest alone.
+        // Calls of other processes are known only by their digest.
         let team = acquainted();
         let heard = Standing {
             digest: 7,

@@ -1,4 +1,4 @@
-//! What the ranks of one process share, and the thread that ends a group which cannot go on.
+//! The state that the ranks of one process share, and the thread that ends a group which cannot continue.
 
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
@@ -10,19 +10,19 @@ use crate::distributed::call::Call;
 use crate::distributed::{reason, Communicator, ProcessGroup};
 use crate::{bail, Device, Result, Tensor};
 
-/// How long cards may take for calls that all ranks have made, once a group has ended for another reason.
+/// Time limit for cards to finish calls that all ranks have made, after a group has ended for another reason.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// How often ranks that are processes tell each other how they stand.
+/// Interval at which ranks that are processes exchange their status.
 const TELL: Duration = Duration::from_millis(25);
 
-/// A group, as far as it is in this process.
+/// The part of a group in this process.
 #[derive(Debug)]
 pub(super) struct Shared {
     team: Team,
     /// All ranks, or the one of this process.
     members: Vec<Member>,
-    /// To the other ranks, where they are processes.
+    /// The connection to the other ranks, if they are processes.
     control: Option<ProcessGroup>,
 }
 
@@ -52,10 +52,10 @@ impl Shared {
         Ok((shared, watch))
     }
 
-    /// Says that `rank` makes the calls of a recording.
+    /// Records that `rank` makes the calls of a recording.
     ///
     /// # Errors
-    /// The group has ended.
+    /// If the group has ended.
     pub(super) fn enter(&self, rank: usize, call: &Call) -> Result<()> {
         if let Err(reason) = self.team.enter(rank, call) {
             self.stop(false);
@@ -79,7 +79,7 @@ impl Shared {
         self.stop(false);
     }
 
-    /// Says that a rank of this process makes no more calls.
+    /// Records that a rank of this process makes no further calls.
     pub(super) fn leave(&self, rank: usize) {
         if self.control.is_some() {
             // The process may end after this, and the others' cards need this one.
@@ -92,8 +92,8 @@ impl Shared {
         }
     }
 
-    /// Releases the cards of a group that has ended, where some wait for what does not come. `broken`: calls that all ranks have made may
-    /// not be done either.
+    /// Releases the cards of a group that has ended, if some wait for calls that will not be made. `broken`: calls that all ranks have made
+    /// may not finish either.
     pub(super) fn stop(&self, broken: bool) {
         if !broken && !self.team.is_unmatched() {
             return;
@@ -103,14 +103,14 @@ impl Shared {
             std::thread::sleep(Duration::from_millis(1));
         }
         let reason = self.team.ended().unwrap_or_default();
-        // Before the cards go on: who waits for one must see it.
+        // Before the cards continue: threads that wait for one must see the failure.
         for member in self.members.iter().filter(|member| member.is_busy()) {
             member.fail(&reason);
         }
         self.at_once(Member::abort);
     }
 
-    /// On all members at the same time: NCCL's ends wait for each other in some versions.
+    /// Runs `end` on all members at the same time: in some versions, NCCL's shutdown waits for the other ranks.
     fn at_once(&self, end: impl Fn(&Member) + Sync) {
         std::thread::scope(|scope| {
             for member in &self.members {
@@ -119,20 +119,20 @@ impl Shared {
         });
     }
 
-    /// Waits until the watch of a rank that is a process has ended, as it does soon after the last rank has left: at the end of a process
-    /// NCCL and the driver go, and a thread that still closes the group there would bring the process down.
+    /// Waits until the watch of a rank that is a process has ended, shortly after the last rank has left: at the end of a process NCCL and
+    /// the driver are unloaded, and a thread that is still closing the group would crash the process.
     pub(super) fn settle(watch: JoinHandle<()>) {
         let start = Instant::now();
         while !watch.is_finished() && start.elapsed() < GRACE {
             std::thread::sleep(Duration::from_millis(1));
         }
         if watch.is_finished() {
-            // A panic in it has been printed.
+            // The panic message has been printed.
             let _ = watch.join();
         }
     }
 
-    /// One look at the group; true if it has ended.
+    /// Checks the group once; returns true if it has ended.
     fn look(&self) -> bool {
         let broken = self.members.iter().find_map(|member| {
             let err = member.async_error().err()?;
@@ -163,7 +163,7 @@ impl Shared {
                 return control.abort(reason.strip_prefix(&own).unwrap_or(&reason));
             }
             match self.exchange(control, rank) {
-                // All ranks hear the same, so all of them stop here at the same time.
+                // All ranks receive the same status, so all of them stop here at the same time.
                 Ok(true) => return,
                 Ok(false) => std::thread::sleep(TELL),
                 Err(err) => {
@@ -177,7 +177,7 @@ impl Shared {
         }
     }
 
-    /// Tells and hears how the ranks stand; true if all of them have left.
+    /// Exchanges the status of the ranks; returns true if all of them have left.
     fn exchange(&self, control: &ProcessGroup, rank: usize) -> Result<bool> {
         let own = self.team.standing(rank);
         let words = [own.made as i64, own.digest as i64, i64::from(own.left)];
@@ -209,7 +209,7 @@ impl Drop for Shared {
     }
 }
 
-/// The watch of ranks that are threads, as long as one is there.
+/// The watch of ranks that are threads, while one exists.
 fn watch(shared: &Weak<Shared>) {
     while let Some(shared) = shared.upgrade() {
         if shared.look() {

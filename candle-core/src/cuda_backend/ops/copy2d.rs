@@ -8,7 +8,7 @@ use crate::cuda_backend::views::Walk;
 use crate::cuda_backend::CudaStorage;
 use crate::{Error, Layout, Result, Shape};
 
-/// `d1` rows of `d2` elements. Strides from row to row and offsets are in elements.
+/// `d1` rows of `d2` elements. Row strides and offsets are in elements.
 pub(in crate::cuda_backend) struct Rows {
     pub(in crate::cuda_backend) d1: usize,
     pub(in crate::cuda_backend) d2: usize,
@@ -18,7 +18,7 @@ pub(in crate::cuda_backend) struct Rows {
     pub(in crate::cuda_backend) dst_offset: usize,
 }
 
-/// Copies rows, in units of up to 16 bytes; elements of `dst` between and around them stay.
+/// Copies rows, in units of up to 16 bytes; elements of `dst` between and around them are unchanged.
 pub(in crate::cuda_backend) fn copy2d(
     src: &CudaStorage,
     dst: &mut CudaStorage,

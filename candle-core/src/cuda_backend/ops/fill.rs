@@ -1,4 +1,4 @@
-//! Setting elements to a constant, in place.
+//! Sets elements to a constant, in place.
 
 use crate::backend::BackendStorage;
 use crate::cuda_backend::elem::bits_type;
@@ -25,7 +25,7 @@ fn bits(value: Scalar) -> u64 {
     }
 }
 
-/// Sets every element that `layout` covers.
+/// Sets every element of `layout`.
 pub(in crate::cuda_backend) fn const_set(
     dst: &mut CudaStorage,
     value: Scalar,

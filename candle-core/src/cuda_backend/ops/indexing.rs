@@ -1,7 +1,7 @@
-//! Elements read by index. Along one dimension indexes choose; all other positions are walked in step.
+//! Elements read by index. Indexes select along one dimension; all other dimensions are iterated in parallel.
 //!
-//! An index that is the greatest number of its dtype chooses nothing, which is 0. One that is out of range is reported to the host,
-//! which gives an error when it next waits for the card.
+//! An index that is the greatest number of its dtype is skipped; its element is 0. One that is out of range is reported to the host, which
+//! returns an error when it next waits for the card.
 
 use crate::backend::BackendStorage;
 use crate::cuda_backend::elem::{bits_type, common_unit};
@@ -15,11 +15,10 @@ use crate::{Layout, Result, Shape};
 /// The C++ type of indexes.
 pub(super) fn ids_type(ids: &CudaStorage, op: &'static str) -> Result<&'static str> {
     let device = ids.device();
-    match ids.dtype().is_int() {
-        true => device.c_type(ids.dtype(), op),
-        false => {
-            Err(device.unsupported(op, ids.dtype(), "indexes must be u8, u32, i16, i32 or i64"))
-        }
+    if ids.dtype().is_int() {
+        device.c_type(ids.dtype(), op)
+    } else {
+        Err(device.unsupported(op, ids.dtype(), "indexes must be u8, u32, i16, i32 or i64"))
     }
 }
 
@@ -37,7 +36,7 @@ pub(super) fn along(vector: &Layout, shape: &[usize], dim: usize) -> Layout {
     Layout::new(Shape::from(shape), strides, vector.start_offset())
 }
 
-/// What is chosen from: elements, or runs of them that are moved as one.
+/// The source of a selection: elements, or runs of them that are moved as one.
 struct Source<'a> {
     storage: &'a CudaStorage,
     layout: Layout,
@@ -95,12 +94,12 @@ pub(in crate::cuda_backend) fn gather(
     Ok(dst)
 }
 
-/// `layout` with the last elements, which are next to each other, taken together: as many bytes as every place is a multiple of.
+/// `layout` with its last, contiguous elements merged into units: the largest unit that divides every offset.
 fn in_units<'a>(storage: &'a CudaStorage, layout: &Layout, dim: usize) -> Source<'a> {
     let size = storage.dtype().size_in_bytes();
     let rank = layout.dims().len();
     let (dims, strides) = (layout.dims(), layout.stride());
-    // The elements that follow an index.
+    // The elements that share an index.
     let mut run = 1;
     let mut first = rank;
     while first > dim + 1 && (dims[first - 1] == 1 || strides[first - 1] == run) {

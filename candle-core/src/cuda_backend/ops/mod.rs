@@ -1,5 +1,5 @@
-//! From layouts to launches: which kernel, how many blocks, which parameters. One file an op family, with its kernels of the same
-//! name in `kernels/`.
+//! From layouts to launches: kernel selection, numbers of blocks, parameters. One file per op family, with its kernels of the same name in
+//! `kernels/`.
 
 pub(super) mod conv;
 pub(super) mod copy2d;

@@ -3,7 +3,7 @@
 use crate::cuda_backend::views::index_type;
 use crate::Layout;
 
-/// Images as kernels take them; a signal `(batch, channels, length)` has a height of 1.
+/// Images in the kernels' form; a signal `(batch, channels, length)` has a height of 1.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Planes {
     pub(super) batch: usize,
@@ -11,12 +11,12 @@ pub(super) struct Planes {
     /// Height and width.
     pub(super) size: [usize; 2],
     pub(super) offset: usize,
-    /// Of batch, channels, height and width.
+    /// Strides of batch, channels, height and width.
     pub(super) strides: [usize; 4],
 }
 
 impl Planes {
-    /// The tensor's methods see to three or four dimensions.
+    /// The tensor's methods ensure three or four dimensions.
     pub(super) fn new(layout: &Layout) -> Self {
         let (dims, strides) = match (layout.dims(), layout.stride()) {
             (&[b, c, h, w], &[sb, sc, sh, sw]) => ([b, c, h, w], [sb, sc, sh, sw]),
@@ -32,18 +32,18 @@ impl Planes {
         }
     }
 
-    /// Planes of all images.
+    /// Number of planes in all images.
     pub(super) fn count(&self) -> usize {
         self.batch * self.channels
     }
 
-    /// The place of the first element and the steps, as kernels declare them first.
+    /// The offset of the first element and the strides, in the order of the kernels' declarations.
     pub(super) fn places(&self) -> [u64; 5] {
         let [batch, channel, row, column] = self.strides;
         [self.offset, batch, channel, row, column].map(|n| n as u64)
     }
 
-    /// The integer that reaches every element and counts to `count`, with room for one block more.
+    /// The integer type that covers every element and counts to `count`, with room for one block more.
     pub(super) fn index(&self, count: usize) -> &'static str {
         let dims = [self.batch, self.channels, self.size[0], self.size[1]];
         let steps = dims.iter().zip(self.strides);

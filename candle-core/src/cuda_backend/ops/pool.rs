@@ -1,4 +1,4 @@
-//! Pooling: each element of the result is the mean or the greatest of a window.
+//! Pooling: each element of the result is the mean or the maximum of a window.
 
 use super::planes::Planes;
 use crate::backend::BackendStorage;
@@ -7,19 +7,19 @@ use crate::cuda_backend::launch::{Args, Grid};
 use crate::cuda_backend::CudaStorage;
 use crate::{Layout, Result};
 
-/// What becomes of a window.
+/// The reduction of a window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::cuda_backend) enum Pool {
     Mean,
     Max,
 }
 
-/// Windows of more elements are shared by a warp.
+/// Maximum number of elements of a window for one thread; a warp shares larger ones.
 const MOST_ALONE: usize = 64;
-/// Sides of windows up to this are compiled in.
+/// Maximum side of windows that are compiled in.
 const MOST_COMPILED: usize = 4;
 
-/// Pools windows of `kernel` elements, `stride` apart (both `(height, width)`), of an input `(batch, channels, height, width)`.
+/// Pools windows of `kernel` elements with stride `stride` (both `(height, width)`), of an input `(batch, channels, height, width)`.
 pub(in crate::cuda_backend) fn pool2d(
     src: &CudaStorage,
     layout: &Layout,
@@ -56,7 +56,7 @@ pub(in crate::cuda_backend) fn pool2d(
         planes.channels,
         kernel.0,
         kernel.1,
-        // Where there is one window, the step from it to the next is not taken and may be of any size.
+        // With a single window, the stride is not used and may have any size.
         if o_h > 1 { stride.0 } else { 0 },
         if o_w > 1 { stride.1 } else { 0 },
         o_h,

@@ -1,4 +1,4 @@
-//! Random numbers. The same seed gives the same sequence on every card, and the one that the WebGPU backend has.
+//! Random numbers. The same seed gives the same sequence on every card, which is also that of the WebGPU backend.
 
 use float8::F8E4M3;
 use half::{bf16, f16};
@@ -35,13 +35,14 @@ fn random(
 
 fn check_float(device: &CudaDevice, dtype: DType, op: &'static str) -> Result<()> {
     device.c_type(dtype, op)?;
-    match dtype.is_int() {
-        true => Err(device.unsupported(op, dtype, "use a float dtype and convert")),
-        false => Ok(()),
+    if dtype.is_int() {
+        Err(device.unsupported(op, dtype, "use a float dtype and convert"))
+    } else {
+        Ok(())
     }
 }
 
-/// The number of a dtype that is nearest to `value`.
+/// The nearest number to `value` in a dtype.
 fn nearest(value: f64, dtype: DType) -> f64 {
     match dtype {
         DType::F16 => f16::from_f64(value).to_f64(),
@@ -52,9 +53,9 @@ fn nearest(value: f64, dtype: DType) -> f64 {
     }
 }
 
-/// The next smaller number of a dtype than `value`, which is one too.
+/// The next smaller number in a dtype than `value`, which is one too.
 fn before(value: f64, dtype: DType) -> f64 {
-    // The bits of a dtype's positive numbers count upwards, those of its negative ones downwards.
+    // The bit patterns of a dtype's positive numbers ascend, those of its negative ones descend.
     let step = |bits: u16, sign: u16| match bits {
         0 => sign | 1,
         bits if bits == sign => sign | 1,
@@ -73,7 +74,7 @@ fn before(value: f64, dtype: DType) -> f64 {
     }
 }
 
-/// Numbers from `lo` up to `up`, which is left out unless it is `lo`; both rounded to `dtype`.
+/// Uniform numbers in `[lo, up)`, or all `lo` if both are equal; both are rounded to `dtype`.
 pub(in crate::cuda_backend) fn uniform(
     device: &CudaDevice,
     len: usize,
@@ -91,9 +92,10 @@ pub(in crate::cuda_backend) fn uniform(
             "{OP}: needs finite bounds with lo <= up and up - lo within {dtype:?}, got lo = {lo} and up = {up}"
         )
     }
-    let last = match width == 0.0 {
-        true => first,
-        false => before(end, dtype),
+    let last = if width == 0.0 {
+        first
+    } else {
+        before(end, dtype)
     };
     random(device, len, dtype, OP, false, [first, last, width])
 }

@@ -1,8 +1,8 @@
-//! Reductions over any set of dimensions: sums, least and greatest elements, and where those are.
+//! Reductions over any set of dimensions: sums, minima, maxima, and the indexes of the last two.
 //!
-//! Each result has a row of elements. Where the elements of a row are next to each other, the threads that share a row are too; where
-//! those of neighbouring rows are, neighbouring threads take neighbouring rows. A few long rows are cut into parts, whose results a second
-//! pass joins. Who adds what depends on shapes and the card alone, so that a sum is the same each time.
+//! Each result has a row of elements. If the elements of a row are adjacent, the threads that share a row are too; if those of neighbouring
+//! rows are, neighbouring threads process neighbouring rows. A few long rows are split into parts, whose results a second pass joins. The
+//! order of a sum depends only on shapes and the card, so that a sum is the same each time.
 
 use crate::backend::BackendStorage;
 use crate::cuda_backend::kernel::{source, Kernel};
@@ -12,12 +12,12 @@ use crate::cuda_backend::{CudaDevice, CudaStorage};
 use crate::op::ReduceOp;
 use crate::{DType, Error, Layout, Result, Shape};
 
-/// Loads of a thread below which a row is not cut into parts.
+/// Minimum number of loads of a thread for splitting a row into parts.
 const LOADS: usize = 8;
-/// Loads from which on a block takes a row instead of a warp: as many for each lane.
+/// Minimum number of loads per lane for which a block reduces a row instead of a warp.
 const WARP_LOADS: usize = 16;
 
-/// Whether the result is a place, not a value.
+/// Whether the result is an index, not a value.
 fn finds_place(op: ReduceOp) -> bool {
     matches!(op, ReduceOp::ArgMin | ReduceOp::ArgMax)
 }
@@ -32,11 +32,11 @@ fn accumulator(dtype: DType) -> DType {
     }
 }
 
-/// Elements, and for earlier results where they were found.
+/// Elements, and for earlier results their indexes.
 struct Elements<'a> {
     values: &'a CudaStorage,
     places: Option<&'a CudaStorage>,
-    /// Where rows begin, in the order of the results, and a row's elements from there.
+    /// The offsets of rows, in the order of the results, and of a row's elements relative to them.
     kept: Walk<1>,
     reduced: Walk<1>,
 }
@@ -69,7 +69,7 @@ impl<'a> Elements<'a> {
             .map(|(size, stride)| (*size as usize, *stride as usize))
     }
 
-    /// The size of the last dimension if its elements are next to each other, 0 otherwise.
+    /// The size of the last dimension if its elements are contiguous, 0 otherwise.
     fn run(walk: &Walk<1>) -> usize {
         match Self::dims(walk).last() {
             None => walk.len(),
@@ -78,7 +78,7 @@ impl<'a> Elements<'a> {
         }
     }
 
-    /// The distances that places of `walk` are multiples of, but for those within runs.
+    /// The strides of `walk`, except those within runs.
     fn steps(walk: &Walk<1>, runs: bool) -> Vec<usize> {
         let mut dims: Vec<_> = Self::dims(walk).collect();
         if walk.rank == 0 && walk.len() > 1 {
@@ -86,12 +86,12 @@ impl<'a> Elements<'a> {
         }
         let run = dims.pop_if(|(_, stride)| runs && *stride == 1);
         let steps = dims.iter().map(|(_, stride)| *stride);
-        // A single run may end anywhere; one among others begins where the one before ends.
+        // A single run may end anywhere; one of several begins where the previous one ends.
         let run = run.filter(|_| !dims.is_empty()).map(|(size, _)| size);
         steps.chain(run).collect()
     }
 
-    /// How many neighbours along a walk with runs a thread loads at once: as many as every place is a multiple of.
+    /// Number of neighbours along a walk with runs that a thread loads at once: the greatest that divides every offset.
     fn lanes(&self, along: &Walk<1>, other: &Walk<1>) -> usize {
         let size = self.values.dtype().size_in_bytes();
         let address = self.values.address() + self.kept.views.offsets[0] * size as u64;
@@ -109,7 +109,7 @@ impl<'a> Elements<'a> {
     }
 }
 
-/// How many threads take a row and how it is cut.
+/// The number of threads of a row, and its division into parts.
 struct Way {
     by_column: bool,
     lanes: usize,
@@ -125,7 +125,7 @@ impl Way {
         let beside = Elements::run(&elements.kept);
         if beside > 1 && Elements::run(&elements.reduced) <= 1 {
             let mut lanes = elements.lanes(&elements.kept, &elements.reduced);
-            // A single run of columns may not end within a thread's either.
+            // A single run of columns must not end within a thread's columns either.
             while !rows.is_multiple_of(lanes) || (lanes > 1 && rows / lanes < 32 * multiprocessors)
             {
                 lanes /= 2;
@@ -152,14 +152,15 @@ impl Way {
             _ if loads <= 32 * WARP_LOADS && rows >= 8 * multiprocessors => 32,
             _ => BLOCK as usize,
         };
-        let (chunks, chunk) = match group == BLOCK as usize {
-            true => parts(
+        let (chunks, chunk) = if group == BLOCK as usize {
+            parts(
                 len,
                 group * lanes * LOADS,
                 4 * multiprocessors / rows,
                 lanes,
-            ),
-            false => (1, len),
+            )
+        } else {
+            (1, len)
         };
         Self {
             by_column: false,
@@ -171,15 +172,15 @@ impl Way {
     }
 }
 
-/// Cuts `len` elements into at most `most` parts of at least `least`, but for the last; their number, and the length of each, which
-/// is a multiple of `unit`.
+/// Splits `len` elements into at most `most` parts of at least `least`, except the last; returns their number, and the length of each, a
+/// multiple of `unit`.
 fn parts(len: usize, least: usize, most: usize, unit: usize) -> (usize, usize) {
     let chunks = (len / least).min(most).max(1);
     let chunk = len.div_ceil(chunks).next_multiple_of(unit);
     (len.div_ceil(chunk), chunk)
 }
 
-/// One pass; the results go to `dst`, or values to it and their places to `dst_places`.
+/// One pass; the results are written to `dst`, or values to it and their indexes to `dst_places`.
 fn pass(
     device: &CudaDevice,
     op: ReduceOp,
@@ -189,9 +190,10 @@ fn pass(
     partial: bool,
 ) -> Result<()> {
     let name = op.name();
-    let source = match way.by_column {
-        true => source!("functions", "reduce", => "reduce_columns"),
-        false => source!("functions", "reduce", => "reduce_rows"),
+    let source = if way.by_column {
+        source!("functions", "reduce", => "reduce_columns")
+    } else {
+        source!("functions", "reduce", => "reduce_rows")
     };
     let index = [elements.kept.index(), elements.reduced.index()];
     let kernel = Kernel::new(source)
@@ -214,9 +216,10 @@ fn pass(
         .define("INDEX", index_type(index.contains(&"u64")))
         .define("BY_BLOCK", way.group == BLOCK as usize);
     let rows = elements.kept.len();
-    let blocks = match way.by_column {
-        true => rows.div_ceil(way.group * way.lanes) * way.chunks,
-        false => (rows * way.chunks).div_ceil(BLOCK as usize / way.group),
+    let blocks = if way.by_column {
+        rows.div_ceil(way.group * way.lanes) * way.chunks
+    } else {
+        (rows * way.chunks).div_ceil(BLOCK as usize / way.group)
     };
     let args = Args::new()
         .storage(elements.values)
@@ -231,7 +234,7 @@ fn pass(
     device.launch(&kernel, Grid::of_rows(blocks, BLOCK), args)
 }
 
-/// What the CPU refuses as well.
+/// The errors that the CPU returns as well.
 fn check(op: ReduceOp, layout: &Layout, dims: &[usize]) -> Result<()> {
     let sizes = layout.dims();
     if let Some(&dim) = dims.iter().find(|&&dim| dim >= sizes.len()) {
@@ -271,14 +274,15 @@ pub(in crate::cuda_backend) fn reduce(
     let kept: Vec<_> = kept.into_iter().map(dim).collect();
     let mut reduced: Vec<_> = reduced.into_iter().map(dim).collect();
     if op == ReduceOp::Sum {
-        // In the order of memory, whatever that of the dimensions.
+        // In the order of memory, independent of the order of the dimensions.
         reduced.sort_by_key(|(_, stride)| std::cmp::Reverse(*stride));
     }
     let rows: usize = kept.iter().map(|(size, _)| size).product();
     let len: usize = reduced.iter().map(|(size, _)| size).product();
-    let dtype = match finds_place(op) {
-        true => DType::U32,
-        false => src.dtype(),
+    let dtype = if finds_place(op) {
+        DType::U32
+    } else {
+        src.dtype()
     };
     device.c_type(src.dtype(), name)?;
     let mut dst = device.new_storage(rows, dtype, name)?;
@@ -294,9 +298,10 @@ pub(in crate::cuda_backend) fn reduce(
         return Ok(dst);
     }
     let values = device.new_storage(rows * way.chunks, accumulator(src.dtype()), name)?;
-    let places = match finds_place(op) {
-        true => Some(device.new_storage(rows * way.chunks, DType::U32, name)?),
-        false => None,
+    let places = if finds_place(op) {
+        Some(device.new_storage(rows * way.chunks, DType::U32, name)?)
+    } else {
+        None
     };
     pass(
         device,
@@ -306,16 +311,17 @@ pub(in crate::cuda_backend) fn reduce(
         (&values, places.as_ref()),
         true,
     )?;
-    // By column the parts of all columns follow each other, by row those of a row.
-    let (row_step, part_step) = match way.by_column {
-        true => (1, rows),
-        false => (way.chunks, 1),
+    // By column the parts of all columns are consecutive, by row those of one row.
+    let (row_step, part_step) = if way.by_column {
+        (1, rows)
+    } else {
+        (way.chunks, 1)
     };
     let joined = Elements {
         places: places.as_ref(),
         ..Elements::new(&values, 0, &[(rows, row_step)], &[(way.chunks, part_step)])?
     };
-    // A pass that is not cut again: no more parts than there are elements of one.
+    // A pass without further splitting: the number of parts is at most the number of elements of one.
     let last = Way {
         chunks: 1,
         chunk: way.chunks,

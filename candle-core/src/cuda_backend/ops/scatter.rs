@@ -1,7 +1,7 @@
-//! Elements written by index: the other direction of `indexing.rs`.
+//! Elements written by index: the counterpart of `indexing.rs`.
 //!
-//! Updates of one element take place in their order, as on the CPU, so results are the same each time. Without that order,
-//! atomic sums would depend on which thread comes first.
+//! Updates of one element are applied in their order, as on the CPU, so results are the same each time. Without that order, atomic sums
+//! would depend on the timing of threads.
 
 use super::elementwise;
 use super::indexing::{along, ids_type, with_stride};
@@ -15,12 +15,12 @@ use crate::cuda_backend::views::{index_type, is_wide, Walk};
 use crate::cuda_backend::CudaStorage;
 use crate::{Error, Layout, Result, Shape};
 
-/// A thread goes through this many updates by itself.
+/// Maximum number of updates that one thread processes.
 const FEW: usize = 32;
-/// Positions from which on a card is busy with a thread for each.
+/// Minimum number of positions for which one thread per position keeps a card busy.
 const MANY: usize = 1 << 15;
 
-/// What is written along `dim`, and where: `ids_l` and `src_l` have one shape.
+/// The elements that are written along `dim`, and their indexes: `ids_l` and `src_l` have the same shape.
 #[derive(Clone, Copy)]
 pub(in crate::cuda_backend) struct Updates<'a> {
     pub(in crate::cuda_backend) ids: &'a CudaStorage,
@@ -30,8 +30,8 @@ pub(in crate::cuda_backend) struct Updates<'a> {
     pub(in crate::cuda_backend) dim: usize,
 }
 
-/// `dst[.., ids[.., i, ..], ..] = src[.., i, ..]` in place, or `+=` if `add`. Of several elements for one place the last
-/// stays, or they are added in order.
+/// `dst[.., ids[.., i, ..], ..] = src[.., i, ..]` in place, or `+=` if `add`. If several elements have the same index, the last one counts,
+/// or they are added in order.
 pub(in crate::cuda_backend) fn scatter(
     dst: &mut CudaStorage,
     layout: &Layout,
@@ -98,17 +98,19 @@ fn update(
         shape[dim] = 1;
     }
     let still = |layout: &Layout| with_stride(layout, &shape, dim, 0);
-    let source = match sorted {
-        true => source!("functions", "ids", "scatter", => "scatter_sorted"),
-        false => source!("functions", "ids", "scatter", => "scatter_columns"),
+    let source = if sorted {
+        source!("functions", "ids", "scatter", => "scatter_sorted")
+    } else {
+        source!("functions", "ids", "scatter", => "scatter_columns")
     };
     let kernel = Kernel::new(source)
         .define("ID", id)
         .define(
             "T",
-            match add {
-                true => c_type,
-                false => bits_type(dtype.size_in_bytes()),
+            if add {
+                c_type
+            } else {
+                bits_type(dtype.size_in_bytes())
             },
         )
         .define("ADD", add);
@@ -145,7 +147,7 @@ fn update(
     device.launch(&kernel, Grid::of_threads(walk.len()), args)
 }
 
-/// For each position of the other dimensions the updates in the order of their indexes, next to each other; in the shape of the updates.
+/// For each position of the other dimensions the updates in the order of their indexes, contiguous; in the shape of the updates.
 fn order(updates: &Updates<'_>, op: &'static str) -> Result<(CudaStorage, Layout)> {
     let Updates {
         ids, ids_l, dim, ..

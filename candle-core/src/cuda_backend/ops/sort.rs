@@ -1,7 +1,7 @@
-//! The order of each row's elements: a bitonic network over keys and places.
+//! The sorting order of each row's elements: a bitonic network over keys and indexes.
 //!
-//! Rows that fit a block's shared memory are sorted there, several in a block where they are short. Of longer rows tiles are sorted in
-//! shared memory and then merged: through global memory, several steps at once, until the rest of a merge fits a tile.
+//! Rows that fit a block's shared memory are sorted there, several per block if they are short. Tiles of longer rows are sorted in shared
+//! memory and then merged: through global memory, several steps at once, until the rest of a merge fits a tile.
 
 use crate::backend::BackendStorage;
 use crate::cuda_backend::kernel::{source, Kernel};
@@ -10,18 +10,18 @@ use crate::cuda_backend::views::Walk;
 use crate::cuda_backend::CudaStorage;
 use crate::{DType, Layout, Result};
 
-/// Bytes of a block's entries.
+/// Size of a block's entries in bytes.
 const TILE_BYTES: usize = 32 << 10;
 /// Entries of a block that sorts short rows.
 const SHORT_TILE: usize = 512;
-/// The most steps that a launch takes through global memory.
+/// Maximum number of steps of a launch through global memory.
 const STEPS: u32 = 3;
 
-/// Rows of entries on their way to the right order.
+/// Rows of entries during sorting.
 struct Network<'a> {
     src: &'a CudaStorage,
     walk: Walk<1>,
-    /// None where all is done in shared memory.
+    /// `None` if everything is done in shared memory.
     entries: Option<CudaStorage>,
     dst: &'a CudaStorage,
     ascending: bool,
@@ -97,10 +97,9 @@ impl Network<'_> {
     }
 }
 
-/// For each row along the last dimension, the places of its elements in ascending or descending order, as u32.
+/// The indexes of each row's elements along the last dimension in ascending or descending order, as u32.
 ///
-/// The order is total: NaN is greater than any number, the zeros are equal, and equal elements stay in the order of their
-/// places.
+/// The order is total: NaN is greater than any number, the zeros are equal, and equal elements keep the order of their indexes.
 pub(crate) fn arg_sort(
     src: &CudaStorage,
     layout: &Layout,
@@ -126,9 +125,10 @@ pub(crate) fn arg_sort(
     let words = if is_wide(src.dtype()) { 2 } else { 1 };
     let most = TILE_BYTES / (8 * words);
     let tile = padded.clamp(SHORT_TILE, most);
-    let entries = match padded > tile {
-        true => Some(device.new_storage(rows * padded * words, DType::I64, op)?),
-        false => None,
+    let entries = if padded > tile {
+        Some(device.new_storage(rows * padded * words, DType::I64, op)?)
+    } else {
+        None
     };
     let network = Network {
         src,

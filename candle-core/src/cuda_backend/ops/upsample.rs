@@ -1,4 +1,4 @@
-//! Resizing images. Places are worked out on the card, to the last bit as `resample.rs` has them for the CPU and for gradients.
+//! Resizing of images. Offsets are computed on the card, equal to the last bit to those of `resample.rs` for the CPU and for gradients.
 
 use super::planes::Planes;
 use crate::backend::BackendStorage;
@@ -8,7 +8,7 @@ use crate::cuda_backend::launch::{Args, Grid, BLOCK, MAX_GRID_YZ};
 use crate::cuda_backend::CudaStorage;
 use crate::{Layout, Result};
 
-/// Blocks for each multiprocessor; more planes are taken one after another by the same threads.
+/// Blocks per multiprocessor; the same threads process further planes in sequence.
 const BLOCKS_EACH: usize = 16;
 
 /// `struct Axis` of `kernels/upsample.cu`.
@@ -31,12 +31,12 @@ impl Axis {
         }
     }
 
-    /// As `resample::nearest`.
+    /// The parameters of `resample::nearest`.
     fn nearest(size: usize, target: usize) -> Self {
         Self::new(size, target, size as f64 / target as f64, 0.)
     }
 
-    /// As `resample::linear`.
+    /// The parameters of `resample::linear`.
     fn linear(size: usize, target: usize, align_corners: bool, scale: Option<f64>) -> Self {
         let step = match scale {
             _ if align_corners && target <= 1 => 0.,
@@ -123,7 +123,7 @@ fn resample(
         planes: planes.count() as u64,
         axes,
     };
-    // Small images take small blocks.
+    // Small images use small blocks.
     let threads = area.next_multiple_of(32).min(BLOCK as usize);
     let across = area.div_ceil(threads);
     let wanted = (device.card().multiprocessors * BLOCKS_EACH).div_ceil(across);

@@ -5,7 +5,7 @@ use std::io::BufRead;
 use super::{Counted, Id, Node, Object, OtherOpCode, Stack, MAX_NAME};
 use crate::Result;
 
-/// Bytes of a text that count as an item that is copied.
+/// Bytes of a text that count as one copied item.
 const COPIED_TEXT: usize = 16;
 
 impl Stack {
@@ -15,7 +15,7 @@ impl Stack {
             position: &mut self.position,
         };
         match op {
-            // A frame only says what a reader may fetch at once.
+            // A frame is only a hint for buffering.
             OtherOpCode::Frame => reader.u64().map(|_| ()),
             OtherOpCode::Memoize => self.put(u32::try_from(self.memo.len())?),
             OtherOpCode::StackGlobal => {
@@ -26,7 +26,7 @@ impl Stack {
                         if len as u64 > MAX_NAME {
                             crate::bail!("a name is longer than {MAX_NAME} bytes")
                         }
-                        // It may be remembered and repeated in two bytes.
+                        // It may be memorised and repeated in two bytes.
                         let names = (module.clone(), name.clone());
                         self.charge_copies(len.div_ceil(COPIED_TEXT))?;
                         self.push(Node::Class(Box::new(names)))
@@ -137,7 +137,7 @@ impl Stack {
         self.push(Node::Reduce { callable, args })
     }
 
-    /// Bytes, for which `Object` has no place: what protocol 2 writes for them, a call that encodes a text.
+    /// Pushes bytes, which `Object` cannot represent, as protocol 2 writes them: a call that encodes a text.
     fn push_bytes(&mut self, latin1: Box<str>) -> Result<()> {
         let text = self.graph.add(Node::Text(latin1))?;
         let encoding = self.graph.add(Node::Text("latin1".into()))?;

@@ -1,9 +1,9 @@
-//! GGUF files: metadata and named tensors, most often quantised.
+//! GGUF files: metadata and named tensors, usually quantised.
 //!
-//! After the [specification](https://github.com/ggml-org/ggml/blob/master/docs/gguf.md): the bytes `GGUF`, a version, the
-//! numbers of tensors and of metadata entries; the entries; a name, a shape, a format and an offset for each tensor; then,
-//! aligned to `general.alignment` bytes, the tensors' blocks. All little endian. Versions 1 (with counts of 32 bits), 2 and 3
-//! are read, version 3 is written.
+//! The format follows the [specification](https://github.com/ggml-org/ggml/blob/master/docs/gguf.md): the bytes `GGUF`, a version, the
+//! numbers of tensors and of metadata entries; the entries; a name, a shape, a format and an offset for each tensor; then, aligned to
+//! `general.alignment` bytes, the tensors' blocks. All little endian. Versions 1 (with counts of 32 bits), 2 and 3 can be read, version 3
+//! can be written.
 //!
 //! ```
 //! use candle_core::quantized::gguf_file::{self, Content, Value};
@@ -48,35 +48,35 @@ pub use split::{names_of_parts, open, part_of, PartsReader};
 pub use value::{Value, ValueType};
 pub use write::write;
 
-/// Multiple of bytes at which tensors begin, unless `general.alignment` says another.
+/// Alignment of tensors in bytes, unless `general.alignment` sets another.
 pub const DEFAULT_ALIGNMENT: u64 = 32;
 
-/// The metadata entry that says what tensors are aligned to.
+/// The metadata key of the tensors' alignment.
 const ALIGNMENT_KEY: &str = "general.alignment";
 
-/// What a file begins with: "GGUF" and a version.
+/// The magic of a file: "GGUF" and a version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum VersionedMagic {
     /// Counts and lengths of 32 bits.
     GgufV1,
     /// Counts and lengths of 64 bits.
     GgufV2,
-    /// As version 2; the file may be big endian (such files are refused).
+    /// Like version 2; the file may be big endian (such files are rejected).
     GgufV3,
 }
 
-/// Where a file has a tensor, and what it is.
+/// The location and format of a tensor in a file.
 #[derive(Debug)]
 pub struct TensorInfo {
     /// The format of its blocks.
     pub ggml_dtype: GgmlDType,
     /// Its shape, the slowest dimension first (a file has the fastest first).
     pub shape: Shape,
-    /// Bytes from the start of the tensors' part of the file.
+    /// Offset in bytes from the start of the tensor data.
     pub offset: u64,
 }
 
-/// Everything in a file but the tensors' blocks.
+/// The content of a file except the tensors' blocks.
 #[derive(Debug)]
 pub struct Content {
     /// The version.
@@ -85,12 +85,12 @@ pub struct Content {
     pub metadata: HashMap<String, Value>,
     /// Tensors by name.
     pub tensor_infos: HashMap<String, TensorInfo>,
-    /// Where the tensors' part begins, in bytes from the start of the stream.
+    /// Offset of the tensor data, in bytes from the start of the stream.
     pub tensor_data_offset: u64,
 }
 
 impl TensorInfo {
-    /// The bytes of the blocks in a stream of `len` bytes.
+    /// The byte range of the blocks in a stream of `len` bytes.
     fn range(&self, tensor_data_offset: u64, len: u64) -> Result<Range<u64>> {
         let (_, bytes) = tensor_bytes(self.shape.dims(), self.ggml_dtype)?;
         let start = tensor_data_offset.checked_add(self.offset);
@@ -110,8 +110,7 @@ impl TensorInfo {
     /// Reads the tensor's blocks. `tensor_data_offset` is [`Content::tensor_data_offset`].
     ///
     /// # Errors
-    /// When the file ends before the blocks do, the shape is no whole number of blocks, or `device` has no quantised
-    /// tensors.
+    /// If the file ends before the blocks do, the shape is not a whole number of blocks, or `device` does not support quantised tensors.
     pub fn read<R: Seek + Read>(
         &self,
         reader: &mut R,
@@ -141,7 +140,7 @@ impl Content {
     /// Reads a tensor's blocks from the stream that the content was read from.
     ///
     /// # Errors
-    /// `CannotFindTensor`, or what [`TensorInfo::read`] gives, with the tensor's name.
+    /// `CannotFindTensor`, or an error of [`TensorInfo::read`], with the tensor's name.
     pub fn tensor<R: Seek + Read>(
         &self,
         reader: &mut R,
@@ -154,8 +153,8 @@ impl Content {
     }
 }
 
-/// A GGUF file mapped into memory, or all files of a model in several: its tensors on the CPU use the files' pages as they are, without a
-/// copy, and tensors that are never used are never read. (Upstream has no counterpart.)
+/// A GGUF file mapped into memory, or all files of a split model. Tensors on the CPU use the files' pages without a copy, and unused
+/// tensors are never read. (Upstream has no counterpart.)
 ///
 /// Dereferences to its [`Content`].
 pub struct MmapedContent {
@@ -165,10 +164,10 @@ pub struct MmapedContent {
 }
 
 impl MmapedContent {
-    /// Maps a file and reads its metadata. Of a model in several files, `path` is any of them, and all are mapped.
+    /// Maps a file and reads its metadata. For a split model, `path` is any of its files, and all are mapped.
     ///
     /// # Safety
-    /// Nobody may change or shorten the files while this value or a tensor of it exists; see [`memmap2::MmapOptions`].
+    /// The files must not be changed or truncated while this value or a tensor of it exists; see [`memmap2::MmapOptions`].
     ///
     /// # Errors
     /// When a file is missing or cannot be mapped, or as [`Content::read`], with the path.
@@ -176,7 +175,7 @@ impl MmapedContent {
         let open = |path: &Path| {
             let map = || {
                 let file = std::fs::File::open(path)?;
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller's guarantee.
                 let map = unsafe { memmap2::MmapOptions::new().map(&file)? };
                 let content = Content::read(&mut std::io::Cursor::new(&map[..]))?;
                 let len = map.len() as u64;
@@ -188,7 +187,7 @@ impl MmapedContent {
         Ok(Self { content, maps })
     }
 
-    /// The file that has a range of the joined files, and the range in it.
+    /// The file that contains a range of the joined files, and the range within it.
     fn find(&self, range: Range<u64>) -> Result<(&Arc<memmap2::Mmap>, Range<usize>)> {
         let mut start = 0;
         for (map, len) in &self.maps {
@@ -201,7 +200,7 @@ impl MmapedContent {
         Err(Error::Msg(format!("no file has the bytes {range:?}")).bt())
     }
 
-    /// A tensor. On the CPU its blocks stay where they are, unless the file has them at an odd address.
+    /// A tensor. On the CPU its blocks are used in place, unless their address in the file is unaligned.
     ///
     /// # Errors
     /// As [`Content::tensor`].

@@ -1,4 +1,4 @@
-//! Reading what stands in front of the tensors' blocks.
+//! Parses the GGUF header and tensor table.
 
 use std::collections::hash_map::Entry;
 use std::collections::HashMap;
@@ -10,13 +10,13 @@ use super::{Content, TensorInfo, Value, ValueType, VersionedMagic};
 use super::{ALIGNMENT_KEY, DEFAULT_ALIGNMENT};
 use crate::{Context, Error, Result, Shape};
 
-/// Dimensions that a tensor may have. GGML has 4.
+/// Maximum number of dimensions of a tensor. GGML has 4.
 const MAX_DIMS: u32 = 16;
 
-/// Arrays in arrays that are read, as in Candle: a file nested deeper is no model, but would need a deep stack.
+/// Maximum nesting depth of arrays, as in Candle: a file with deeper nesting is not a model, but would need a deep stack.
 const MAX_DEPTH: usize = 64;
 
-/// What a file begins with, by the format's own names too.
+/// The parts of a header, by the format's own names.
 const TENSOR_COUNT: &str = "number of tensors (tensor_count)";
 const VALUE_COUNT: &str = "number of metadata entries (metadata_kv_count)";
 
@@ -52,7 +52,7 @@ impl VersionedMagic {
         }
     }
 
-    /// Text. Version 1 may end it with zeros; bytes that are no UTF-8 (pieces of characters among tokens) are replaced.
+    /// A string. Version 1 may end it with zeros; bytes that are not UTF-8 (parts of characters among tokens) are replaced.
     fn string<R: Read + Seek>(self, reader: &mut Reader<R>) -> Result<String> {
         let len = self.count(reader)?;
         let mut bytes = reader.bytes(len).context("string length")?;
@@ -63,7 +63,7 @@ impl VersionedMagic {
             .unwrap_or_else(|err| String::from_utf8_lossy(err.as_bytes()).into_owned()))
     }
 
-    /// The least bytes that a value of a kind takes.
+    /// Minimum size in bytes of a value of a kind.
     fn least_bytes(self, ty: ValueType) -> u64 {
         let count = match self {
             Self::GgufV1 => 4,
@@ -113,11 +113,11 @@ impl VersionedMagic {
                 let count = self.count(reader)?;
                 let count = reader.has_count(count, self.least_bytes(ty));
                 let count = count.context("array length")?;
-                // Values take more memory than bytes in a file: room is made as they come.
+                // Values take more memory than their bytes in a file: memory grows as they are read.
                 let mut values = Vec::new();
                 for i in 0..count {
                     let value = self.value(reader, ty, depth + 1);
-                    // One place is enough: 64 of them would be one line of the message each.
+                    // The error context of the outermost array is enough: 64 of them would be one line of the message each.
                     let value = match depth {
                         0 => value.with_context(|| format!("element {i} of {count}")),
                         _ => value,
@@ -139,7 +139,7 @@ impl VersionedMagic {
         dims.reverse();
         let ggml_dtype = GgmlDType::from_u32(reader.u32()?)?;
         let offset = reader.u64()?;
-        // The blocks are looked for when they are wanted: a file's head alone can be read.
+        // The blocks are located when they are needed: the header of a file can be read on its own.
         super::tensor_bytes(&dims, ggml_dtype)?;
         Ok(TensorInfo {
             ggml_dtype,
@@ -150,12 +150,12 @@ impl VersionedMagic {
 }
 
 impl Content {
-    /// Reads everything but the tensors' blocks, and leaves the stream where it stopped.
+    /// Reads everything except the tensors' blocks, and leaves the stream at the end of the tensor table.
     ///
-    /// Memory stays in proportion to what the stream has, whatever its counts say.
+    /// Memory is proportional to the stream's length, whatever its counts claim.
     ///
     /// # Errors
-    /// Which part is malformed: the head, a metadata key, a tensor by name.
+    /// Names the malformed part: the header, a metadata key, or a tensor.
     pub fn read<R: Seek + Read>(reader: &mut R) -> Result<Self> {
         let mut reader = Reader::new(reader)?;
         let content = Self::read_from(&mut reader).context("GGUF")?;
@@ -167,7 +167,7 @@ impl Content {
         let magic = VersionedMagic::read(reader).context("head")?;
         let tensor_count = magic.count(reader).context(TENSOR_COUNT)?;
         let value_count = magic.count(reader).context(VALUE_COUNT)?;
-        // An entry has a name, a kind and a byte; a tensor a name, a rank, a format and an offset.
+        // An entry has at least a name, a kind and a byte; a tensor a name, a rank, a format and an offset.
         let name = magic.least_bytes(ValueType::String);
         reader
             .has_count(value_count, name + 5)
@@ -217,7 +217,7 @@ impl Content {
     }
 }
 
-/// The alignment that the metadata asks for.
+/// The alignment set in the metadata.
 pub(super) fn alignment(value: &Value) -> Result<u64> {
     match value
         .to_u64()

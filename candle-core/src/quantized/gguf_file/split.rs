@@ -1,5 +1,5 @@
-//! Models in several GGUF files, named `NAME-00001-of-00003.gguf` and so on, as llama.cpp's `llama-gguf-split` writes them: each file has
-//! its own tensors, and the first one has the metadata of the model.
+//! Models split over several GGUF files, named `NAME-00001-of-00003.gguf` and so on, in the format of llama.cpp's `llama-gguf-split`: each
+//! file has a part of the tensors, and the first one has the metadata of the model.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -9,12 +9,12 @@ use std::path::{Path, PathBuf};
 use super::{Content, TensorInfo, Value};
 use crate::{Error, Result};
 
-/// The metadata entries of a part: its number from 0, the number of parts, and the number of tensors of the model.
+/// The metadata keys of a part: its number from 0, the number of parts, and the number of tensors of the model.
 const NO: &str = "split.no";
 const COUNT: &str = "split.count";
 const TENSORS: &str = "split.tensors.count";
 
-/// More parts than any model has.
+/// Upper bound on the number of parts of a model.
 const MAX_PARTS: usize = 1 << 12;
 
 fn error<T>(path: &Path, problem: String) -> Result<T> {
@@ -26,7 +26,7 @@ fn number(metadata: &HashMap<String, Value>, key: &str) -> Result<Option<usize>>
         return Ok(None);
     };
     let number = match value {
-        // The format's reference writes signed numbers too.
+        // The format's reference implementation writes signed numbers too.
         Value::I16(n) => usize::try_from(*n).ok(),
         Value::I32(n) => usize::try_from(*n).ok(),
         Value::I64(n) => usize::try_from(*n).ok(),
@@ -41,11 +41,11 @@ fn number(metadata: &HashMap<String, Value>, key: &str) -> Result<Option<usize>>
     }
 }
 
-/// The number of a file, from 0, and of all files, by the metadata of one of the files of a model; `None` if the file is a whole model.
-/// (Upstream has no counterpart.)
+/// The number of this file, from 0, and the number of files of a split model, from the metadata of one of its files; `None` if the file is
+/// a complete model. (Upstream has no counterpart.)
 ///
 /// # Errors
-/// If `split.no` or `split.count` is not a number that a part can have.
+/// If `split.no` or `split.count` is not a valid number of a part.
 pub fn part_of(metadata: &HashMap<String, Value>) -> Result<Option<(usize, usize)>> {
     let count = match number(metadata, COUNT)? {
         None | Some(0 | 1) => return Ok(None),
@@ -61,7 +61,7 @@ pub fn part_of(metadata: &HashMap<String, Value>) -> Result<Option<(usize, usize
     Ok(Some((no, count)))
 }
 
-/// The names of all files of a model, if `name` is that of one of several: `NAME-00001-of-00003.gguf`. (Upstream has no counterpart.)
+/// The names of all files of a split model, if `name` is one of them: `NAME-00001-of-00003.gguf`. (Upstream has no counterpart.)
 ///
 /// ```
 /// let parts = candle_core::quantized::gguf_file::names_of_parts("tiny-00002-of-00002.gguf").expect("a part");
@@ -84,12 +84,12 @@ pub fn names_of_parts(name: &str) -> Option<Vec<String>> {
     })
 }
 
-/// Ending of the name of the part `no`, from 0.
+/// Suffix of the name of part `no`, from 0.
 fn ending(no: usize, count: usize) -> String {
     format!("-{:05}-of-{count:05}.gguf", no + 1)
 }
 
-/// The paths of all parts of the model that `path` is the part `no` of.
+/// The paths of all parts of a model, for the path of its part `no`.
 fn part_paths(path: &Path, no: usize, count: usize) -> Result<Vec<PathBuf>> {
     let name = path.file_name().and_then(|name| name.to_str());
     let Some(stem) = name.and_then(|name| name.strip_suffix(&ending(no, count))) else {
@@ -107,7 +107,7 @@ fn part_paths(path: &Path, no: usize, count: usize) -> Result<Vec<PathBuf>> {
     Ok((0..count).map(part).collect())
 }
 
-/// One content for the files of `parts`, given with their lengths, as if the files were joined: offsets of tensors count from there.
+/// The content of the concatenated files of `parts`, given with their lengths: offsets of tensors count from the start of the first.
 fn joined(parts: Vec<(PathBuf, Content, u64)>) -> Result<Content> {
     let count = parts.len();
     let mut joined: Option<Content> = None;
@@ -166,7 +166,7 @@ fn joined(parts: Vec<(PathBuf, Content, u64)>) -> Result<Content> {
                     format!("the {count} parts have {found} tensors, but {TENSORS} is {wanted}: are all parts of one download?"),
                 );
             }
-            // From here on it is a whole model.
+            // The result is a complete model, without the keys of a part.
             for key in [NO, COUNT, TENSORS] {
                 content.metadata.remove(key);
             }
@@ -176,7 +176,7 @@ fn joined(parts: Vec<(PathBuf, Content, u64)>) -> Result<Content> {
     Err(Error::Msg("a model of 0 parts".into()).bt())
 }
 
-/// Opens every file of the model that `path` is a file of: `open` gives a file's content, what to keep of it, and its length.
+/// Opens every file of a model, given the path of one: `open` returns a file's content, a value to keep, and its length.
 pub(super) fn open_parts<T>(
     path: &Path,
     open: impl Fn(&Path) -> Result<(Content, T, u64)>,
@@ -215,11 +215,11 @@ pub struct PartsReader {
     position: u64,
 }
 
-/// Reads a model of one file, or of several of which `path` is any: the content has the tensors of all, and the reader is the stream that
-/// belongs to it. Both go to any function that takes a [`Content`] and its reader. (Upstream has no counterpart.)
+/// Reads a model of one file, or a split model of which `path` is any file. The content has the tensors of all files, and the reader is the
+/// concatenated stream. Both can be passed to any function with a [`Content`] and its reader. (Upstream has no counterpart.)
 ///
 /// # Errors
-/// If a file is missing, is part of another model, or as [`Content::read`]; with the path.
+/// If a file is missing, is part of another model, or as for [`Content::read`]; with the path.
 pub fn open<P: AsRef<Path>>(path: P) -> Result<(Content, PartsReader)> {
     let open = |path: &Path| {
         let read = || {

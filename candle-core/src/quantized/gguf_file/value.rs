@@ -1,4 +1,4 @@
-//! Values of the metadata.
+//! Metadata values.
 
 use crate::{Error, Result};
 
@@ -27,9 +27,9 @@ pub enum ValueType {
     F64,
     /// A byte that is 0 or 1; number 7.
     Bool,
-    /// UTF-8 with its length in front; number 8.
+    /// UTF-8, preceded by its length; number 8.
     String,
-    /// Values of one kind with their kind and number in front; number 9.
+    /// Values of one kind, preceded by their kind and count; number 9.
     Array,
 }
 
@@ -94,14 +94,14 @@ pub enum Value {
     Array(Vec<Value>),
 }
 
-/// Reads out one variant.
+/// Getters of one variant.
 macro_rules! exact {
     ($($(#[$doc:meta])* $name:ident $variant:ident |$v:ident| -> $ty:ty { $out:expr };)+) => {
         $(
             $(#[$doc])*
             ///
             /// # Errors
-            /// When the value is of another kind.
+            /// If the value is of another kind.
             pub fn $name(&self) -> Result<$ty> {
                 match self {
                     Self::$variant($v) => Ok($out),
@@ -112,14 +112,14 @@ macro_rules! exact {
     };
 }
 
-/// Reads out any integer that fits.
+/// Getters of any integer that fits.
 macro_rules! integers {
     ($($name:ident $variant:ident $ty:ty;)+) => {
         $(
             #[doc = concat!("The value as a ", stringify!($ty), ", from any kind of integer (or a bool) whose value fits.")]
             ///
             /// # Errors
-            /// When the value is no integer or does not fit.
+            /// If the value is not an integer or does not fit.
             pub fn $name(&self) -> Result<$ty> {
                 self.integer()
                     .and_then(|value| <$ty>::try_from(value).ok())

@@ -1,4 +1,4 @@
-//! Writing version 3.
+//! Writes GGUF files of version 3.
 
 use std::io::{Seek, Write};
 
@@ -27,7 +27,7 @@ fn write_value<W: Write>(w: &mut W, value: &Value) -> Result<()> {
         Value::Bool(v) => w.write_all(&[u8::from(*v)])?,
         Value::String(v) => write_string(w, v)?,
         Value::Array(values) => {
-            // Nothing says of what kind an empty array is.
+            // The kind of an empty array is unknown.
             let ty = values.first().map_or(ValueType::U32, Value::value_type);
             if let Some(other) = values.iter().find(|value| value.value_type() != ty) {
                 return Err(Error::Msg(format!(
@@ -59,11 +59,11 @@ fn pad<W: Write>(w: &mut W, position: u64, alignment: u64) -> Result<u64> {
     Ok(end)
 }
 
-/// Writes a GGUF file of version 3 from where `w` stands, in the order given. Tensors are aligned to `general.alignment` if the
+/// Writes a GGUF file of version 3 at the current position of `w`, in the given order. Tensors are aligned to `general.alignment` if the
 /// metadata has it, else to [`DEFAULT_ALIGNMENT`].
 ///
 /// # Errors
-/// When `w` fails, an array has values of several kinds, or a name is there twice.
+/// If `w` fails, an array has values of several kinds, or a name appears twice.
 pub fn write<W: Seek + Write>(
     w: &mut W,
     metadata: &[(&str, &Value)],
@@ -113,7 +113,7 @@ pub fn write<W: Seek + Write>(
     Ok(())
 }
 
-/// The blocks that the shape takes: a storage may hold more.
+/// The blocks of the shape: a storage may hold more.
 fn blocks(tensor: &QTensor) -> Result<std::borrow::Cow<'_, [u8]>> {
     let (_, bytes) = super::tensor_bytes(tensor.shape().dims(), tensor.dtype())?;
     Ok(match tensor.data()? {

@@ -1,20 +1,20 @@
-//! The blocks that rows of activations become for a product, and their form for [panels](super::panels): codes, scales, and sums of
-//! codes for offsets and minima.
+//! The blocks of activation rows in a product, and their form for [panels](super::panels): codes, scales, and sums of codes for offsets and
+//! minima.
 
 use super::fit::inverse;
 use super::prepared::DenseRows;
 use super::*;
 use crate::cpu::threads;
 
-/// Blocks to which activations are converted. A block with an element that is not finite has a scale that is not: the row's products are
-/// not numbers then, as those of floats would be.
+/// Blocks to which activations are converted. A block with a non-finite element has a non-finite scale: the row's products are then NaN or
+/// infinite, like those of floats.
 pub(crate) trait Activations: Clone + Send + Sync + 'static {
     /// Elements of a block.
     const LEN: usize;
 
     fn zeros() -> Self;
 
-    /// Blocks from elements, `LEN` for each.
+    /// Encodes elements, `LEN` for each block.
     fn encode(xs: &[f32], ys: &mut [Self]);
 
     fn codes(&self) -> &[i8];
@@ -27,26 +27,26 @@ pub(crate) trait Activations: Clone + Send + Sync + 'static {
         codes.iter().map(|&q| i32::from(q)).sum()
     }
 
-    /// What minima of weights are multiplied with: the sum of codes, or where a block has the sum of its elements, that.
+    /// The factor of the weights' minima: the sum of codes, or the sum of the elements if a block stores it.
     #[inline(always)]
     fn float_sum(&self, first: usize, len: usize) -> f32 {
         self.sum(first, len) as f32
     }
 }
 
-/// 8 bits for 32 activations, `y[i] = d · q[i]`: a [`BlockQ8_1`] whose scale and sum have the range of an f32. An f16 has no room for the
-/// sums of activations of 1e4, nor for scales of those of 1e-7. No file holds these blocks.
+/// 8 bits for 32 activations, `y[i] = d · q[i]`: a [`BlockQ8_1`] whose scale and sum have the range of an f32. An f16 cannot represent the
+/// sums of activations of 1e4, nor the scales of activations of 1e-7. Not a format of files.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Bytes32 {
-    /// With as many bits as an f16's, so that products within its range are those that Candle gives.
+    /// Rounded to the precision of an f16, so that products within its range are those of Candle.
     pub(crate) d: f32,
-    /// `d · Σ q[i]`, rounded as `d`. (The sum of the elements themselves makes products worse: weights above a minimum are near zero on average, their
-    /// codes are not, and it is codes that would meet the errors of the activations.)
+    /// `d · Σ q[i]`, rounded like `d`. (The sum of the elements themselves makes products worse: weights above a minimum are near zero on
+    /// average, but their codes are not, so the codes would be multiplied by the errors of the activations.)
     pub(crate) s: f32,
     pub(crate) qs: [i8; 32],
 }
 
-/// The nearest float with 11 significant bits. To be given no more than half of what an f32 holds.
+/// The nearest float with 11 significant bits. The argument must be at most half of the greatest f32.
 #[inline(always)]
 fn eleven_bits(x: f32) -> f32 {
     let bits = x.to_bits();
@@ -58,7 +58,7 @@ fn eleven_bits(x: f32) -> f32 {
     }
 }
 
-/// The largest magnitude, which is a NaN if there is one: its bits are above those of all numbers.
+/// The largest magnitude; NaN if there is one: its bits exceed those of all numbers.
 #[inline(always)]
 pub(super) fn magnitude(xs: &[f32]) -> f32 {
     let bits = xs.iter().map(|x| x.to_bits() & 0x7fff_ffff);
@@ -79,7 +79,7 @@ impl Kernel for EncodeBytes<'_> {
     unsafe fn run<S: Simd>(self) {
         for (xs, y) in self.xs.as_chunks::<32>().0.iter().zip(self.ys) {
             let d = magnitude(xs) / 127.;
-            // The inverse of a smaller one is infinite. A NaN stays.
+            // The inverse of a smaller scale is infinite. A NaN stays.
             let d = if d < f32::MIN_POSITIVE { 0. } else { d };
             let qs = S::codes::<true>(xs, inverse(d));
             let d = eleven_bits(d);
@@ -157,8 +157,7 @@ const WRITTEN: usize = 2048;
 
 /// Rows of activations.
 pub(crate) struct PanelActivations {
-    /// One row after another: codes, a scale for each block, and for each part of a block an `i32` offset or the `f32`
-    /// sum of its codes.
+    /// Contiguous rows: codes, a scale for each block, and for each part of a block an `i32` offset or the `f32` sum of its codes.
     words: Vec<u32>,
     /// Words of a row.
     stride: usize,
@@ -172,16 +171,16 @@ pub(crate) struct PanelActivations {
 #[derive(Clone, Copy)]
 pub(crate) struct Row {
     pub(crate) codes: *const i8,
-    /// One for each block.
+    /// A scale for each block.
     pub(crate) scales: *const f32,
     /// The initial value of a part's sum of products, for codes with an offset.
     pub(crate) offsets: *const i32,
-    /// What a part's minimum is multiplied with, where there are minima; in the same place.
+    /// The factor of a part's minimum, for formats with minima; at the same address.
     pub(crate) sums: *const f32,
 }
 
 impl PanelActivations {
-    /// Rows whose sums are needed for parts of `part` elements: times `-offset`, or as floats.
+    /// Rows with sums for parts of `part` elements: multiplied by `-offset`, or as floats.
     pub(crate) fn new<V: Activations>(rows: &DenseRows, part: usize, offset: Option<i32>) -> Self {
         let (len, blocks) = (rows.len(), rows.len() / V::LEN);
         let stride = len / 4 + blocks + len / part;
@@ -209,18 +208,20 @@ impl PanelActivations {
         }
     }
 
-    /// Elements of a row.
+    /// Number of elements of a row.
     pub(crate) fn len(&self) -> usize {
         self.len
     }
 
-    /// Rows.
+    /// Number of rows.
     pub(crate) fn count(&self) -> usize {
         self.words.len().checked_div(self.stride).unwrap_or(0)
     }
 
+    /// Pointers to a row's data.
+    ///
     /// # Panics
-    /// When the row is out of range.
+    /// If the row is out of range.
     #[inline(always)]
     pub(crate) fn row(&self, row: usize) -> Row {
         let words = &self.words[row * self.stride..][..self.stride];

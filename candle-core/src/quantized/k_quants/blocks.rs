@@ -1,7 +1,7 @@
 //! The blocks in the layout of a GGUF file: little endian, `repr(C)`, no padding.
 //!
-//! The layouts are those published with [ggml](https://github.com/ggml-org/ggml/blob/master/docs/gguf.md). Below, `x[i]` is the
-//! value of element `i`, `q[i]` its code, and "nibble" 4 bits.
+//! The layouts are those published with [ggml](https://github.com/ggml-org/ggml/blob/master/docs/gguf.md). Below, `x[i]` is the value of
+//! element `i`, `q[i]` its code, and "nibble" 4 bits.
 
 use half::f16;
 
@@ -19,7 +19,7 @@ pub const QK8_0: usize = 32;
 pub const QK8_1: usize = 32;
 /// Elements in a super-block of the k-quants.
 pub const QK_K: usize = 256;
-/// Bytes in which a [`BlockQ4K`], [`BlockQ5K`] or [`BlockQ3K`] keeps its scales of 6 bits.
+/// Number of bytes with the 6-bit scales of a [`BlockQ4K`], [`BlockQ5K`] or [`BlockQ3K`].
 pub const K_SCALE_SIZE: usize = 12;
 
 /// 4 bits and a scale for 32 elements, 4.5 bits each: `x[i] = d · (q[i] − 8)`.
@@ -72,7 +72,7 @@ pub struct BlockQ8_0 {
     pub(crate) qs: [i8; QK8_0],
 }
 
-/// [`BlockQ8_0`] with the sum of its elements, the activations' side of products with [`BlockQ4_1`] and [`BlockQ5_1`].
+/// [`BlockQ8_0`] with the sum of its elements: the activations' format in products with [`BlockQ4_1`] and [`BlockQ5_1`].
 #[derive(Debug, Clone, PartialEq)]
 #[repr(C)]
 pub struct BlockQ8_1 {
@@ -149,7 +149,7 @@ pub struct BlockQ6K {
     pub(crate) d: f16,
 }
 
-/// 8 bits and a scale for 256 elements, `x[i] = d · q[i]`: the activations' side of products with the k-quants.
+/// 8 bits and a scale for 256 elements, `x[i] = d · q[i]`: the activations' format in products with the k-quants.
 #[derive(Debug, Clone, PartialEq)]
 #[repr(C)]
 pub struct BlockQ8K {
@@ -159,7 +159,7 @@ pub struct BlockQ8K {
     pub(crate) bsums: [i16; QK_K / 16],
 }
 
-/// A block's size in a GGUF file; a layout with padding would not compile.
+/// A block has its size in a GGUF file; a layout with padding would not compile.
 const _: () = {
     use std::mem::size_of;
     assert!(size_of::<BlockQ4_0>() == 18);

@@ -1,4 +1,4 @@
-//! Decodes blocks to floats. The order of the multiplications is part of the formats: it decides the last bit.
+//! Dequantisation of blocks. The order of the multiplications is part of the formats: it determines the last bit.
 
 use super::pack::{scales_and_mins, signed_scales};
 use super::utils::f16_to_f32;
@@ -98,7 +98,7 @@ fn sub_blocks<const LEN: usize, V: Fn(f32) -> f32>(
     }
 }
 
-/// From codes above a minimum to values.
+/// Returns the function from codes above a minimum to values.
 #[inline(always)]
 fn above_minimum(d: f32, dmin: f32, scale: u8, min: u8) -> impl Fn(f32) -> f32 {
     let (scale, min) = (d * f32::from(scale), dmin * f32::from(min));

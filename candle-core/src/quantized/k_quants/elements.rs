@@ -1,19 +1,19 @@
-//! Decodes blocks with the unpacking of [panels](super::panels), on CPUs that have them. Gives the same bits as
-//! [`Decode`], which runs on all CPUs.
+//! Dequantisation with the unpacking of [panels](super::panels), on CPUs that have them. Returns the same bits as [`Decode`], which runs on
+//! all CPUs.
 
 use super::lanes::{PanelKernel, PanelSimd, GROUP};
 use super::panels::{eight_factors, Codes, PanelWeights};
 use super::simd::{run_panels_at, Level};
 use super::*;
 
-/// The most parts of a block.
+/// Maximum number of parts of a block.
 const PARTS: usize = 16;
 
-/// [`GgmlType::to_float`] with the best that this CPU has.
+/// [`GgmlType::to_float`] with this CPU's best instruction set.
 pub(super) fn elements<T: PanelWeights + Decode>(xs: &[T], ys: &mut [f32]) {
     let level = Level::best();
     if level.panels().is_some() {
-        // SAFETY: the CPU has what `best` found, and the level has panels.
+        // SAFETY: `best` returns an instruction set of this CPU, and the level has panels.
         unsafe { run_panels_at(level, Elements { xs, ys }) }
     } else {
         dispatch(ToFloat { xs, ys })

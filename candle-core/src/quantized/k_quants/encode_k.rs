@@ -1,8 +1,8 @@
-//! Codes for the k-quants: scales for the sub-blocks are searched for (`fit.rs`), themselves put into a few bits, and at last the
-//! nearest codes are taken for what the scales then are.
+//! Encoders of the k-quants: search for the scales of the sub-blocks (`fit.rs`), quantise these to a few bits, and choose the nearest codes
+//! for the quantised scales.
 //!
-//! Bit for bit what ggml's reference encoder writes, with an importance matrix and without. The search that ggml had at first is here
-//! as well: without an importance matrix Candle has kept it, and with it the values that programs know.
+//! The bits are those of ggml's reference encoder, with an importance matrix and without. The search of ggml's first version is here as
+//! well: without an importance matrix Candle still uses it, and programs expect its values.
 
 use half::f16;
 
@@ -24,8 +24,7 @@ fn part<const LEN: usize, T>(of: &[T; QK_K], j: usize) -> &[T; LEN] {
     &parts[j]
 }
 
-/// Weights of a sub-block: an element's importance counts more the further the element is from zero, measured by `spread`, a mean
-/// square.
+/// Weights of a sub-block: an element's importance counts more the further the element is from zero, in units of `spread`, a mean square.
 #[inline(always)]
 fn spread_weights<const LEN: usize>(
     xs: &[f32; LEN],
@@ -45,7 +44,7 @@ struct AboveMinimum<const N: usize, const LEN: usize> {
 }
 
 impl<const N: usize, const LEN: usize> AboveMinimum<N, LEN> {
-    /// The largest scale and the largest minimum get the last step.
+    /// Quantises scales and minima so that the largest of each gets the last step.
     #[inline(always)]
     fn plain(
         xs: &[f32; QK_K],
@@ -75,13 +74,13 @@ impl<const N: usize, const LEN: usize> AboveMinimum<N, LEN> {
         .with_nearest_codes(xs, n)
     }
 
-    /// As ggml did at first.
+    /// The search of ggml's first version.
     #[inline(always)]
     fn at_first(xs: &[f32; QK_K], (n, limit): (i32, i32)) -> Self {
         Self::plain(xs, (n, limit), |xs| above_minimum_at_first(xs, n))
     }
 
-    /// Scales and minima are searched for as elements are, with the sums of their sub-blocks' weights.
+    /// Searches for scales and minima as for elements, weighted by the sums of their sub-blocks' weights.
     #[inline(always)]
     fn weighted(
         xs: &[f32; QK_K],
@@ -109,7 +108,7 @@ impl<const N: usize, const LEN: usize> AboveMinimum<N, LEN> {
         .with_nearest_codes(xs, n)
     }
 
-    /// The nearest codes for these scales. A sub-block without a scale keeps what was found for its own.
+    /// The nearest codes for these scales. A sub-block without a scale keeps the codes that were found for its own scale.
     #[inline(always)]
     fn with_nearest_codes(mut self, xs: &[f32; QK_K], n: i32) -> Self {
         let (d, dmin) = (f16_to_f32(self.d), f16_to_f32(self.dmin));
@@ -134,7 +133,7 @@ fn joined<const LEN: usize>(fits: &[Fit<LEN>]) -> [u8; QK_K] {
     std::array::from_fn(|i| fits[i / LEN].codes[i % LEN])
 }
 
-/// A super-block of 16 sub-blocks with codes of both signs before its bits are packed. Codes have `n` added, so that zero is the lowest.
+/// A super-block of 16 sub-blocks with codes of both signs before its bits are packed. `n` is added to codes, so that zero is the lowest.
 struct Symmetric {
     d: f16,
     scales: [i8; 16],
@@ -151,7 +150,7 @@ impl Symmetric {
         codes: [0; QK_K],
     };
 
-    /// Scales get steps in `-limit..limit`, and the one with the largest magnitude the first of them. None if that is below `least`.
+    /// Scales get steps in `-limit..limit`; the one with the largest magnitude gets the first. `None` if that magnitude is below `least`.
     #[inline(always)]
     fn of(fits: &[Fit<16>; 16], limit: i32, least: f32) -> Option<Self> {
         let scales: [f32; 16] = std::array::from_fn(|j| fits[j].scale);
@@ -167,7 +166,7 @@ impl Symmetric {
         })
     }
 
-    /// The nearest codes in `-n..n` for these scales. A sub-block without a scale keeps what was found for its own.
+    /// The nearest codes in `-n..n` for these scales. A sub-block without a scale keeps the codes that were found for its own scale.
     #[inline(always)]
     fn with_nearest_codes(mut self, xs: &[f32; QK_K], n: i32) -> Self {
         let d = f16_to_f32(self.d);
@@ -230,7 +229,7 @@ impl Symmetric {
         )
     }
 
-    /// As ggml did at first.
+    /// The search of ggml's first version.
     #[inline(always)]
     fn q6k_at_first(xs: &[f32; QK_K]) -> Self {
         Self::q6k_of(
@@ -248,7 +247,7 @@ impl Symmetric {
     }
 }
 
-/// The lower two bits of 256 codes, as `BlockQ2K` has them.
+/// The lower two bits of 256 codes, in the layout of `BlockQ2K`.
 #[inline(always)]
 fn two_bits(codes: &[u8; QK_K]) -> [u8; QK_K / 4] {
     std::array::from_fn(|b| {
@@ -257,7 +256,7 @@ fn two_bits(codes: &[u8; QK_K]) -> [u8; QK_K / 4] {
     })
 }
 
-/// The lower nibbles of 256 codes, as `BlockQ4K` has them.
+/// The lower nibbles of 256 codes, in the layout of `BlockQ4K`.
 #[inline(always)]
 fn four_bits(codes: &[u8; QK_K]) -> [u8; QK_K / 2] {
     std::array::from_fn(|b| {
@@ -272,15 +271,15 @@ fn one_bit<const BIT: u8>(codes: &[u8; QK_K]) -> [u8; QK_K / 8] {
     std::array::from_fn(|b| (0..8).fold(0, |byte, j| byte | ((codes[32 * j + b] >> BIT) & 1) << j))
 }
 
-/// Larger elements weigh more, and all weigh something.
+/// Weights that grow with an element's magnitude and are never zero.
 #[inline(always)]
 fn magnitude_above_mean(xs: &[f32; 32]) -> [f32; 32] {
     let mean = (sum_of_squares(xs) / 32.).sqrt();
     xs.map(|x| mean + x.abs())
 }
 
-/// Sub-blocks with minima: codes in `0..=$n`, scales and minima in `0..=$limit`; weights without an importance matrix, and with one how many
-/// times the mean square is their spread.
+/// Encoders of sub-blocks with minima: codes in `0..=$n`, scales and minima in `0..=$limit`; the weights without an importance matrix, and
+/// with one the spread in units of the mean square.
 macro_rules! with_minima {
     ($ty:ident, [$parts:literal; $len:literal], ($n:literal, $limit:literal), $candidates:ident, $weights:expr, $spread:literal, |$block:ident| $packed:expr) => {
         impl $ty {
@@ -402,8 +401,8 @@ impl Encode<QK_K> for BlockQ6K {
 }
 
 impl Encode<QK_K> for BlockQ8K {
-    /// The element with the largest magnitude gets the code -127, so that every code can change its sign. One that is not finite makes the
-    /// scale a NaN: products with the block must not look like those of numbers.
+    /// The element with the largest magnitude gets the code -127, so that every code can change its sign. A non-finite one makes the scale
+    /// a NaN: products with the block must not look like those of numbers.
     #[inline(always)]
     unsafe fn encode<S: Simd>(xs: &[f32; QK_K], _importance: Option<Importance<QK_K>>) -> Self {
         let largest = largest_with_sign(S::extremes(xs), xs);

@@ -1,14 +1,14 @@
-//! Codes for the formats with 32 elements and one scale to a block.
+//! Encoders of the formats with 32 elements and one scale per block.
 //!
-//! Without an importance matrix the scale comes from the largest element, or from the range, alone; with one it is searched for. Either
-//! way the bytes are those of ggml's reference encoder.
+//! Without an importance matrix the scale follows from the largest element, or from the range, alone; with one it is searched for. In both
+//! cases the bytes are those of ggml's reference encoder.
 
 use half::f16;
 
 use super::fit::{above_minimum, inverse, largest, range, symmetric, Candidates, Fit};
 use super::*;
 
-/// What is known of a block's row when there is an importance matrix.
+/// Importance of a block's elements, from an importance matrix.
 #[derive(Clone, Copy)]
 pub(crate) struct Importance<'a, const LEN: usize> {
     /// A weight for the squared error of each element of the block.
@@ -18,22 +18,22 @@ pub(crate) struct Importance<'a, const LEN: usize> {
 }
 
 impl Importance<'_, 32> {
-    /// Weights as for the sub-blocks of a k-quant, but with the spread of the row.
+    /// Weights like those of a k-quant's sub-block, but with the spread of the row.
     #[inline(always)]
     pub(super) fn of(&self, xs: &[f32; 32]) -> [f32; 32] {
         std::array::from_fn(|i| self.weights[i] * (self.spread + xs[i] * xs[i]).sqrt())
     }
 }
 
-/// A block that can be made from `LEN` elements.
+/// A block that can be encoded from `LEN` elements.
 pub(crate) trait Encode<const LEN: usize>: Sized {
-    /// The block for `xs`. To be `#[inline(always)]`.
+    /// Encodes `xs`. Must be `#[inline(always)]`.
     ///
     /// # Safety
     /// As for [`Simd`].
     unsafe fn encode<S: Simd>(xs: &[f32; LEN], importance: Option<Importance<LEN>>) -> Self;
 
-    /// As [`encode`](Self::encode) with nothing known of importance, by the search that ggml had at first, if that was another. To be
+    /// Like [`encode`](Self::encode) without importance, with the search of ggml's first version if it differs. Must be
     /// `#[inline(always)]`.
     ///
     /// # Safety
@@ -44,7 +44,7 @@ pub(crate) trait Encode<const LEN: usize>: Sized {
     }
 }
 
-/// The whole part of what `place` makes of each element, within `0..=last`; 0 for a NaN.
+/// The integer part of `place(x)` for each element, clamped to `0..=last`; 0 for a NaN.
 #[inline(always)]
 fn codes(xs: &[f32; 32], last: i32, place: impl Fn(f32) -> f32) -> [u8; 32] {
     let mut codes = [0; 32];
@@ -52,13 +52,13 @@ fn codes(xs: &[f32; 32], last: i32, place: impl Fn(f32) -> f32) -> [u8; 32] {
         let x = place(x);
         let x = if x > 0. { x } else { 0. };
         let x = if x < last as f32 { x } else { last as f32 };
-        // SAFETY: between 0 and `last`, a NaN was replaced. (A plain cast would check again.)
+        // SAFETY: between 0 and `last`; a NaN was replaced. (A plain cast would check again.)
         *code = unsafe { x.to_int_unchecked::<i32>() } as u8;
     }
     codes
 }
 
-/// A scale and codes in `0..2n` with `n` added: `x = d (q − n)`.
+/// A scale and codes in `0..2n`, with `n` added: `x = d (q − n)`.
 #[inline(always)]
 fn symmetric_codes(xs: &[f32; 32], importance: Option<Importance<32>>, n: i32) -> (f16, [u8; 32]) {
     if let Some(importance) = importance {
@@ -67,7 +67,7 @@ fn symmetric_codes(xs: &[f32; 32], importance: Option<Importance<32>>, n: i32) -
     }
     let d = largest(xs) / -n as f32;
     let inverse = inverse(d);
-    // Halves go up.
+    // Ties round up.
     let codes = codes(xs, 2 * n - 1, |x| x * inverse + (n as f32 + 0.5));
     (f16::from_f32(d), codes)
 }
@@ -160,7 +160,7 @@ impl Encode<32> for BlockQ5_1 {
 unsafe fn eight_bits<S: Simd>(xs: &[f32; 32]) -> (f32, [i8; 32]) {
     let (above, below) = S::extremes(xs);
     let d = above.max(below) / 127.;
-    // The codes are kept within their range: a scale may be so small that its inverse is infinite.
+    // The codes are limited to their range: a scale may be so small that its inverse is infinite.
     (d, S::codes::<true>(xs, inverse(d)))
 }
 
@@ -176,7 +176,7 @@ impl Encode<32> for BlockQ8_0 {
 }
 
 impl BlockQ8_1 {
-    /// `scale` is what the sum of the codes is multiplied with: the block's own scale before it became an f16, or after that.
+    /// `scale` is the factor of the sum of the codes: the block's scale before or after it became an f16.
     #[inline(always)]
     unsafe fn encode_with<S: Simd>(xs: &[f32; 32], scale: fn(f32, f16) -> f32) -> Self {
         let (unrounded, qs) = eight_bits::<S>(xs);
@@ -195,12 +195,12 @@ impl Encode<32> for BlockQ8_1 {
     unsafe fn encode<S: Simd>(xs: &[f32; 32], importance: Option<Importance<32>>) -> Self {
         match importance {
             None => Self::encode_with::<S>(xs, |unrounded, _| unrounded),
-            // ggml knows no weights here, and the others change nothing.
+            // ggml ignores weights here, and the others change nothing.
             Some(_) => Self::encode_as_at_first::<S>(xs),
         }
     }
 
-    /// The sum is that of the elements that the block stands for.
+    /// The sum is that of the dequantised elements.
     #[inline(always)]
     unsafe fn encode_as_at_first<S: Simd>(xs: &[f32; 32]) -> Self {
         Self::encode_with::<S>(xs, |_, d| utils::f16_to_f32(d))

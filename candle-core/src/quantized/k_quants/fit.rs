@@ -1,18 +1,18 @@
-//! The search for a sub-block's scale, as ggml's reference encoder searches: files come out bit for bit as it writes them.
+//! The search for a sub-block's scale, as in ggml's reference encoder: files have the same bits.
 //!
-//! So the order of all float operations is part of the format here. Sums run over the elements one after another, and a product of
-//! three is taken from left to right; only work that does not meet, such as that for different candidates, shares a vector.
+//! So the order of all float operations is part of the format here. Sums run over the elements in sequence, and a product of three is
+//! evaluated from left to right; only independent work, such as that for different candidates, shares a vector.
 
-/// Candidates that are tried at a time, one in each lane of a vector: sums over elements then stay in their lanes.
+/// Number of candidates that are tried at a time, one in each lane of a vector: sums over elements then stay in their lanes.
 const LANES: usize = 8;
 
 /// One number for each candidate.
 type Lanes = [f32; LANES];
 
-/// Below this no search is worth it: all elements get the lowest code, and the scale is zero.
+/// Magnitude below which there is no search: all elements get the lowest code, and the scale is zero.
 pub(super) const NEGLIGIBLE: f32 = 1e-15;
 
-/// A scale, the minimum in searches that have one, and the codes: those of both signs with the offset added.
+/// A scale, the minimum in searches with minima, and the codes: codes of both signs with the offset added.
 pub(super) struct Fit<const LEN: usize> {
     pub(super) scale: f32,
     pub(super) min: f32,
@@ -20,7 +20,7 @@ pub(super) struct Fit<const LEN: usize> {
 }
 
 impl<const LEN: usize> Fit<LEN> {
-    /// The lowest code everywhere.
+    /// The lowest code for all elements.
     #[inline(always)]
     fn lowest(min: f32) -> Self {
         Self {
@@ -36,16 +36,16 @@ fn lanes(value: impl Fn(usize) -> f32) -> Lanes {
     std::array::from_fn(value)
 }
 
-/// The nearest whole number, halves to even. Past magnitudes of 2^22 it wraps around, and a NaN gives 0 or so: ggml's does that too, and
-/// small scales come there.
+/// The nearest integer, ties to even. It wraps around at magnitudes of 2^22, and a NaN returns a number near 0: ggml's does that too, and
+/// small scales reach this range.
 #[inline(always)]
 pub(super) fn nearest(x: f32) -> i32 {
-    // 1.5 * 2^23: the sum's last bit is worth one, and whole numbers are its lower 23 bits less 2^22.
+    // 1.5 * 2^23: the sum's last bit has the value one, and integers are its lower 23 bits less 2^22.
     const SHIFT: f32 = 12_582_912.;
     ((x + SHIFT).to_bits() & 0x7f_ffff) as i32 - 0x40_0000
 }
 
-/// [`nearest`], then within `lo..=hi`. A float, as it is multiplied with floats.
+/// [`nearest`], clamped to `lo..=hi`. A float, since it is multiplied by floats.
 #[inline(always)]
 fn code(x: f32, lo: f32, hi: f32) -> f32 {
     let x = nearest(x) as f32;
@@ -57,7 +57,7 @@ fn code(x: f32, lo: f32, hi: f32) -> f32 {
     }
 }
 
-/// The larger one; the second for a NaN. One instruction, unlike `f32::max`.
+/// The larger argument; the second for a NaN. One instruction, unlike `f32::max`.
 #[inline(always)]
 fn larger(a: f32, b: f32) -> f32 {
     if a > b {
@@ -67,7 +67,7 @@ fn larger(a: f32, b: f32) -> f32 {
     }
 }
 
-/// The largest of what `value` makes of the elements, and of `least`, in eight lanes.
+/// The maximum of `value` over the elements, and of `least`, in eight lanes.
 #[inline(always)]
 pub(super) fn largest_of(xs: &[f32], least: f32, value: impl Fn(f32) -> f32) -> f32 {
     let (eights, rest) = xs.as_chunks::<LANES>();
@@ -81,14 +81,14 @@ pub(super) fn largest_of(xs: &[f32], least: f32, value: impl Fn(f32) -> f32) -> 
     all.fold(least, |a, x| larger(x, a))
 }
 
-/// The element with the largest magnitude, with its sign; of several the first.
+/// The element with the largest magnitude, with its sign; the first of several.
 #[inline(always)]
 pub(super) fn largest(xs: &[f32]) -> f32 {
     let extremes = (largest_of(xs, 0., |x| x), largest_of(xs, 0., |x| -x));
     largest_with_sign(extremes, xs)
 }
 
-/// [`largest`] of elements of which the largest and the largest negated one are known.
+/// [`largest`] of elements whose maximum, and the maximum of the negated elements, are known.
 #[inline(always)]
 pub(super) fn largest_with_sign((above, below): (f32, f32), xs: &[f32]) -> f32 {
     if above > below {
@@ -96,13 +96,13 @@ pub(super) fn largest_with_sign((above, below): (f32, f32), xs: &[f32]) -> f32 {
     } else if below > above {
         -below
     } else {
-        // The same on both sides of zero.
+        // The same magnitude on both sides of zero.
         xs.iter()
             .fold(0f32, |a, &x| if x.abs() > a.abs() { x } else { a })
     }
 }
 
-/// The smallest and the largest element; of zeros with different signs the smallest is the first.
+/// The smallest and the largest element; of zeros with different signs the first is the smallest.
 #[inline(always)]
 pub(super) fn range(xs: &[f32]) -> (f32, f32) {
     let mut lowest = -largest_of(xs, f32::NEG_INFINITY, |x| -x);
@@ -134,12 +134,12 @@ pub(super) fn sum_of_squares(xs: &[f32]) -> f32 {
     xs.iter().fold(0., |sum, x| sum + x * x)
 }
 
-/// How often the searches of ggml's first encoder solve for a scale again.
+/// Number of rounds in which the searches of ggml's first encoder solve for a scale again.
 const FIRST_ROUNDS: (usize, usize) = (5, 3);
 
-/// As [`above_minimum`] without weights, by taking the nearest codes, the best scale for them, then the best minimum, in rounds.
+/// Like [`above_minimum`] without weights, by rounds of nearest codes, the best scale for them, then the best minimum.
 ///
-/// What ggml did at first, and Candle does.
+/// The search of ggml's first version, which Candle uses.
 #[inline(always)]
 pub(super) fn above_minimum_at_first<const LEN: usize>(xs: &[f32; LEN], n: i32) -> Fit<LEN> {
     let (lowest, highest) = range(xs);
@@ -177,9 +177,9 @@ pub(super) fn above_minimum_at_first<const LEN: usize>(xs: &[f32; LEN], n: i32) 
     }
 }
 
-/// As [`symmetric`] with squares for weights, by rounds of nearest codes and their best scale, then by descent.
+/// Like [`symmetric`] with squares as weights, by rounds of nearest codes and their best scale, then by descent.
 ///
-/// What ggml did at first, and Candle does.
+/// The search of ggml's first version, which Candle uses.
 #[inline(always)]
 pub(super) fn symmetric_at_first<const LEN: usize>(xs: &[f32; LEN], n: i32) -> Fit<LEN> {
     let largest = largest(xs);
@@ -204,12 +204,12 @@ pub(super) fn symmetric_at_first<const LEN: usize>(xs: &[f32; LEN], n: i32) -> F
     }
 }
 
-/// What [`symmetric`] tries: the largest element gets the code `-n`, or up to nine tenths more or less.
+/// Range of [`symmetric`]'s candidates, in tenths: the largest element gets the code `-n`, or up to nine tenths more or less.
 const SYMMETRIC_STEPS: i32 = 9;
 
-/// Minimises `Σ w[i] (x[i] − s q[i])²` over the scale `s`, of either sign, and codes `q` in `-n..n`. The codes are those with `n` added.
+/// Minimises `Σ w[i] (x[i] − s q[i])²` over the scale `s`, of either sign, and codes `q` in `-n..n`. The returned codes have `n` added.
 ///
-/// Sub-blocks of `Q6K`; with an importance matrix those of `Q3K` and its scales, and `Q4_0` and `Q5_0`.
+/// For sub-blocks of `Q6K`; with an importance matrix also those of `Q3K` and its scales, and `Q4_0` and `Q5_0`.
 #[inline(always)]
 pub(super) fn symmetric<const LEN: usize>(
     xs: &[f32; LEN],
@@ -234,7 +234,7 @@ pub(super) fn symmetric<const LEN: usize>(
         }
         (xq, qq)
     };
-    // The plain scale comes first, then the others upwards.
+    // The plain scale is tried first, then the others in ascending order.
     let steps = |i: i32| match i - SYMMETRIC_STEPS {
         _ if i == 0 => 0,
         step if step <= 0 => step - 1,
@@ -266,14 +266,14 @@ pub(super) fn symmetric<const LEN: usize>(
     }
 }
 
-/// How often a descent goes through all elements, at the most.
+/// Maximum number of passes of a descent over all elements.
 const DESCENTS: usize = 5;
 
-/// Codes whose scale is solved for as they change one at a time: each gets the value that is best if all others stay.
+/// Coordinate descent over codes: each gets the value that is best if all others stay, and the scale is solved for again.
 struct Descent<'a, const LEN: usize> {
     xs: &'a [f32; LEN],
     weights: &'a [f32; LEN],
-    /// The least and the last code.
+    /// The lowest and the last code.
     range: (i32, i32),
     codes: [i32; LEN],
     /// Σ w x q
@@ -283,7 +283,7 @@ struct Descent<'a, const LEN: usize> {
 }
 
 impl<'a, const LEN: usize> Descent<'a, LEN> {
-    /// From the codes nearest to `inverse * x`.
+    /// Starts from the codes nearest to `inverse * x`.
     #[inline(always)]
     fn new(xs: &'a [f32; LEN], weights: &'a [f32; LEN], inverse: f32, range: (i32, i32)) -> Self {
         let codes = xs.map(|x| nearest(inverse * x).clamp(range.0, range.1));
@@ -303,8 +303,8 @@ impl<'a, const LEN: usize> Descent<'a, LEN> {
         }
     }
 
-    /// Changes codes while that helps. Whether the sum of squares without an element has to be above zero before it is divided by is
-    /// where the two users differ.
+    /// Changes codes while that reduces the error. The two callers differ in whether the sum of squares without an element must be above
+    /// zero before it is a divisor.
     #[inline(always)]
     fn run(&mut self, others_needed: bool) {
         for _ in 0..DESCENTS {
@@ -350,9 +350,9 @@ impl<'a, const LEN: usize> Descent<'a, LEN> {
     }
 }
 
-/// As [`symmetric`] with squares for weights, by descent from the scale at which the largest element gets `-n`.
+/// Like [`symmetric`] with squares as weights, by descent from the scale at which the largest element gets `-n`.
 ///
-/// Sub-blocks of `Q3K`.
+/// For sub-blocks of `Q3K`.
 #[inline(always)]
 pub(super) fn symmetric_by_descent<const LEN: usize>(xs: &[f32; LEN], n: i32) -> Fit<LEN> {
     let largest = largest(xs);
@@ -369,9 +369,9 @@ pub(super) fn symmetric_by_descent<const LEN: usize>(xs: &[f32; LEN], n: i32) ->
     }
 }
 
-/// Minimises `Σ w[i] (x[i] − s q[i])²` over the scale `s ≥ 0` and codes `q` in `0..=n`, for elements that are not below zero.
+/// Minimises `Σ w[i] (x[i] − s q[i])²` over the scale `s ≥ 0` and codes `q` in `0..=n`, for non-negative elements.
 ///
-/// The scales of sub-blocks, and their minima, with an importance matrix.
+/// For the scales of sub-blocks, and their minima, with an importance matrix.
 #[inline(always)]
 pub(super) fn positive<const LEN: usize>(
     xs: &[f32; LEN],
@@ -406,14 +406,14 @@ pub(super) fn positive<const LEN: usize>(
     }
 }
 
-/// What [`above_minimum`] tries: the range is divided by `n + first + i * step`, for `i` in `0..count`.
+/// The candidates of [`above_minimum`]: the range is divided by `n + first + i * step`, for `i` in `0..count`.
 pub(super) struct Candidates {
     first: f32,
     step: f32,
     count: usize,
-    /// Errors count by their magnitude, not by their square.
+    /// Whether errors count by their magnitude instead of their square.
     absolute: bool,
-    /// What is past the codes gets the last of them. Otherwise what is far past them wraps around.
+    /// Whether elements beyond the range of codes get the last code. Otherwise those far beyond it wrap around.
     saturating: bool,
 }
 
@@ -421,7 +421,7 @@ impl Candidates {
     pub(super) const Q2K: Self = Self::of(-0.5, 16, true);
     pub(super) const Q4K: Self = Self::of(-1., 21, false);
     pub(super) const Q5K: Self = Self::of(-0.5, 16, false);
-    /// With an importance matrix, for every format.
+    /// The candidates with an importance matrix, for every format.
     pub(super) const WEIGHTED: Self = Self {
         first: -0.9,
         step: 0.05,
@@ -441,7 +441,7 @@ impl Candidates {
     }
 }
 
-/// Elements of which a scale and a minimum are wanted, and what of them is summed once.
+/// Elements for which a scale and a minimum are searched, and sums that are computed once.
 struct Weighted<'a, const LEN: usize> {
     xs: &'a [f32; LEN],
     weights: &'a [f32; LEN],
@@ -472,7 +472,7 @@ impl<const LEN: usize> Weighted<'_, LEN> {
         code(if x < self.n { x } else { self.n }, 0., self.n)
     }
 
-    /// How much an element that is off counts.
+    /// The weight of an element's error.
     #[inline(always)]
     fn error(&self, off: f32) -> f32 {
         if self.candidates.absolute {
@@ -482,8 +482,8 @@ impl<const LEN: usize> Weighted<'_, LEN> {
         }
     }
 
-    /// The scale and the minimum that are best for the codes nearest to `inverse (x − min)`, the minimum not above zero. Where there
-    /// is no single solution, the error is a NaN.
+    /// The scale and the minimum that are best for the codes nearest to `inverse (x − min)`, with the minimum at most zero. Without a
+    /// unique solution, the error is a NaN.
     #[inline(always)]
     fn solve(&self, inverse: Lanes, min: f32) -> Solutions {
         let (mut q_sum, mut qq, mut xq) = ([0f32; LANES], [0f32; LANES], [0f32; LANES]);
@@ -524,7 +524,7 @@ impl<const LEN: usize> Weighted<'_, LEN> {
 
 /// Minimises the weighted errors of `s q[i] + m` over the scale `s ≥ 0`, the minimum `m ≤ 0`, and codes `q` in `0..=n`.
 ///
-/// The k-quants with minima, and with an importance matrix `Q4_1` and `Q5_1`.
+/// For the k-quants with minima, and with an importance matrix for `Q4_1` and `Q5_1`.
 #[inline(always)]
 pub(super) fn above_minimum<const LEN: usize>(
     xs: &[f32; LEN],
@@ -551,7 +551,7 @@ pub(super) fn above_minimum<const LEN: usize>(
     };
     let mut inverse = n as f32 / (highest - min);
     let mut scale = 1. / inverse;
-    // The minimum that the best codes were rounded from, which is not the one that they are best with.
+    // The minimum from which the best codes were rounded, not the one that is best for them.
     let mut from = min;
     let mut least = 0f32;
     for (&x, &w) in xs.iter().zip(weights) {
@@ -565,7 +565,7 @@ pub(super) fn above_minimum<const LEN: usize>(
         let tried = lanes(|l| divided(next + l) / (highest - min));
         let solutions = these.solve(tried, min);
         let count = LANES.min(candidates.count - next);
-        // The minimum of the first one that is better is where the candidates after it start from, so these are tried again.
+        // The candidates after the first better one start from its minimum, so these are tried again.
         let better = (0..count).find(|&l| solutions.errors[l] < least);
         let Some(l) = better else {
             next += count;
@@ -575,9 +575,12 @@ pub(super) fn above_minimum<const LEN: usize>(
         (least, scale, min) = (solutions.errors[l], solutions.scales[l], solutions.mins[l]);
         next += l + 1;
     }
-    let codes = xs.map(|x| match plain {
-        true => code(inverse * (x - from), 0., n as f32),
-        false => these.code(inverse, x, from),
+    let codes = xs.map(|x| {
+        if plain {
+            code(inverse * (x - from), 0., n as f32)
+        } else {
+            these.code(inverse, x, from)
+        }
     });
     Fit {
         scale,

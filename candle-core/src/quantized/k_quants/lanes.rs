@@ -1,12 +1,12 @@
-//! What [panels](super::panels) need from a CPU's vector instructions.
+//! The vector instructions that [panels](super::panels) need.
 
 use super::simd::Simd;
 use crate::cpu::transpose_bytes::transpose_bytes;
 
-/// Rows that a panel can hold.
+/// Maximum number of rows of a panel.
 pub(crate) const MAX_ROWS: usize = 32;
 
-/// Rows of weights that are transposed together: as many as 32 bytes have groups of four.
+/// Number of rows of weights that are transposed together: the number of groups of four in 32 bytes.
 pub(crate) const GROUP: usize = 8;
 
 /// Vectors over the rows of a panel, in addition to those of [`Simd`], which unpack it.
@@ -23,15 +23,14 @@ pub(crate) trait PanelSimd: Simd {
     type Fours: Copy;
     /// An integer for each row.
     type Sums: Copy;
-    /// An integer for each row, in one piece.
+    /// An integer for each row, in another layout than [`Sums`](Self::Sums).
     type Totals: Copy;
     /// A float for each row.
     type Values: Copy;
 
     /// Transposes eight rows of eight groups of four bytes to eight groups of eight rows.
     unsafe fn transpose(rows: [Self::Bytes; GROUP]) -> [Self::Bytes; GROUP];
-    /// Transposes eight rows of eight bytes (the first is a word's lowest) to eight groups of eight rows: four of them
-    /// in each result.
+    /// Transposes eight rows of eight bytes (the first is a word's lowest) to eight groups of eight rows: four groups in each result.
     #[inline(always)]
     unsafe fn transpose_bytes(rows: [u64; GROUP]) -> [Self::Bytes; 2] {
         let turned = transpose_bytes(rows).map(u64::to_le_bytes);
@@ -43,9 +42,9 @@ pub(crate) trait PanelSimd: Simd {
     /// Writes 32 bytes.
     unsafe fn store(p: *mut u8, bytes: Self::Bytes);
 
-    /// The eight signed bytes of a word as floats, that in its lowest byte first.
+    /// The eight signed bytes of a word as floats, the lowest byte first.
     unsafe fn eight_bytes(word: u64) -> Self::Floats;
-    /// Eight f16, by their bits.
+    /// Eight f16, given by their bits.
     unsafe fn eight_floats(halves: [u16; GROUP]) -> Self::Floats;
     /// 32 signed bytes as floats.
     unsafe fn eights(bytes: Self::Bytes) -> [Self::Floats; 4];
@@ -54,9 +53,9 @@ pub(crate) trait PanelSimd: Simd {
     /// Writes 8 floats.
     unsafe fn store_eight(p: *mut f32, values: Self::Floats);
 
-    /// Four codes of each row, one row after another.
+    /// Four codes of each row, row by row.
     unsafe fn load_fours(p: *const u8) -> Self::Fours;
-    /// `sum` and the products with the four signed bytes at `y`. `SIGNED` says that the codes have a sign.
+    /// `sum` plus the products with the four signed bytes at `y`. `SIGNED` means that the codes have a sign.
     unsafe fn dot_fours<const SIGNED: bool>(
         sum: Self::Sums,
         x: Self::Fours,
@@ -68,7 +67,7 @@ pub(crate) trait PanelSimd: Simd {
     unsafe fn values_of(sums: Self::Sums) -> Self::Values;
 
     unsafe fn zero_totals() -> Self::Totals;
-    /// A whole number for each row out of the floats at `p`.
+    /// An integer for each row from the floats at `p`.
     unsafe fn load_whole(p: *const f32) -> Self::Totals;
     /// `total + sums * by`
     unsafe fn add_times(total: Self::Totals, sums: Self::Sums, by: Self::Totals) -> Self::Totals;

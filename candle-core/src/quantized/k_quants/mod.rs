@@ -1,17 +1,17 @@
 //! The block formats of GGML: layouts, conversion from and to floats, and products.
 //!
-//! | file | what it has |
+//! | file | contents |
 //! | --- | --- |
 //! | `blocks.rs` | the layouts, byte for byte those of a GGUF file |
 //! | `decode.rs`, `elements.rs`, `pack.rs` | decoding elements and scales |
 //! | `encode_legacy.rs`, `encode_k.rs`, `fit.rs` | the choice of scales and codes |
 //! | `unpack_legacy.rs`, `unpack_k.rs`, `products.rs` | products, written once for all instruction sets |
-//! | `panels.rs`, `lanes.rs`, `activations.rs`, `unpack_panels.rs` | products with many rows at once |
+//! | `panels.rs`, `lanes.rs`, `activations.rs`, `unpack_panels.rs` | products with many rows at a time |
 //! | `one_row.rs` | products with one row of activations, prepared once for all threads |
 //! | `table_blocks.rs`, `grids.rs` | the formats whose codes are looked up in tables: layouts, decoding, products (feature `all-ggml-types`) |
-//! | `table_format.rs` | what a GPU reads of them |
-//! | `prepared.rs` | the dense side of a product, prepared for one of these |
-//! | `simd.rs`, `scalar.rs`, `../avx*.rs`, `../neon*.rs`, `../simd128.rs` | the instruction sets, chosen at run time |
+//! | `table_format.rs` | their form on a GPU |
+//! | `prepared.rs` | the dense side of a product, prepared for one of these kernels |
+//! | `simd.rs`, `scalar.rs`, `../avx*.rs`, `../neon*.rs`, `../simd128.rs` | the instruction sets, selected at run time |
 //!
 //! ```
 //! use candle_core::quantized::k_quants::{BlockQ4K, BlockQ8K, GgmlType, QK_K};
@@ -136,12 +136,12 @@ fn decoded<T: Decode + GgmlType>(xs: &[T], ys: &mut [f32]) {
     dispatch(ToFloat { xs, ys })
 }
 
-/// The ways to choose scales.
+/// The searches for scales.
 #[derive(Clone, Copy)]
 enum How<'a> {
     AsAtFirst,
     AsGgml,
-    /// As ggml with the importance of each column, for rows as long as these.
+    /// As in ggml, with the importance of each column, for rows of this length.
     Weighted(&'a [f32]),
 }
 
@@ -179,7 +179,7 @@ impl<T: Encode<LEN>, const LEN: usize> Kernel for FromFloat<'_, T, LEN> {
             let row = xs.as_flattened();
             let spread = fit::sum_of_squares(row) / row.len() as f32;
             for ((xs, y), weights) in xs.iter().zip(ys).zip(weights) {
-                // Weights that are all zero say nothing about the block.
+                // Weights that are all zero carry no information.
                 *y = if weights.iter().any(|&w| w > 0.) {
                     T::encode::<S>(xs, Some(Importance { weights, spread }))
                 } else {
@@ -191,7 +191,7 @@ impl<T: Encode<LEN>, const LEN: usize> Kernel for FromFloat<'_, T, LEN> {
 }
 
 /// # Panics
-/// When the number of `elements` is not that of `blocks`.
+/// If the number of `elements` is not that of `blocks`.
 #[inline]
 fn check_len<T: GgmlType>(op: &str, elements: usize, blocks: usize) {
     assert!(
@@ -215,8 +215,8 @@ macro_rules! encoders {
             dispatch(FromFloat::<Self, $len> { xs, ys, how: How::AsGgml })
         }
 
-        /// Searches for scales with little `Σ w[column] · (x − decoded)²`, bit for bit as ggml does. The formats of 8 bits take no
-        /// weights, and a block whose weights are all zero is encoded without them.
+        /// Searches for scales with little `Σ w[column] · (x − decoded)²`; the bits are those of ggml. The 8-bit formats ignore weights,
+        /// and a block whose weights are all zero is encoded without them.
         fn from_float_imatrix(
             xs: &[f32],
             ys: &mut [Self],
@@ -235,7 +235,7 @@ macro_rules! encoders {
     };
 }
 
-/// Those of one without, which cannot return an error.
+/// The encoders of a format without encoders; they cannot return an error.
 #[cfg(feature = "all-ggml-types")]
 macro_rules! no_encoders {
     ($len:ident) => {
@@ -272,7 +272,7 @@ macro_rules! block_types {
 
             fn vec_dot_unopt(n: usize, xs: &[Self], ys: &[$other]) -> f32 {
                 let mut dot = [0.];
-                // SAFETY: plain Rust runs everywhere.
+                // SAFETY: plain Rust runs on any CPU.
                 unsafe { run_at(Level::Scalar, BlockTile::one(n, xs, ys, &mut dot)) };
                 dot[0]
             }

@@ -1,7 +1,7 @@
-//! Products with one row of activations, as for one token.
+//! Products with one row of activations, as for a single token.
 //!
-//! The row is prepared once for all rows of weights and all threads. The kernels then read the weights sequentially.
-//! They exist for x86-64 (`../avx_rows.rs`, `../avx512_rows.rs`); elsewhere `products.rs` is used.
+//! The row is prepared once for all rows of weights and all threads. The kernels then read the weights sequentially. There are kernels for
+//! x86-64 (`../avx_rows.rs`, `../avx512_rows.rs`); other CPUs use `products.rs`.
 
 use std::ops::Range;
 
@@ -16,21 +16,21 @@ use super::BlockQ8K;
 #[repr(C, align(64))]
 pub(crate) struct Line<T>(pub(crate) T);
 
-/// The order of the parts of 32 codes of a block of 256, in pairs per [`Line`]: the order in which nibbles of weights
-/// are unpacked. The permutation is its own inverse.
+/// The order of the parts of 32 codes of a block of 256, in pairs per [`Line`]: the order in which nibbles of weights are unpacked. The
+/// permutation is its own inverse.
 pub(crate) const PARTS: [usize; 8] = [0, 2, 1, 3, 4, 6, 5, 7];
 
 /// A row of activations.
 pub(crate) struct OneRow<V> {
-    /// The original blocks, for the remainder of kernels that take several at a time.
+    /// The original blocks, for the remainder of kernels that process several at a time.
     pub(crate) blocks: Vec<V>,
-    /// The codes, one block after another; those of 256 in the order of [`PARTS`].
+    /// The codes, block by block; those of 256 in the order of [`PARTS`].
     pub(crate) codes: Vec<Line<[[i8; 32]; 2]>>,
-    /// Each block's scale; those of blocks of 256 twice.
+    /// Each block's scale; scales of blocks of 256 are repeated twice.
     pub(crate) scales: Vec<f32>,
-    /// Of blocks of 32: the sum of the codes.
+    /// For blocks of 32: the sum of the codes.
     pub(crate) block_sums: Vec<i32>,
-    /// Of blocks of 256: the sum of each 32 codes.
+    /// For blocks of 256: the sum of each 32 codes.
     pub(crate) sums: Vec<i16>,
 }
 
@@ -78,8 +78,8 @@ impl RowBlocks for BlockQ8K {
 pub(crate) trait OneRowWeights:
     Unpack<Activations: RowBlocks> + Weights<<Self as Unpack>::Activations>
 {
-    /// `dst[r]` becomes row `r` of `xs` times the row of activations. Returns false and does nothing if there is no
-    /// kernel. Must be `#[inline(always)]`.
+    /// Sets `dst[r]` to row `r` of `xs` times the row of activations. Returns false and does nothing if there is no kernel. Must be
+    /// `#[inline(always)]`.
     ///
     /// # Safety
     /// As for [`Simd`]; all rows have the same number of blocks, which is not 0 unless `xs` is empty.
@@ -93,17 +93,17 @@ pub(crate) struct FewRows<T: Unpack> {
     level: Level,
 }
 
-/// Up to this many rows are multiplied separately; with more, each unpacked block is used for several.
+/// Maximum number of rows that are multiplied separately; with more, each unpacked block is used for several.
 const FEW: usize = COLUMNS - 1;
 
 impl<T: OneRowWeights> FewRows<T> {
-    /// With the best instruction set of this CPU. `None` if it has no kernel or there are more rows.
+    /// Uses this CPU's best instruction set. `None` if it has no kernel or there are more rows.
     pub(crate) fn worth_while(rows: &DenseRows) -> Option<Self> {
         let few = rows.count() <= FEW;
         few.then(|| Self::new(Level::best(), rows)).flatten()
     }
 
-    /// None when the level has no kernel, or rows have no elements.
+    /// `None` if the level has no kernel, or rows have no elements.
     pub(crate) fn new(level: Level, rows: &DenseRows) -> Option<Self> {
         // An empty row, which needs no memory: nothing is prepared yet.
         let none = Product::<T> {
@@ -122,11 +122,11 @@ impl<T: OneRowWeights> FewRows<T> {
 }
 
 impl<T: OneRowWeights> RowProducts<T> for FewRows<T> {
-    /// The products of rows of weights with the activation rows `ys`: `dst[c * rows(xs) + r]` becomes that of row `r` with row
-    /// `ys.start + c`.
+    /// The products of rows of weights with the activation rows `ys`: writes that of row `r` with row `ys.start + c` to `dst[c * rows(xs) +
+    /// r]`.
     ///
     /// # Panics
-    /// When `xs` is no whole number of rows, or `ys` or `dst` do not fit.
+    /// If `xs` is not a whole number of rows, or the sizes of `ys` or `dst` do not match.
     fn multiply(&self, xs: &[T], ys: Range<usize>, dst: &mut [f32]) {
         let Some(first) = self.rows.first() else {
             return;

@@ -1,4 +1,4 @@
-//! Packs and unpacks 6-bit scales, eight or sixteen in 12 bytes, all bytes of a word at a time.
+//! Packing and unpacking of 6-bit scales, eight or sixteen in 12 bytes, all bytes of a word at a time.
 
 use super::K_SCALE_SIZE;
 
@@ -50,7 +50,7 @@ pub(super) fn signed_scales(packed: &[u8; K_SCALE_SIZE]) -> [u64; 2] {
     let upper = upper | upper << 30;
     let scales = |low: u64, upper: u64| {
         let scales = (low & LOW_4) | (upper & LOW_2) << 4;
-        // Subtracts 32 from every byte: the set top bit keeps the borrow from its neighbour.
+        // Subtracts 32 from every byte: the set top bit keeps the borrow from the neighbouring byte.
         ((scales | TOP) - (TOP >> 2)) ^ TOP
     };
     [scales(low, upper), scales(low >> 4, upper >> 4)]

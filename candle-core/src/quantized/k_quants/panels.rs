@@ -1,9 +1,8 @@
 //! Products with many rows of activations.
 //!
-//! Several rows of weights are unpacked together, piece by piece, into a panel in which four neighbouring codes of
-//! every row are adjacent. One instruction then multiplies four codes of an activation row with those of one weight row
-//! per lane, and every lane accumulates for its row. Unpacking is done once for all activation rows, so it pays only
-//! with several of them; for fewer there is `products.rs`.
+//! Several rows of weights are unpacked together, chunk by chunk, into a panel in which four neighbouring codes of every row are adjacent.
+//! One instruction then multiplies four codes of an activation row by those of one weight row per lane, and every lane accumulates for its
+//! row. Unpacking is done once for all activation rows, so it pays only with several of them; `products.rs` handles fewer.
 //!
 //! The panel is a scratch buffer of some tens of kilobytes per thread. The weights themselves are not changed.
 
@@ -18,15 +17,14 @@ use super::products::{prefetch, Unpack, Weights};
 use super::simd::{Level, Simd};
 use super::QK_K;
 
-/// Elements per row of a panel: with [`MAX_ROWS`] rows and their scales it takes half of an L1 cache of 48 KiB. With
-/// twice as many the cache was full, and unpacking took three times as long.
+/// Elements per row of a panel: with [`MAX_ROWS`] rows and their scales it takes half of an L1 cache of 48 KiB. With twice this number the
+/// cache was full, and unpacking took three times as long.
 pub(super) const PIECE: usize = 512;
 
-/// Activation rows that share what is loaded from a panel.
+/// Number of activation rows that share the loads from a panel.
 const COLUMNS: usize = 4;
 
-/// The fewest activation rows for which unpacking a panel pays. (Products of four rows unpack a large block only once
-/// as well.)
+/// Minimum number of activation rows for which unpacking a panel pays. (Products of four rows also unpack a large block only once.)
 const fn min_columns(block: usize) -> usize {
     if block > 32 {
         5
@@ -35,13 +33,13 @@ const fn min_columns(block: usize) -> usize {
     }
 }
 
-/// The most scales in a piece of a row.
+/// Maximum number of scales in a chunk of a row.
 const SCALES: usize = PIECE / 16;
 
-/// Blocks of several parts in a piece of a row.
+/// Number of blocks of several parts in a chunk of a row.
 const LARGE_BLOCKS: usize = PIECE / QK_K;
 
-/// What a format's codes are.
+/// The meaning of a format's codes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Codes {
     /// `x = scale · (q − offset)` with `q` in `0..=63`.
@@ -57,25 +55,25 @@ pub(crate) trait PanelWeights: Weights<<Self as Unpack>::Activations> {
     /// Elements that share a scale: 16 or 32.
     const PART: usize;
     const CODES: Codes;
-    /// The bytes of a block that codes come from, 32 in a vector.
+    /// The bytes of a block that hold codes, 32 in a vector.
     type Read<S: Simd>: Copy + AsMut<[S::Bytes]>;
     /// The codes of a block, 32 in a vector, in the order of the elements.
     type Bytes<S: Simd>: Copy + AsRef<[S::Bytes]>;
 
-    /// Vector `i` of [`Read`](Self::Read). To be `#[inline(always)]`.
+    /// Vector `i` of [`Read`](Self::Read). Must be `#[inline(always)]`.
     ///
     /// # Safety
-    /// As for [`Simd`]; there is one.
+    /// As for [`Simd`]; vector `i` exists.
     unsafe fn read<S: Simd>(&self, i: usize) -> S::Bytes;
 
-    /// All vectors of [`Read`](Self::Read). To be `#[inline(always)]`.
+    /// All vectors of [`Read`](Self::Read). Must be `#[inline(always)]`.
     ///
     /// # Safety
     /// As for [`Simd`].
     unsafe fn read_all<S: Simd>(&self) -> Self::Read<S>;
 
-    /// Extracts codes from the vectors read, each code from bytes with the same index, so that it works for any
-    /// elements of any rows. Must be `#[inline(always)]`.
+    /// Extracts codes from the vectors read, each code from bytes with the same index, so that it works for any elements of any rows. Must
+    /// be `#[inline(always)]`.
     ///
     /// # Safety
     /// As for [`Simd`].
@@ -85,23 +83,22 @@ pub(crate) trait PanelWeights: Weights<<Self as Unpack>::Activations> {
     /// `#[inline(always)]`.
     fn factors(&self) -> [u16; 2];
 
-    /// What the [`factors`](Self::factors) are multiplied with for each part: the signed bytes of the scales, the first
-    /// in the lowest byte of the first word, and those of the minima. `None` if a block is one part. Must be
-    /// `#[inline(always)]`.
+    /// The multipliers of the [`factors`](Self::factors) for each part: the signed bytes of the scales, the first in the lowest byte of the
+    /// first word, and those of the minima. `None` if a block is a single part. Must be `#[inline(always)]`.
     #[inline(always)]
     fn part_bytes(&self) -> [[u64; 2]; 2] {
         [[0; 2]; 2]
     }
 }
 
-/// A piece of several rows of weights, unpacked.
+/// A chunk of several rows of weights, unpacked.
 #[repr(C, align(64))]
 struct Panel {
     /// `[group of four elements][row][element]`
     codes: [u8; PIECE * MAX_ROWS],
-    /// `[part][row]`; where a block has several parts, what its scale is multiplied with.
+    /// `[part][row]`; if a block has several parts, the multiplier of its scale.
     scales: [f32; SCALES * MAX_ROWS],
-    /// `[part][row]`, as the scales.
+    /// `[part][row]`, like the scales.
     minima: [f32; SCALES * MAX_ROWS],
     /// `[block][row]`: the scales of blocks that have several parts.
     block_scales: [f32; LARGE_BLOCKS * MAX_ROWS],
@@ -123,19 +120,19 @@ thread_local! {
 pub(crate) struct Panels<T> {
     rows: PanelActivations,
     level: Level,
-    /// Rows of weights that [`multiply`](RowProducts::multiply) takes.
+    /// Rows of weights per call of [`multiply`](RowProducts::multiply).
     panel_rows: usize,
     weights: PhantomData<fn(T)>,
 }
 
 impl<T: PanelWeights> Panels<T> {
-    /// With the best instruction set of this CPU, if there are enough rows.
+    /// Uses this CPU's best instruction set. `None` if there are too few rows.
     pub(crate) fn worth_while(rows: &DenseRows) -> Option<Self> {
         let enough = rows.count() >= min_columns(T::BLCK_SIZE);
         enough.then(|| Self::new(Level::best(), rows)).flatten()
     }
 
-    /// None when the level has no panels.
+    /// `None` if the level has no panels.
     pub(crate) fn new(level: Level, rows: &DenseRows) -> Option<Self> {
         let (panel_rows, unsigned) = level.panels()?;
         // The offset of the codes, which is subtracted once for each unit of the activations' sum.
@@ -154,16 +151,16 @@ impl<T: PanelWeights> Panels<T> {
 }
 
 impl<T: PanelWeights> RowProducts<T> for Panels<T> {
-    /// The most rows of weights of one call of [`multiply`](Self::multiply).
+    /// Maximum number of rows of weights per call of [`multiply`](Self::multiply).
     fn panel_rows(&self) -> Option<usize> {
         Some(self.panel_rows)
     }
 
-    /// The products of rows of weights with the activation rows `ys`: `dst[c * panel_rows + r]` becomes that of row `r`
-    /// with row `ys.start + c`. Elements without a row of weights are unspecified.
+    /// Multiplies rows of weights by the activation rows `ys`: writes the product of row `r` and row `ys.start + c` to
+    /// `dst[c * panel_rows + r]`. Elements without a row of weights are unspecified.
     ///
     /// # Panics
-    /// When `xs` is no whole number of rows between one and `panel_rows`, or `ys` or `dst` do not fit.
+    /// If `xs` is not a whole number of rows between one and `panel_rows`, or the sizes of `ys` or `dst` do not match.
     fn multiply(&self, xs: &[T], ys: Range<usize>, dst: &mut [f32]) {
         let blocks = self.rows.len() / T::BLCK_SIZE;
         let rows = xs.len() / blocks.max(1);
@@ -249,24 +246,23 @@ impl<T: PanelWeights> Product<'_, T> {
             for block in 0..blocks.len() {
                 let first = codes.add(block * T::BLCK_SIZE * S::ROWS + 4 * group);
                 for x in xs {
-                    // Prefetches the same bytes of the next piece: that of these rows, or the first one of the next
-                    // rows.
+                    // Prefetches the same bytes of the next chunk: that of these rows, or the first one of the next rows.
                     prefetch::<T, S>(x.wrapping_add(next));
                 }
                 self.unpack_scales::<S>(xs, block, group);
-                // Bytes are turned before codes are made of them: there are fewer.
-                let mut turned = [T::read_all::<S>(&*xs[0]); GROUP];
-                for i in 0..turned[0].as_mut().len() {
+                // Transposes the packed bytes before unpacking: there are fewer of them.
+                let mut transposed = [T::read_all::<S>(&*xs[0]); GROUP];
+                for i in 0..transposed[0].as_mut().len() {
                     let mut rows = [(*xs[0]).read::<S>(i); GROUP];
                     for r in 1..GROUP {
                         rows[r] = (*xs[r]).read::<S>(i);
                     }
                     let rows = S::transpose(rows);
-                    for (turned, bytes) in turned.iter_mut().zip(rows) {
-                        turned.as_mut()[i] = bytes;
+                    for (transposed, bytes) in transposed.iter_mut().zip(rows) {
+                        transposed.as_mut()[i] = bytes;
                     }
                 }
-                for (g, bytes) in turned.into_iter().enumerate() {
+                for (g, bytes) in transposed.into_iter().enumerate() {
                     for (j, &bytes) in T::codes::<S>(bytes).as_ref().iter().enumerate() {
                         let bytes = if flip { S::flip_signs(bytes) } else { bytes };
                         S::store(first.add((32 * j + 4 * g) * S::ROWS), bytes);
@@ -279,8 +275,8 @@ impl<T: PanelWeights> Product<'_, T> {
         }
     }
 
-    /// Writes the scales of eight rows' block, from row `group` on, and, where codes lie above them, their minima. Those of a part are
-    /// neighbours, `S::ROWS` from those of the next.
+    /// Writes the scales of eight rows' block, from row `group` on, and the minima if the format has them. Those of a part are adjacent,
+    /// with a stride of `S::ROWS` between parts.
     #[inline(always)]
     unsafe fn unpack_scales<S: PanelSimd>(
         &mut self,
@@ -387,7 +383,7 @@ impl<T: PanelWeights> Product<'_, T> {
                 for c in 0..C {
                     products[c] = S::add_times(products[c], sums[c], scale);
                     if above {
-                        // Whole numbers, of which the sum is below 2^24: exact.
+                        // Integers whose sum is below 2^24: exact.
                         let sum = S::splat_value(y[c].sums.add(y_part));
                         minima[c] = S::fma(minimum, sum, minima[c]);
                     }
@@ -423,7 +419,7 @@ unsafe fn times<S: PanelSimd>(values: S::Values, by: *const f32) -> S::Values {
     S::fma(values, S::splat_value(by), S::zero_values())
 }
 
-/// Eight bytes of each of eight rows as floats. The rows' first bytes become neighbours, `S::ROWS` from their next ones.
+/// Eight bytes of each of eight rows as floats. The rows' first bytes become adjacent, with a stride of `S::ROWS` to their next ones.
 ///
 /// # Safety
 /// As for [`PanelSimd`]; the floats fit.
@@ -436,7 +432,7 @@ unsafe fn store_transposed<S: PanelSimd>(to: *mut f32, rows: [u64; GROUP]) {
     }
 }
 
-/// The [factors](PanelWeights::factors) of eight blocks: those of the scales, then those of the minima, if any.
+/// The [factors](PanelWeights::factors) of eight blocks: those of the scales, then those of the minima, if present.
 ///
 /// # Safety
 /// As for [`PanelSimd`]; the blocks must exist.

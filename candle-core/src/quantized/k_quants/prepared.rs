@@ -56,7 +56,7 @@ impl<'a> DenseRows<'a> {
         blocks
     }
 
-    /// Blocks of all rows, `per_row` of each, on several threads if that pays.
+    /// Blocks of all rows, `per_row` of each, on several threads if that is faster.
     fn all<V: Clone + Send>(
         &self,
         zero: V,
@@ -86,9 +86,9 @@ pub trait RowProducts<T>: Send + Sync {
 
 /// Rows of activations prepared for products with rows of weights `T`.
 pub enum Prepared<T: GgmlType> {
-    /// For this format.
+    /// Prepared for a kernel of this format.
     Own(Box<dyn RowProducts<T>>),
-    /// For [`GgmlType::vec_dot_tile`].
+    /// Prepared for [`GgmlType::vec_dot_tile`].
     Blocks {
         /// Elements of a row.
         len: usize,
@@ -96,7 +96,7 @@ pub enum Prepared<T: GgmlType> {
     },
 }
 
-/// Each row as the blocks that [`BlockTile`] takes: with any CPU.
+/// Each row as blocks for [`BlockTile`], which runs on any CPU.
 struct Rows<V> {
     /// Elements of a row.
     len: usize,
@@ -111,14 +111,14 @@ impl<T: Weights<V>, V: Activations> RowProducts<T> for Rows<V> {
     }
 }
 
-/// For formats of which no CPU has more.
+/// The form for formats without further kernels.
 pub(crate) fn rows<T: Weights<<T as Unpack>::Activations>>(rows: &DenseRows) -> Prepared<T> {
     let (len, per_row) = (rows.len, rows.len / T::Activations::LEN);
     let blocks = rows.all(T::Activations::zeros(), per_row, T::Activations::encode);
     Prepared::Own(Box::new(Rows { len, blocks }))
 }
 
-/// For formats without a kernel for one row: panels, if this CPU has them and there are enough rows.
+/// The form for formats without a kernel for one row: panels, if this CPU has them and there are enough rows.
 pub(crate) fn panels<T: PanelWeights>(dense: &DenseRows) -> Prepared<T> {
     match Panels::<T>::worth_while(dense) {
         Some(panels) => Prepared::Own(Box::new(panels)),
@@ -126,7 +126,7 @@ pub(crate) fn panels<T: PanelWeights>(dense: &DenseRows) -> Prepared<T> {
     }
 }
 
-/// As [`panels`]; few rows separately, if this CPU has a kernel for one row.
+/// Like [`panels`]; prepares few rows separately, if this CPU has a kernel for one row.
 pub(crate) fn panels_or_few_rows<T: PanelWeights + OneRowWeights>(
     dense: &DenseRows,
 ) -> Prepared<T> {
@@ -151,11 +151,11 @@ impl<T: GgmlType> Prepared<T> {
         }
     }
 
-    /// The products of rows of weights with the activation rows `ys`: those of row `ys.start + c` begin at `dst[c * stride]`, and `stride`
-    /// is [`panel_rows`](Self::panel_rows), or the rows of weights where there is none.
+    /// The products of rows of weights with the activation rows `ys`: those of row `ys.start + c` begin at `dst[c * stride]`, where
+    /// `stride` is [`panel_rows`](Self::panel_rows), or the number of rows of weights if that is `None`.
     ///
     /// # Panics
-    /// When `xs` is no whole number of rows or more than a panel has, or `ys` or `dst` do not fit.
+    /// If `xs` is not a whole number of rows or has more than a panel, or the sizes of `ys` or `dst` do not match.
     pub(crate) fn multiply(&self, xs: &[T], ys: Range<usize>, dst: &mut [f32]) {
         match self {
             Self::Own(own) => own.multiply(xs, ys, dst),

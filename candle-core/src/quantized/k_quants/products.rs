@@ -1,13 +1,13 @@
 //! Products of rows of blocks, written once over [`Simd`].
 //!
-//! A format says how a block of weights is unpacked ([`Weights`]) and how unpacked weights meet a block of activations. The loops
-//! around them, for one row of activations and for many, are the same for all. (Where a machine has more for one row, that is reached
-//! by `one_row.rs`.)
+//! A format defines how a block of weights is unpacked ([`Weights`]) and how unpacked weights are multiplied by a block of activations. The
+//! loops around them, for one row of activations and for many, are shared. (`one_row.rs` selects faster kernels for one row, if the CPU has
+//! them.)
 //!
-//! A row of activations has the same products, bit for bit, alone and among others. So all kernels, those of `one_row.rs` and
-//! `panels.rs` too, sum in one order: within a block in whole numbers, where the order does not matter, and over the blocks from
-//! the first to the last, in one float. What is added for a block is its codes' product times the two scales' product; before that,
-//! where codes lie above minima, these times the sums of the activations.
+//! A row of activations has the same products, bit for bit, alone and among others. So all kernels, including those of `one_row.rs` and
+//! `panels.rs`, sum in the same order: within a block in integers, where the order does not matter, and over the blocks from the first to
+//! the last, in one float. The contribution of a block is its codes' product times the product of the two scales. If the format has minima,
+//! these times the sums of the activations are added before it.
 
 use super::activations::Activations;
 use super::simd::{Kernel, Simd};
@@ -15,7 +15,7 @@ use super::GgmlType;
 
 /// A format whose blocks can be unpacked for products.
 pub(crate) trait Unpack: GgmlType + 'static {
-    /// The blocks that the dense side of a matrix product becomes. `VecDotType`, which is a format of files, may have less room for scales.
+    /// The activations' blocks in a matrix product. `VecDotType`, which is a format of files, may have scales with a smaller range.
     type Activations: Activations;
 
     /// A block's codes as bytes, and its scales.
@@ -28,9 +28,9 @@ pub(crate) trait Unpack: GgmlType + 'static {
     unsafe fn unpack<S: Simd>(&self) -> Self::Unpacked<S>;
 }
 
-/// A format whose rows can be multiplied with rows of blocks `Y` of the same length.
+/// A format whose rows can be multiplied by rows of blocks `Y` of the same length.
 pub(crate) trait Weights<Y>: Unpack {
-    /// `sum` and the products with a block of activations, each place with all of them. To be `#[inline(always)]`.
+    /// `sum` plus the products with a block of activations; every lane of the result holds all of them. Must be `#[inline(always)]`.
     ///
     /// # Safety
     /// As for [`Simd`].
@@ -48,10 +48,10 @@ pub(crate) unsafe fn prefetch<T, S: Simd>(x: *const T) {
     }
 }
 
-/// `R` rows of weights times `C` rows of activations, of `blocks` blocks each. A block is unpacked once.
+/// `R` rows of weights times `C` rows of activations, of `blocks` blocks each. Unpacks each block once.
 ///
 /// # Safety
-/// As for [`Simd`]; `xs` and every pointer of `ys` is to `blocks` blocks, those of `xs` for each row, one after another.
+/// As for [`Simd`]; `xs` points to `R` contiguous rows of `blocks` blocks, and every pointer of `ys` to `blocks` blocks.
 #[inline(always)]
 unsafe fn products<T: Weights<Y>, Y, S: Simd, const R: usize, const C: usize>(
     blocks: usize,
@@ -83,7 +83,7 @@ pub(crate) struct BlockTile<'a, T, Y> {
 }
 
 impl<'a, T: Weights<Y>, Y> BlockTile<'a, T, Y> {
-    /// One row of each, the first `n` elements.
+    /// One row of each side, the first `n` elements.
     ///
     /// # Panics
     /// When `n` is not a multiple of the block's length, or a row is shorter.
@@ -97,7 +97,7 @@ impl<'a, T: Weights<Y>, Y> BlockTile<'a, T, Y> {
             xs.len(),
             ys.len()
         );
-        // No blocks: no rows either, and `dst` stays as it is.
+        // No blocks means no rows, so `dst` stays unchanged.
         Self {
             blocks: blocks.max(1),
             xs: &xs[..blocks],
@@ -106,10 +106,10 @@ impl<'a, T: Weights<Y>, Y> BlockTile<'a, T, Y> {
         }
     }
 
-    /// Rows of `n` elements; `dst[c * rows + r]` becomes row `r` of `xs` times row `c` of `ys`.
+    /// Rows of `n` elements; sets `dst[c * rows + r]` to row `r` of `xs` times row `c` of `ys`.
     ///
     /// # Panics
-    /// When `n` is not a multiple of the block's length, `xs` and `ys` are no whole number of rows, or `dst` has not a place for
+    /// If `n` is not a multiple of the block's length, `xs` and `ys` are not whole numbers of rows, or `dst` does not have an element for
     /// each product.
     pub(crate) fn new(n: usize, xs: &'a [T], ys: &'a [Y], dst: &'a mut [f32]) -> Self {
         let blocks = blocks_of::<T>(n).max(1);
@@ -153,8 +153,8 @@ impl<'a, T: Weights<Y>, Y> BlockTile<'a, T, Y> {
 /// Rows of activations per unpacked block of weights.
 pub(super) const COLUMNS: usize = 4;
 
-/// Rows of small blocks that are multiplied with one row of activations together: each has one accumulator, which alone
-/// would be a dependency chain.
+/// Number of rows of small blocks that are multiplied by one row of activations together: each has one accumulator, which by itself would
+/// be a dependency chain.
 const ROWS: usize = 4;
 
 impl<T: Weights<Y>, Y> Kernel for BlockTile<'_, T, Y> {
@@ -183,7 +183,7 @@ impl<T: Weights<Y>, Y> Kernel for BlockTile<'_, T, Y> {
     }
 }
 
-/// The blocks that `n` elements are.
+/// The number of blocks of `n` elements.
 #[inline]
 fn blocks_of<T: GgmlType>(n: usize) -> usize {
     assert!(

@@ -1,4 +1,4 @@
-//! [`Simd`] in plain Rust: where there are no vector instructions, and what those are tested against.
+//! [`Simd`] in plain Rust: for CPUs without vector instructions, and the reference in tests.
 
 use half::f16;
 
@@ -7,7 +7,7 @@ use super::simd::Simd;
 #[derive(Clone, Copy)]
 pub(crate) struct Scalar;
 
-/// The sums of four neighbours' products each.
+/// The sums of the products of four neighbours each.
 #[inline(always)]
 fn dot(x: [i32; 32], y: [u8; 32]) -> [i32; 8] {
     let product = |i: usize| x[i] * i32::from(y[i] as i8);

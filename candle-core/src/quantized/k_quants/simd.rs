@@ -1,8 +1,7 @@
-//! The vector instructions that products need ([`Simd`]), and detection of what this CPU has ([`Level`]).
+//! The vector instructions that products need ([`Simd`]), and detection of this CPU's instruction sets ([`Level`]).
 //!
-//! The formats are written once, over [`Simd`] (`products.rs`). An implementation is a type without values; its
-//! functions are inlined into one function per instruction set, which [`dispatch`] calls after checking that the CPU
-//! has it.
+//! The formats are written once, over [`Simd`] (`products.rs`). An implementation is a type without values; its functions are inlined into
+//! one function per instruction set, which [`dispatch`] calls after checking that the CPU supports it.
 
 use half::f16;
 
@@ -44,9 +43,9 @@ pub(crate) trait Simd: Copy + 'static {
     }
     /// The 32 bytes at `p`.
     unsafe fn load(p: *const u8) -> Self::Bytes;
-    /// The nibbles of the 16 bytes at `p`: first the low ones, then the high ones.
+    /// The nibbles of the 16 bytes at `p`: the low ones, then the high ones.
     unsafe fn nibbles(p: *const u8) -> Self::Bytes;
-    /// The bits of 4 bytes as 32 bytes, 16 for a set bit and 0 for another.
+    /// The bits of 4 bytes as 32 bytes, 16 for a set bit and 0 otherwise.
     unsafe fn fifth_bits(bits: [u8; 4]) -> Self::Bytes;
     /// `(b >> BY) & mask` in every byte.
     unsafe fn right<const BY: i32>(b: Self::Bytes, mask: u8) -> Self::Bytes;
@@ -74,8 +73,8 @@ pub(crate) trait Simd: Copy + 'static {
     unsafe fn scales_of_16(bytes: [u64; 2]) -> Self::Scales;
     /// 8 bytes in `0..=127` as scales, each for two sixteenths.
     unsafe fn scales_of_32(bytes: u64) -> Self::Scales;
-    /// `sum` and the products of bytes in `0..=63` with signed bytes: the first 16 times scale `2 * J`, the others times scale
-    /// `2 * J + 1`.
+    /// `sum` plus the products of bytes in `0..=63` with signed bytes: the first 16 times scale `2 * J`, the others times scale `2 * J +
+    /// 1`.
     unsafe fn dot_scaled<const J: usize>(
         sum: Self::Ints,
         x: Self::Bytes,
@@ -96,7 +95,7 @@ pub(crate) trait Simd: Copy + 'static {
     unsafe fn no_ints() -> Self::Ints;
     /// `a + b`
     unsafe fn add_ints(a: Self::Ints, b: Self::Ints) -> Self::Ints;
-    /// The sum of all places, in every place.
+    /// Horizontal sum, broadcast to all lanes.
     unsafe fn total(x: Self::Ints) -> Self::Ints;
     /// `a - (b << BY)`
     unsafe fn sub_shifted<const BY: i32>(a: Self::Ints, b: Self::Ints) -> Self::Ints;
@@ -105,7 +104,7 @@ pub(crate) trait Simd: Copy + 'static {
     unsafe fn splat(x: f32) -> Self::Floats;
     /// `x` in every lane.
     unsafe fn splat_f16(x: f16) -> Self::Floats;
-    /// As floats.
+    /// Converts to floats.
     unsafe fn floats(x: Self::Ints) -> Self::Floats;
     /// `a * b`
     unsafe fn mul(a: Self::Floats, b: Self::Floats) -> Self::Floats;
@@ -113,7 +112,7 @@ pub(crate) trait Simd: Copy + 'static {
     unsafe fn mul_add(a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats;
     /// `c - a * b`
     unsafe fn neg_mul_add(a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats;
-    /// What is in the first place.
+    /// Lane 0.
     unsafe fn first(x: Self::Floats) -> f32;
 
     /// [`OneRowWeights::one_row`](super::one_row::OneRowWeights::one_row) for blocks that begin with a scale, and have 32 codes with an
@@ -143,7 +142,7 @@ pub(crate) trait Simd: Copy + 'static {
         false
     }
 
-    /// As [`rows_with_minima`](Self::rows_with_minima), for the one of these formats whose codes are nibbles alone.
+    /// Like [`rows_with_minima`](Self::rows_with_minima), for the format whose codes are only nibbles.
     #[inline(always)]
     unsafe fn rows_of_nibbles(xs: &[BlockQ4K], y: &OneRow<BlockQ8K>, dst: &mut [f32]) -> bool {
         Self::rows_with_minima(xs, y, dst)
@@ -155,8 +154,8 @@ pub(crate) trait Simd: Copy + 'static {
         (largest_of(xs, 0., |x| x), largest_of(xs, 0., |x| -x))
     }
 
-    /// The nearest whole numbers to `by` times the elements, within `-127..=127`. With `AWAY`, halves round away from
-    /// zero and NaN gives 0; without, halves round to even and NaN gives any number.
+    /// The nearest integers to `by` times the elements, within `-127..=127`. With `AWAY`, ties round away from zero and NaN gives 0;
+    /// without, ties round to even and NaN gives any number.
     #[inline(always)]
     unsafe fn codes<const AWAY: bool>(xs: &[f32; 32], by: f32) -> [i8; 32] {
         xs.map(|x| {
@@ -169,7 +168,7 @@ pub(crate) trait Simd: Copy + 'static {
         })
     }
 
-    /// The sums of either half of the codes.
+    /// The sums of each half of the codes.
     #[inline(always)]
     unsafe fn sums_of_halves(codes: &[i8; 32]) -> [i16; 2] {
         let sum = |half: &[i8]| half.iter().map(|&q| i16::from(q)).sum();
@@ -199,10 +198,10 @@ pub(crate) enum Level {
     /// AVX2, FMA and F16C.
     #[cfg(target_arch = "x86_64")]
     Avx2,
-    /// Those, and products of four bytes in one instruction (AVX-VNNI).
+    /// AVX2, and products of four bytes in one instruction (AVX-VNNI).
     #[cfg(target_arch = "x86_64")]
     AvxVnni,
-    /// The same for vectors of 512 bits (AVX512-VNNI).
+    /// The same for 512-bit vectors (AVX512-VNNI).
     #[cfg(target_arch = "x86_64")]
     Avx512Vnni,
     /// NEON, which every AArch64 has.
@@ -217,7 +216,7 @@ pub(crate) enum Level {
 }
 
 impl Level {
-    /// Those that are faster than plain Rust, the best first.
+    /// The sets that are faster than plain Rust, the best first.
     const VECTORS: &[Self] = &[
         #[cfg(target_arch = "x86_64")]
         Self::Avx512Vnni,
@@ -233,7 +232,7 @@ impl Level {
         Self::Simd128,
     ];
 
-    /// Whether this CPU has it. The standard library caches the answer.
+    /// Whether this CPU supports it. The standard library caches the answer.
     #[inline]
     fn is_here(self) -> bool {
         #[cfg(target_arch = "x86_64")]
@@ -263,14 +262,14 @@ impl Level {
         }
     }
 
-    /// The best that this CPU has.
+    /// This CPU's best instruction set.
     #[inline]
     pub(crate) fn best() -> Self {
         let mut levels = Self::VECTORS.iter().copied();
         levels.find(|level| level.is_here()).unwrap_or(Self::Scalar)
     }
 
-    /// Every set that this CPU has, for tests.
+    /// Every instruction set of this CPU, for tests.
     #[cfg(test)]
     pub(crate) fn all() -> Vec<Self> {
         let here = Self::VECTORS.iter().copied().filter(|l| l.is_here());
@@ -281,7 +280,7 @@ impl Level {
 /// Runs a kernel with the best instruction set of this CPU.
 #[inline]
 pub(crate) fn dispatch<K: Kernel>(kernel: K) -> K::Output {
-    // SAFETY: the CPU has what `best` found.
+    // SAFETY: `best` returns an instruction set of this CPU.
     unsafe { run_at(Level::best(), kernel) }
 }
 
@@ -315,7 +314,7 @@ pub(crate) unsafe fn run_at<K: Kernel>(level: Level, kernel: K) -> K::Output {
 }
 
 impl Level {
-    /// The rows of a panel, and whether signed codes get 128 added there. None without [panels](super::panels).
+    /// The number of rows of a panel, and whether 128 is added to signed codes there. `None` without [panels](super::panels).
     pub(crate) fn panels(self) -> Option<(usize, bool)> {
         #[cfg(target_arch = "x86_64")]
         use crate::quantized::avx::{Avx, Avx512Vnni, AvxVnni, Plain};
@@ -349,7 +348,7 @@ impl Level {
     }
 }
 
-/// Runs a kernel over panels with the instructions of a level that has [some](Level::panels).
+/// Runs a kernel over panels with the instructions of a level that has [panels](Level::panels).
 ///
 /// # Safety
 /// The CPU has these instructions.

@@ -1,8 +1,8 @@
-//! The formats whose elements are few different numbers: a code of at most four bits is looked up in a table of the format.
+//! The formats whose elements have few different values: a code of at most four bits is looked up in a table of the format.
 //!
-//! All of them are `x[i] = d · scale[i / 16] · VALUES[code[i]]` with scales and values in whole numbers, which is exact in an f32. A
-//! format says how a block becomes that ([`Table`]); decoding and products are written once. The formats differ in how they
-//! find codes: ggml's IQ formats pick the magnitudes of several neighbours at once from a grid ([`grids`](super::grids)).
+//! All of them are `x[i] = d · scale[i / 16] · VALUES[code[i]]` with integer scales and values, which is exact in an f32. A format defines
+//! the conversion of a block to this form ([`Table`]); dequantisation and products are written once. The formats differ in how they find
+//! codes: ggml's IQ formats select the magnitudes of several neighbours at once from a grid ([`grids`](super::grids)).
 //!
 //! The layouts are those published with [ggml](https://github.com/ggml-org/ggml/blob/master/docs/gguf.md).
 
@@ -23,7 +23,7 @@ pub const QK4_NL: usize = 32;
 /// Elements in a block of [`BlockMXFP4`].
 pub const QK_MXFP4: usize = 32;
 
-/// Values of the formats IQ4: denser around zero, as weights are.
+/// Values of the IQ4 formats: denser around zero, like the distribution of weights.
 const FOUR_BITS: [i8; 16] = [
     -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113,
 ];
@@ -31,13 +31,13 @@ const FOUR_BITS: [i8; 16] = [
 /// Floats of four bits (a sign, two bits of exponent, one of mantissa), doubled.
 const E2M1: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
 
-/// Bit 2 of a code: one eighth less, otherwise one eighth more. In eighths.
+/// Values in eighths; bit 2 of a code subtracts one eighth, otherwise one eighth is added.
 const ONE_BIT: [i8; 16] = [-7, 1, 9, 0, -9, -1, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
-/// -1, 0 and 1. Two bits have room for one more.
+/// -1, 0 and 1. Two bits can hold one more.
 const TERNARY: [i8; 16] = [-1, 0, 1, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
-/// Magnitudes, then the same negative: bit 3 of a code is the sign.
+/// Magnitudes, then their negatives: bit 3 of a code is the sign.
 const fn with_signs(magnitudes: [i8; 8]) -> [i8; 16] {
     let mut values = [0; 16];
     let mut i = 0;
@@ -109,12 +109,12 @@ pub struct BlockTQ2_0 {
 #[repr(C)]
 pub struct BlockIQ2XXS {
     pub(crate) d: f16,
-    /// For each sub-block four bytes, each a point of a grid of 256, and a word of four times seven signs (an eighth makes their number
-    /// even) and a scale of four bits.
+    /// For each sub-block four bytes, each a point of a grid of 256, and a word of four times seven signs (the eighth makes the number of
+    /// negative signs even) and a scale of four bits.
     pub(crate) qs: [u8; QK_K / 4],
 }
 
-/// 2.3125 bits each for 256 elements in 16 sub-blocks of 16: as [`BlockIQ2XXS`].
+/// 2.3125 bits each for 256 elements in 16 sub-blocks of 16: like [`BlockIQ2XXS`].
 #[derive(Debug, Clone, PartialEq)]
 #[repr(C)]
 pub struct BlockIQ2XS {
@@ -125,7 +125,7 @@ pub struct BlockIQ2XS {
     pub(crate) scales: [u8; QK_K / 32],
 }
 
-/// 2.5625 bits each for 256 elements in 16 sub-blocks of 16: as [`BlockIQ2XXS`].
+/// 2.5625 bits each for 256 elements in 16 sub-blocks of 16: like [`BlockIQ2XXS`].
 #[derive(Debug, Clone, PartialEq)]
 #[repr(C)]
 pub struct BlockIQ2S {
@@ -166,25 +166,25 @@ pub struct BlockIQ3S {
     pub(crate) scales: [u8; QK_K / 64],
 }
 
-/// 1.5625 bits each for 256 elements in 8 sub-blocks of 32: `x[i] = d · (2 scale[i / 32] + 1) · (point[i] ± 1/8)`, where a point has -1, 0
-/// and 1.
+/// 1.5625 bits each for 256 elements in 8 sub-blocks of 32: `x[i] = d · (2 scale[i / 32] + 1) · (point[i] ± 1/8)`, with points of -1, 0 and
+/// 1.
 #[derive(Debug, Clone, PartialEq)]
 #[repr(C)]
 pub struct BlockIQ1S {
     pub(crate) d: f16,
     /// The lower eight bits of a point of a grid of 2048 for each eight elements.
     pub(crate) qs: [u8; QK_K / 8],
-    /// For each sub-block the upper three bits of four points, three bits of scale, and whether an eighth is taken away.
+    /// For each sub-block the upper three bits of four points, three bits of scale, and whether an eighth is subtracted.
     pub(crate) qh: [u8; QK_K / 16],
 }
 
-/// 1.75 bits each for 256 elements in 16 sub-blocks of 16: as [`BlockIQ1S`].
+/// 1.75 bits each for 256 elements in 16 sub-blocks of 16: like [`BlockIQ1S`].
 #[derive(Debug, Clone, PartialEq)]
 #[repr(C)]
 pub struct BlockIQ1M {
     /// As in [`BlockIQ1S`].
     pub(crate) qs: [u8; QK_K / 8],
-    /// For each eight elements the upper three bits of the point, and whether an eighth is taken away.
+    /// For each eight elements the upper three bits of the point, and whether an eighth is subtracted.
     pub(crate) qh: [u8; QK_K / 16],
     /// Four words of four scales of three bits; their upper four bits are the block's scale, an f16.
     pub(crate) scales: [u8; QK_K / 32],
@@ -226,13 +226,13 @@ fn odd_scales(s: impl Fn(usize) -> u8) -> [i8; 16] {
     std::array::from_fn(|j| 2 * s(j) as i8 + 1)
 }
 
-/// Eight signs from seven: their number is even.
+/// Eight signs from seven: the number of negative signs is even.
 fn even_signs(seven: u32) -> u8 {
     let seven = seven as u8 & 0x7f;
     seven | ((seven.count_ones() as u8 & 1) << 7)
 }
 
-/// The codes of eights: `eight(e)` has a point of a grid, with two bits for each magnitude, and the signs.
+/// The codes of groups of eight: `eight(e)` returns a point of a grid, with two bits for each magnitude, and the signs.
 fn codes_of_eights(eight: impl Fn(usize) -> (u16, u8)) -> [u8; QK_K] {
     let mut codes = [0; QK_K];
     for (e, codes) in codes.as_chunks_mut::<8>().0.iter_mut().enumerate() {
@@ -242,7 +242,7 @@ fn codes_of_eights(eight: impl Fn(usize) -> (u16, u8)) -> [u8; QK_K] {
     codes
 }
 
-/// The same for points of four, with three bits for each magnitude: `eight(e)` has two.
+/// The same for points of four, with three bits for each magnitude: `eight(e)` returns two points.
 fn codes_of_fours(eight: impl Fn(usize) -> ([u16; 2], u8)) -> [u8; QK_K] {
     let mut codes = [0; QK_K];
     for (e, codes) in codes.as_chunks_mut::<8>().0.iter_mut().enumerate() {
@@ -254,7 +254,7 @@ fn codes_of_fours(eight: impl Fn(usize) -> ([u16; 2], u8)) -> [u8; QK_K] {
     codes
 }
 
-/// The codes of IQ1: `eight(e)` has the number of a point and whether an eighth is taken away.
+/// The codes of IQ1: `eight(e)` returns the number of a point and whether an eighth is subtracted.
 fn codes_with_eighths(eight: impl Fn(usize) -> (usize, bool)) -> [u8; QK_K] {
     let mut codes = [0; QK_K];
     for (e, codes) in codes.as_chunks_mut::<8>().0.iter_mut().enumerate() {
@@ -309,7 +309,7 @@ impl Table<QK_K> for BlockIQ4XS {
 }
 
 impl BlockMXFP4 {
-    /// Half of `2^(e − 127)`, as the values are doubled. The smallest two are subnormal.
+    /// Half of `2^(e − 127)`, since the values are doubled. The smallest two are subnormal.
     fn half_of(e: u8) -> f32 {
         f32::from_bits(match e {
             0 | 1 => 1 << (21 + e),
@@ -330,7 +330,7 @@ impl Table<32> for BlockMXFP4 {
     }
 }
 
-/// Where in its block the codes of a byte of a [`BlockTQ1_0`] are: the first, the distance to the next, and how many there are.
+/// The positions in the block of the codes of a byte of a [`BlockTQ1_0`]: the first, the stride, and the number of codes.
 fn ternary_places(byte: usize) -> (usize, usize, usize) {
     match byte {
         0..32 => (byte, 32, 5),
@@ -352,7 +352,7 @@ impl Table<QK_K> for BlockTQ1_0 {
             let (first, step, count) = ternary_places(byte);
             let mut fraction = fraction;
             for n in 0..count {
-                // The digit is the whole part of three times the fraction.
+                // The digit is the integer part of three times the fraction.
                 codes[first + n * step] = ((u16::from(fraction) * 3) >> 8) as u8;
                 fraction = fraction.wrapping_mul(3);
             }
@@ -615,7 +615,7 @@ macro_rules! long_tables {
                 #[inline(always)]
                 unsafe fn mul_add<S: Simd>(x: &Looked, y: &BlockQ8K, sum: S::Floats) -> S::Floats {
                     let (xs, ys) = (x.values.as_chunks::<16>().0, y.qs.as_chunks::<16>().0);
-                    // At most 256 times 127 times 127 times 32: 32 bits hold it.
+                    // At most 256 times 127 times 127 times 32: fits 32 bits.
                     let mut dot = 0;
                     for ((xs, ys), by) in xs.iter().zip(ys).zip(x.scales) {
                         dot += i32::from(by) * dot_16(xs, ys);
@@ -645,7 +645,7 @@ long_tables! {
     BlockTQ2_0;
 }
 
-/// The code of the nearest value, the first of several.
+/// The code of the nearest value; the first of several.
 #[inline(always)]
 fn nearest_code(x: f32, scale: f32, table: &[i8; 16]) -> u8 {
     let (mut best, mut least) = (0, f32::INFINITY);
@@ -664,7 +664,7 @@ fn nibbles(codes: &[u8; 32]) -> [u8; 16] {
 }
 
 impl Encode<32> for BlockIQ4NL {
-    /// Searches for the scale with the least error. Without importance, elements count by their squares.
+    /// Searches for the scale with the least error. Without importance, elements are weighted by their squares.
     #[inline(always)]
     unsafe fn encode<S: Simd>(xs: &[f32; 32], importance: Option<Importance<32>>) -> Self {
         let weights = match importance {
@@ -683,7 +683,7 @@ impl Encode<32> for BlockIQ4NL {
                 with_x += weight * value * x;
                 squares += weight * value * value;
             }
-            // What the best scale for these codes takes from the error.
+            // The reduction of the error by the best scale for these codes.
             let taken = with_x * with_x / squares;
             if taken > best.0 {
                 best = (taken, with_x / squares);
@@ -698,7 +698,7 @@ impl Encode<32> for BlockIQ4NL {
 }
 
 impl Encode<32> for BlockMXFP4 {
-    /// The exponent is that of the largest element, as in ggml, which knows no weights here.
+    /// The exponent is that of the largest element, as in ggml, which ignores weights here.
     #[inline(always)]
     unsafe fn encode<S: Simd>(xs: &[f32; 32], _importance: Option<Importance<32>>) -> Self {
         let (above, below) = S::extremes(xs);
@@ -714,7 +714,7 @@ impl Encode<32> for BlockMXFP4 {
     }
 }
 
-/// The largest magnitude as a scale, and codes in `0..=2`: 1 for a NaN.
+/// The largest magnitude as the scale, and codes in `0..=2`: 1 for a NaN.
 #[inline(always)]
 unsafe fn ternary<S: Simd>(xs: &[f32; QK_K]) -> (f16, [u8; QK_K]) {
     let (above, below) = S::extremes(xs);
@@ -739,7 +739,7 @@ impl Encode<QK_K> for BlockTQ1_0 {
                 };
                 number = 3 * number + u16::from(digit);
             }
-            // The least fraction of 256 that has these digits.
+            // The smallest fraction of 256 that has these digits.
             (number * 256).div_ceil(243) as u8
         };
         Self {

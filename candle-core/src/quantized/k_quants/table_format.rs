@@ -1,24 +1,24 @@
-//! What a GPU reads of the formats whose elements are looked up in tables.
+//! The GPU form of the formats whose elements are looked up in tables.
 
 use super::*;
 
-/// How a format becomes what a GPU reads: for all of them alike a scale, the scales of every 16 elements, and codes of four bits.
+/// The conversion of a format to its GPU form, the same for all: a scale, the scales of every 16 elements, and codes of four bits.
 pub(crate) struct TableFormat {
     /// The values of the codes.
     pub(crate) values: [i8; 16],
-    /// Appends the scale (an f32), where there are 256 elements 16 scales (bytes), and the codes (nibbles, in the order of the elements)
-    /// of a block.
+    /// Appends a block's scale (an f32), 16 scales (bytes) if there are 256 elements, and the codes (nibbles, in the order of the
+    /// elements).
     pub(crate) write: fn(&[u8], &mut Vec<u8>),
 }
 
 impl TableFormat {
-    /// The format, or nothing for one without a table.
+    /// The format, or `None` if it has no table.
     #[cfg(not(feature = "all-ggml-types"))]
     pub(crate) fn of(_dtype: GgmlDType) -> Option<Self> {
         None
     }
 
-    /// The format, or nothing for one without a table.
+    /// The format, or `None` if it has no table.
     #[cfg(feature = "all-ggml-types")]
     pub(crate) fn of(dtype: GgmlDType) -> Option<Self> {
         use super::table_blocks::Table;

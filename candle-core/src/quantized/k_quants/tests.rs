@@ -1,4 +1,4 @@
-//! Every set of instructions that this machine has against plain Rust.
+//! Compares every instruction set of this machine with plain Rust.
 
 use half::f16;
 use std::ops::Range;
@@ -12,7 +12,7 @@ use super::products::{Unpack, Weights};
 use super::simd::{run_at, run_panels_at, Level};
 use super::*;
 
-/// A generator of numbers, good enough for tests.
+/// A random number generator, good enough for tests.
 struct Random(u32);
 
 impl Random {
@@ -23,7 +23,7 @@ impl Random {
         self.0
     }
 
-    /// Between -1 and 1.
+    /// A number between -1 and 1.
     fn float(&mut self) -> f32 {
         self.next() as f32 / u32::MAX as f32 * 2. - 1.
     }
@@ -46,19 +46,19 @@ impl Random {
     }
 }
 
-/// The blocks that these activations become.
+/// The blocks of these activations.
 fn active<V: Activations>(xs: &[f32]) -> Vec<V> {
     let mut ys = vec![V::zeros(); xs.len() / V::LEN];
     V::encode(xs, &mut ys);
     ys
 }
 
-/// Differences come from the order of the sums alone.
+/// Only the order of the sums may cause differences.
 fn close(found: f32, right: f32, magnitude: f32) -> bool {
     (found - right).abs() <= 1e-5 * magnitude.max(1.)
 }
 
-/// What a product is made of, for the tolerance.
+/// The magnitude of a product's terms, for the tolerance.
 fn magnitude<T: GgmlType, V: Activations>(x: &[T], y: &[V]) -> f32 {
     let mut xf = vec![0f32; x.len() * T::BLCK_SIZE];
     T::to_float(x, &mut xf);
@@ -69,14 +69,14 @@ fn magnitude<T: GgmlType, V: Activations>(x: &[T], y: &[V]) -> f32 {
             .collect::<Vec<_>>()
     };
     let yf: Vec<f32> = y.iter().flat_map(codes).collect();
-    // Minima are taken away from the codes' part, so that both parts may be larger than the elements.
+    // Minima are subtracted from the codes' part, so both parts may be larger than the elements.
     xf.iter().zip(&yf).map(|(x, y)| (x * y).abs()).sum::<f32>() * 4.
 }
 
 /// The product of one row with one at a level. Every other kernel of the level gives the same bits.
 fn one_with_one<T: Weights<Y>, Y>(level: Level, x: &[T], y: &[Y]) -> f32 {
     let mut dot = [0.];
-    // SAFETY: tests only ask for levels that the machine has.
+    // SAFETY: tests only use levels of this machine.
     unsafe {
         run_at(
             level,
@@ -112,7 +112,7 @@ fn levels_agree<T: Weights<<T as Unpack>::Activations>>(finite: fn(&mut T, f16))
                 }
                 let mut dst = vec![f32::NAN; rows * columns];
                 let (xs, ys) = (&xs[..rows * blocks], &ys[..columns * blocks]);
-                // SAFETY: `all` lists what the machine has.
+                // SAFETY: `all` lists only levels of this machine.
                 unsafe { run_at(level, BlockTile::new(n, xs, ys, &mut dst)) };
                 for (i, &found) in dst.iter().enumerate() {
                     let (r, c) = (i % rows, i / rows);
@@ -124,7 +124,7 @@ fn levels_agree<T: Weights<<T as Unpack>::Activations>>(finite: fn(&mut T, f16))
     }
 }
 
-/// Elements of random bytes and codes of random elements are the same bits at every level.
+/// Dequantising random bytes and encoding random elements give the same bits at every level.
 fn conversions_agree<
     T: Decode + Encode<LEN> + GgmlType + PartialEq + std::fmt::Debug,
     const LEN: usize,
@@ -138,7 +138,7 @@ fn conversions_agree<
     let convert = |level: Level| {
         let mut decoded = vec![0f32; 9 * LEN];
         let [mut first, mut plain, mut weighted] = [(); 3].map(|()| vec![T::zeros(); 9]);
-        // SAFETY: `all` lists what the machine has.
+        // SAFETY: `all` lists only levels of this machine.
         unsafe {
             run_at(
                 level,
@@ -170,13 +170,13 @@ fn conversions_agree<
     }
 }
 
-/// Rows of `len` elements, as [`DenseRows`] asks for them.
+/// Rows of `len` elements, in the form that [`DenseRows`] needs.
 fn copied(len: usize, floats: &[f32]) -> impl Fn(Range<usize>, &mut [f32]) + Sync + '_ {
     move |rows, to| to.copy_from_slice(&floats[rows.start * len..rows.end * len])
 }
 
-/// Panels at every level that has them, against products in plain Rust: rows that do not fill a panel, columns around those taken
-/// together, and lengths around a piece.
+/// Compares panels at every level that has them with products in plain Rust: rows that do not fill a panel, numbers of columns around those
+/// processed together, and lengths around that of a chunk.
 fn panels_agree<T: PanelWeights>(finite: fn(&mut T, f16)) {
     let mut random = Random(13);
     let piece = PIECE / T::BLCK_SIZE;
@@ -242,7 +242,7 @@ fn has_panels(level: Level) -> bool {
     }
 }
 
-/// Whether a level has a kernel for one row of a format that some level has one for.
+/// Whether a level has a kernel for one row, given a format for which some level has one.
 fn has_one_row(level: Level, dtype: GgmlDType) -> bool {
     match level {
         #[cfg(target_arch = "x86_64")]
@@ -256,8 +256,8 @@ fn has_one_row(level: Level, dtype: GgmlDType) -> bool {
     }
 }
 
-/// Rows of activations that are laid out, at every level that has kernels for them, against products in plain Rust: lengths around what is
-/// taken together.
+/// Compares prepared rows of activations, at every level with kernels for them, with products in plain Rust: lengths around those processed
+/// together.
 fn one_row_agrees<T: OneRowWeights>(finite: fn(&mut T, f16)) {
     let mut random = Random(19);
     for blocks in [1, 2, 3, 4, 5, 7, 8, 13, 15, 16, 17, 35, 64] {
@@ -291,8 +291,8 @@ fn one_row_agrees<T: OneRowWeights>(finite: fn(&mut T, f16)) {
     }
 }
 
-/// Whole products, of few rows and of more than a tile has, of few weight rows and of more than a panel has, with one thread and two; with
-/// the only one where a system has no more.
+/// Complete products, of few rows and of more than a tile has, of few weight rows and of more than a panel has, with one thread and two;
+/// with a single thread if the system has no more.
 fn products_agree<T: PanelWeights>(finite: fn(&mut T, f16)) {
     let mut random = Random(17);
     let (blocks, most_m, most_n) = (512 / T::BLCK_SIZE, 129, 65);
@@ -304,7 +304,7 @@ fn products_agree<T: PanelWeights>(finite: fn(&mut T, f16)) {
         .flat_map(|y| xs.chunks_exact(blocks).map(move |x| (x, y)))
         .map(|(x, y)| (one_with_one(Level::Scalar, x, y), magnitude(x, y)))
         .collect();
-    // `None` for the thread that is there, where a system has no others.
+    // `None` is the calling thread, if a system has no others.
     let pools = if cfg!(target_family = "wasm") {
         vec![None]
     } else {
@@ -337,7 +337,7 @@ fn products_agree<T: PanelWeights>(finite: fn(&mut T, f16)) {
     }
 }
 
-/// Elements out of the vectors of every level with panels are the bits of plain Rust.
+/// Dequantisation with the vectors of every level with panels returns the bits of plain Rust.
 fn elements_agree<T: PanelWeights + Decode>(finite: fn(&mut T, f16)) {
     let xs: Vec<T> = Random(19).bytes(9, finite);
     let mut right = vec![0f32; 9 * T::BLCK_SIZE];
@@ -354,13 +354,13 @@ fn elements_agree<T: PanelWeights + Decode>(finite: fn(&mut T, f16)) {
             xs: &xs,
             ys: &mut ys,
         };
-        // SAFETY: `all` lists what the machine has.
+        // SAFETY: `all` lists only levels of this machine.
         unsafe { run_panels_at(level, elements) };
         assert_eq!(bits(&ys), bits(&right), "{level:?} {:?}", T::DTYPE);
     }
 }
 
-/// One block.
+/// Encodes one block.
 fn encoded<T: GgmlType>(xs: &[f32]) -> T {
     let mut block = [T::zeros()];
     T::from_float(xs, &mut block);
@@ -368,7 +368,7 @@ fn encoded<T: GgmlType>(xs: &[f32]) -> T {
     block
 }
 
-/// Where the scale comes from: the first of several largest elements, nothing of a NaN, and the ends for what is past them.
+/// The origin of the scale: the first of several largest elements; a NaN is ignored, and elements beyond the range get the end codes.
 #[test]
 fn scales_of_odd_elements() {
     let mut xs = [0.25f32; 32];
@@ -391,7 +391,7 @@ fn scales_of_odd_elements() {
     assert_eq!((zeros.d.to_f32(), zeros.qs), (0., [0x88; 16]));
 }
 
-/// Activations at every level: halves, a NaN, infinity, numbers of which the largest has a scale without an inverse.
+/// Activations at every level: ties, a NaN, infinity, and numbers so small that the scale has no inverse.
 #[test]
 fn activations_of_odd_elements() {
     let mut random = Random(23);
@@ -405,14 +405,14 @@ fn activations_of_odd_elements() {
                 activations_agree::<BlockQ8_0, QK8_0>(&xs, level);
                 activations_agree::<BlockQ8_1, QK8_1>(&xs, level);
                 activations_agree::<BlockQ8K, QK_K>(&xs, level);
-                // SAFETY: `all` lists what the machine has.
+                // SAFETY: `all` lists only levels of this machine.
                 let [found, right] = [level, Level::Scalar].map(|level| unsafe {
                     let mut ys = vec![Bytes32::zeros(); QK_K / 32];
                     let (xs, ys_mut) = (&xs, &mut ys);
                     run_at(level, EncodeBytes { xs, ys: ys_mut });
                     ys
                 });
-                // As text, in which a NaN is like another.
+                // As text, in which all NaNs are equal.
                 assert_eq!(
                     format!("{found:?}"),
                     format!("{right:?}"),
@@ -437,11 +437,11 @@ where
             ys: &mut ys,
             how: How::AsGgml,
         };
-        // SAFETY: `all` lists what the machine has.
+        // SAFETY: `all` lists only levels of this machine.
         unsafe { run_at(level, kernel) };
         ys
     };
-    // As text, in which a NaN is like another.
+    // As text, in which all NaNs are equal.
     let shown = |level| format!("{:?}", run(level));
     assert_eq!(shown(level), shown(Level::Scalar), "{level:?} of {xs:?}");
 }

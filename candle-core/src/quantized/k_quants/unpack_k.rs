@@ -6,12 +6,12 @@ use super::products::{Unpack, Weights};
 use super::simd::Simd;
 use super::*;
 
-/// What a minimum or an offset subtracts, per sixteenth of the super-block.
+/// The subtrahend of a minimum or an offset, per sixteenth of the super-block.
 #[derive(Clone, Copy)]
 pub(crate) struct Unpacked<S: Simd> {
     codes: [S::Bytes; 8],
     scales: S::Scales,
-    /// What the sums of the activations are multiplied with: minima, or the scales again.
+    /// The factors of the activations' sums: minima, or the scales again.
     mins: S::Words,
     d: S::Floats,
     dmin: S::Floats,
@@ -115,8 +115,8 @@ pub(super) unsafe fn with_top_bit<S: Simd, const BIT: u8>(
     codes
 }
 
-/// The nibbles of 256 elements, byte `b` of half `h` with those of `128 h + b` and `128 h + b + 64`, under two bits: four vectors
-/// of nibbles, then two of bits.
+/// The nibbles of 256 elements, byte `b` of half `h` with those of `128 h + b` and `128 h + b + 64`, and two more bits: four vectors of
+/// nibbles, then two of bits.
 #[inline(always)]
 pub(super) unsafe fn six_bits<S: Simd>([a, b, c, d, e, f]: [S::Bytes; 6]) -> [S::Bytes; 8] {
     [
@@ -218,7 +218,7 @@ above_minimum!(
     rows_with_minima
 );
 
-/// Formats whose codes have `1 << SHIFT` added: `d · (Σ scale · q · y − (1 << SHIFT) · Σ scale · y)`, in whole numbers up to `d`.
+/// Formats whose codes have `1 << SHIFT` added: `d · (Σ scale · q · y − (1 << SHIFT) · Σ scale · y)`, in integers except for `d`.
 macro_rules! symmetric {
     ($ty:ident, $shift:literal, |$x:ident| $unpacked:expr) => {
         impl Unpack for $ty {

@@ -1,4 +1,4 @@
-//! Products of the formats with 32 elements and one scale to a block.
+//! Products of the formats with 32 elements and one scale per block.
 
 use super::activations::Bytes32;
 use super::one_row::{OneRow, OneRowWeights};
@@ -10,7 +10,7 @@ use super::*;
 pub(super) trait Scaled32 {
     fn codes(&self) -> *const u8;
 
-    /// The scale in every lane. To be `#[inline(always)]`.
+    /// The scale in every lane. Must be `#[inline(always)]`.
     ///
     /// # Safety
     /// As for [`Simd`].
@@ -19,7 +19,7 @@ pub(super) trait Scaled32 {
 
 /// The same with their sum.
 pub(super) trait Summed32: Scaled32 {
-    /// The sum in every lane. To be `#[inline(always)]`.
+    /// The sum in every lane. Must be `#[inline(always)]`.
     ///
     /// # Safety
     /// As for [`Simd`].

@@ -25,9 +25,9 @@ fn six_bit_scales(packed: &[u8; K_SCALE_SIZE]) -> [[u64; 2]; 2] {
     [[scales, 0], [minima, 0]]
 }
 
-/// Per format: the vectors in which a block's bytes are read and how one is read; its vectors of codes and how they are
-/// extracted (each byte from the bytes with its index); the elements of a part; the kind of codes; the factors; and the
-/// bytes that these are multiplied with.
+/// Implements [`PanelWeights`] for each format, given: the vectors of a block's bytes and how one is read; the vectors of codes and how
+/// they are extracted (each byte from the bytes with its index); the elements of a part; the kind of codes; the factors; and the bytes that
+/// multiply these.
 macro_rules! panel_weights {
     ($($ty:ident: $parts:literal elements, $codes:expr,
         $read:literal vectors |$x:ident, $i:ident| $vector:expr,

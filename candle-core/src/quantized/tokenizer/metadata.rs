@@ -7,27 +7,27 @@ use crate::{Context, Error, Result};
 
 const PREFIX: &str = "tokenizer.ggml.";
 
-/// What a token is for; the numbers are those of `tokenizer.ggml.token_type`.
+/// The kind of a token; the numbers are those of `tokenizer.ggml.token_type`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum TokenKind {
-    /// 1, and what has no other kind.
+    /// 1, and all other numbers.
     Normal,
-    /// 3: written by programs only.
+    /// 3: only written by programs.
     Control,
-    /// 4: found in a text as it is.
+    /// 4: matched verbatim in a text.
     UserDefined,
     /// 2 (unknown), 5 (unused), 6 (a byte).
     Other,
 }
 
 impl TokenKind {
-    /// Whether the token is a piece of text.
+    /// Whether the token is a part of ordinary text.
     pub(super) fn is_text(self) -> bool {
         matches!(self, Self::Normal | Self::UserDefined)
     }
 }
 
-/// A token; its id is its place.
+/// A token; its id is its index.
 pub(super) struct Token<'a> {
     pub(super) text: &'a str,
     pub(super) kind: TokenKind,
@@ -41,17 +41,17 @@ impl<'a> Metadata<'a> {
         self.0.get(&format!("{PREFIX}{key}"))
     }
 
-    /// The error for a key that has to be there.
+    /// The error for a missing required key.
     pub(super) fn missing(&self, key: &str) -> Error {
         Error::Msg(format!("GGUF tokenizer: metadata {PREFIX}{key} is missing")).bt()
     }
 
-    /// The error for a key whose value is not what it has to be.
+    /// The error for a key with an invalid value.
     pub(super) fn refuse(&self, key: &str, why: String) -> Error {
         Error::Msg(format!("GGUF tokenizer: metadata {PREFIX}{key}: {why}")).bt()
     }
 
-    /// A value, if the key is there, with the key in errors.
+    /// A value, if the key exists; errors name the key.
     fn get<T>(&self, key: &str, read: impl FnOnce(&'a Value) -> Result<T>) -> Result<Option<T>> {
         let Some(value) = self.find(key) else {
             return Ok(None);
@@ -76,7 +76,7 @@ impl<'a> Metadata<'a> {
         self.get(key, Value::to_bool)
     }
 
-    /// The texts of an array.
+    /// The strings of an array.
     pub(super) fn texts(
         &self,
         key: &'static str,
@@ -132,7 +132,7 @@ impl<'a> Metadata<'a> {
         Ok(scores)
     }
 
-    /// The token that a key names by its id.
+    /// The token whose id is the value of a key.
     pub(super) fn token(&self, key: &str, tokens: &[Token<'a>]) -> Result<Option<(u32, &'a str)>> {
         let Some(id) = self.get(key, Value::to_u32)? else {
             return Ok(None);

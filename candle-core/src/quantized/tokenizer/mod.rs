@@ -1,8 +1,7 @@
 //! The tokenizer that a GGUF file carries in its metadata, as a [`tokenizers::Tokenizer`].
 //!
-//! `tokenizer.ggml.model` says which kind it is: `gpt2` (byte-level BPE with merges; `tokenizer.ggml.pre` names how text is
-//! split first), `llama` (SentencePiece's BPE, whose merges follow from the tokens' scores), `t5` (SentencePiece's unigram) or `bert`
-//! (WordPiece).
+//! `tokenizer.ggml.model` determines the kind: `gpt2` (byte-level BPE with merges; `tokenizer.ggml.pre` names the pre-tokenisation),
+//! `llama` (SentencePiece's BPE, whose merges follow from the tokens' scores), `t5` (SentencePiece's unigram) or `bert` (WordPiece).
 //! The keys are those of the [GGUF specification](https://github.com/ggml-org/ggml/blob/master/docs/gguf.md#tokenizer).
 
 mod metadata;
@@ -32,15 +31,15 @@ use metadata::{Metadata, Token, TokenKind};
 /// SentencePiece's space.
 const SPACE: char = '▁';
 
-/// Bytes of a token whose merges are looked for. Real ones are far shorter; the search takes the square of it.
+/// Maximum length in bytes of a token whose merges are searched. Real tokens are far shorter; the search is quadratic in the length.
 const MAX_MERGED_BYTES: usize = 1024;
 
-/// What a GGUF file's metadata can be turned into.
+/// Types that can be built from a GGUF file's metadata.
 pub trait TokenizerFromGguf: Sized {
-    /// The tokenizer of a file.
+    /// Builds the tokenizer of a file.
     ///
     /// # Errors
-    /// Which key is missing, is of another kind, or has a value that is not known.
+    /// Names the key that is missing, is of another kind, or has an unknown value.
     fn from_gguf(ct: &Content) -> Result<Self>;
 }
 
@@ -67,7 +66,7 @@ impl TokenizerFromGguf for Tokenizer {
     }
 }
 
-/// What a kind of tokenizer adds to a text if the file does not say.
+/// The special tokens that a kind of tokenizer adds to a text by default.
 struct Adds {
     bos: bool,
     eos: bool,
@@ -83,12 +82,12 @@ fn vocab(tokens: &[Token]) -> Vocab {
         .collect()
 }
 
-/// Byte-level BPE: the bytes of a text are letters, which merges join.
+/// Byte-level BPE: the bytes of a text are mapped to characters, which merges join.
 fn byte_level(metadata: &Metadata, tokens: &[Token]) -> Result<(Tokenizer, Adds)> {
     let merges = metadata.texts("merges")?;
     let merges = merges.enumerate().map(|(i, merge)| {
         let merge = merge?;
-        // The first letter may be a space itself.
+        // The first character may be a space itself.
         let first = merge.chars().next().map_or(0, char::len_utf8);
         match merge[first..].find(' ') {
             Some(at) => {
@@ -118,7 +117,7 @@ fn byte_level(metadata: &Metadata, tokens: &[Token]) -> Result<(Tokenizer, Adds)
     Ok((tokenizer, adds))
 }
 
-/// The letters of bytes: printable ones of Latin-1 stand for themselves, the others for letters from U+0100 on, in order.
+/// The characters for bytes: printable Latin-1 characters represent themselves, the other bytes are mapped to U+0100 and up, in order.
 fn letters() -> [char; 256] {
     let mut free = ('\u{100}'..).fuse();
     std::array::from_fn(|byte| match byte {
@@ -127,8 +126,8 @@ fn letters() -> [char; 256] {
     })
 }
 
-/// Turns letters back into bytes. Added tokens are texts, not letters; one of letters alone would be taken for bytes. So the letters of
-/// its bytes replace it first.
+/// Maps characters back to bytes. Added tokens are text, not mapped bytes; a token that consists of such characters would be decoded as
+/// bytes. So the characters of its bytes replace it first.
 fn byte_level_decoder(tokens: &[Token]) -> Result<DecoderWrapper> {
     let letters = letters();
     let taken_for_bytes = |token: &&Token| {
@@ -161,7 +160,7 @@ fn byte_level_decoder(tokens: &[Token]) -> Result<DecoderWrapper> {
     Ok(DecoderWrapper::Sequence(Decoders::new(decoders)))
 }
 
-/// SentencePiece's BPE: of two neighbours those are joined first whose joint token has the highest score.
+/// SentencePiece's BPE: joins the pair of neighbours whose joint token has the highest score first.
 fn sentence_piece(metadata: &Metadata, tokens: &[Token]) -> Result<(Tokenizer, Adds)> {
     let scores = metadata.scores(tokens.len())?;
     let vocab = vocab(tokens);
@@ -219,7 +218,7 @@ fn sentence_piece(metadata: &Metadata, tokens: &[Token]) -> Result<(Tokenizer, A
     Ok((tokenizer, adds))
 }
 
-/// SentencePiece's unigram model: the tokens whose scores have the highest sum.
+/// SentencePiece's unigram model: selects the tokens with the highest sum of scores.
 fn unigram(metadata: &Metadata, tokens: &[Token]) -> Result<(Tokenizer, Adds)> {
     let scores = metadata.scores(tokens.len())?;
     let pairs = tokens.iter().zip(scores);
@@ -227,7 +226,7 @@ fn unigram(metadata: &Metadata, tokens: &[Token]) -> Result<(Tokenizer, Adds)> {
     let unknown = metadata.token("unknown_token_id", tokens)?;
     let model = Unigram::from(pairs.collect(), unknown.map(|(id, _)| id as usize), false);
     let mut tokenizer = Tokenizer::new(ModelWrapper::Unigram(model.map_err(failed)?));
-    // The rules that these models were trained with, in place of their compiled form in `precompiled_charsmap`.
+    // The rules that these models were trained with, instead of their compiled form in `precompiled_charsmap`.
     let spaces = Replace::new(ReplacePattern::Regex(" {2,}".into()), " ").map_err(failed)?;
     let normalizers = vec![
         NormalizerWrapper::Nmt(Nmt),
@@ -256,7 +255,7 @@ fn replace(what: char, with: impl Into<String>) -> Result<Replace> {
     Replace::new(ReplacePattern::String(what.into()), with).map_err(failed)
 }
 
-/// Tokens that are found in a text as they are: control tokens, and those that a user defined.
+/// Adds the tokens that are matched verbatim in a text: control tokens, and user-defined ones.
 fn add_tokens(tokenizer: &mut Tokenizer, metadata: &Metadata, tokens: &[Token]) -> Result<()> {
     let added = |kind, special| {
         let of_kind = tokens.iter().filter(move |token| token.kind == kind);
@@ -280,7 +279,7 @@ fn add_tokens(tokenizer: &mut Tokenizer, metadata: &Metadata, tokens: &[Token]) 
     Ok(())
 }
 
-/// The tokens at the begin and the end of a text.
+/// Adds the tokens at the start and the end of a text.
 fn add_template(
     tokenizer: &mut Tokenizer,
     metadata: &Metadata,
@@ -299,7 +298,7 @@ fn add_template(
                 specials.push(token.map_err(failed)?);
                 Ok(true)
             }
-            // A file that asks for a token has to name it.
+            // A file that requests a token has to name it.
             None if asked.is_some() => Err(metadata.missing(key)),
             None => Ok(false),
         }

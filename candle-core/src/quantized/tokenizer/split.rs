@@ -1,4 +1,4 @@
-//! How byte-level tokenizers split a text before they merge, by the name in `tokenizer.ggml.pre`.
+//! Pre-tokenisation of byte-level tokenizers, by the name in `tokenizer.ggml.pre`.
 //!
 //! The names are llama.cpp's, the expressions those in the models' own `tokenizer.json`.
 
@@ -13,20 +13,20 @@ use super::failed;
 use super::metadata::Metadata;
 use crate::Result;
 
-/// How a text is split.
+/// The pre-tokenisation of a text.
 #[derive(Clone, Copy)]
 pub(super) struct Split {
-    /// Expressions whose matches become pieces, one after another.
+    /// Regular expressions whose matches become separate parts, applied in sequence.
     patterns: &'static [&'static str],
-    /// Whether each digit is a piece.
+    /// Whether each digit is a separate part.
     digits: bool,
-    /// Whether GPT-2's expression comes last.
+    /// Whether GPT-2's expression is applied last.
     gpt2: bool,
-    /// Whether a piece that is a token needs no merges.
+    /// Whether a part that is a token is not split by merges.
     pub(super) ignore_merges: bool,
-    /// Whether a text begins with a special token, if the file does not say.
+    /// Whether a text begins with a special token by default.
     pub(super) adds_bos: bool,
-    /// Whether letters and their accents are joined first (NFC).
+    /// Whether letters and their accents are composed first (NFC).
     pub(super) composes: bool,
 }
 
@@ -103,7 +103,7 @@ const FALCON: Split = Split {
     ..GPT2
 };
 
-/// Splits by their names.
+/// Known pre-tokenisations by name.
 const KNOWN: [(&[&str], Split); 10] = [
     (
         &[
@@ -159,7 +159,7 @@ const KNOWN: [(&[&str], Split); 10] = [
     (&["falcon"], FALCON),
 ];
 
-/// The split that a file names; GPT-2's if it names none.
+/// The pre-tokenisation that a file names; GPT-2's if it names none.
 pub(super) fn by_name(metadata: &Metadata) -> Result<Split> {
     let Some(name) = metadata.optional_text("pre")? else {
         return Ok(GPT2);

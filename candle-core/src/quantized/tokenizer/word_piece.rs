@@ -11,9 +11,9 @@ use super::metadata::{Metadata, Token, TokenKind};
 use super::{failed, Vocab, SPACE};
 use crate::Result;
 
-/// The special tokens: the keys that name them, the first that is there, and the texts that they have if none is.
+/// The special tokens: their keys, the first existing one counts, and their default texts.
 const BEGIN: (&[&str], &str) = (&["cls_token_id", "bos_token_id"], "[CLS]");
-/// The first key is llama.cpp's spelling.
+/// The first key uses llama.cpp's spelling.
 const END: (&[&str], &str) = (
     &["seperator_token_id", "separator_token_id", "eos_token_id"],
     "[SEP]",
@@ -38,7 +38,8 @@ fn special(
         .map(|(_, id)| (text.to_string(), id)))
 }
 
-/// The tokenizer. llama.cpp's converter marks tokens that begin a word with a space, where BERT's vocabulary marks those that do not.
+/// Builds the tokenizer. llama.cpp's converter marks tokens that begin a word with a space, whereas BERT's vocabulary marks those that do
+/// not.
 pub(super) fn tokenizer(metadata: &Metadata, tokens: &[Token]) -> Result<Tokenizer> {
     let required = |found: Option<(String, u32)>, key| found.ok_or_else(|| metadata.missing(key));
     let begin = required(special(metadata, tokens, BEGIN)?, "cls_token_id")?;
@@ -59,7 +60,7 @@ pub(super) fn tokenizer(metadata: &Metadata, tokens: &[Token]) -> Result<Tokeniz
         };
         (text, id)
     });
-    // Files do not say whether texts are put into lower case: a vocabulary with capitals is of use only if they are not.
+    // Files do not store whether texts are lowercased: a vocabulary with capitals is useful only if they are not.
     let cased = tokens.iter().any(|token| {
         token.kind.is_text()
             && token.text.starts_with(SPACE)

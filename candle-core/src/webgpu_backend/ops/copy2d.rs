@@ -36,7 +36,7 @@ impl Kernel for Copy2d {
     }
 }
 
-/// `d1` rows of `d2` elements. Strides from row to row and offsets are in elements.
+/// `d1` rows of `d2` elements. Row strides and offsets are in elements.
 #[derive(Clone, Copy)]
 pub(in super::super) struct Rows {
     pub(in super::super) d1: usize,
@@ -61,7 +61,7 @@ impl Rows {
     }
 }
 
-/// Copies rows by windows of both sides: halves the rows, or the only one, until both have one.
+/// Copies rows by windows of both sides: halves the rows, or a single row, until both sides fit a window.
 fn windowed(src: &WebGpuStorage, dst: &WebGpuStorage, rows: Rows) -> Result<()> {
     let span = |stride: usize| (rows.d1 - 1) * stride + rows.d2;
     let from = src.window(rows.src_offset, span(rows.src_stride));
@@ -80,10 +80,11 @@ fn windowed(src: &WebGpuStorage, dst: &WebGpuStorage, rows: Rows) -> Result<()> 
         high.d1 -= low.d1;
         (low.d1 * rows.src_stride, low.d1 * rows.dst_stride)
     } else {
-        // Halves that end at a word, if the row is long enough: 256 elements are whole words of any dtype.
-        low.d2 = match rows.d2 > 512 {
-            true => (rows.d2 / 2).next_multiple_of(256) - rows.dst_offset % 256,
-            false => rows.d2 / 2,
+        // Halves that end at a word boundary, if the row is long enough: 256 elements are whole words of any dtype.
+        low.d2 = if rows.d2 > 512 {
+            (rows.d2 / 2).next_multiple_of(256) - rows.dst_offset % 256
+        } else {
+            rows.d2 / 2
         };
         high.d2 -= low.d2;
         (low.d2, low.d2)
@@ -94,7 +95,7 @@ fn windowed(src: &WebGpuStorage, dst: &WebGpuStorage, rows: Rows) -> Result<()> 
     windowed(src, dst, high)
 }
 
-/// Copies rows; elements of `dst` between and around them stay.
+/// Copies rows; elements of `dst` between and around them are unchanged.
 pub(in super::super) fn copy2d(
     src: &WebGpuStorage,
     dst: &mut WebGpuStorage,
@@ -106,7 +107,7 @@ pub(in super::super) fn copy2d(
     if rows.d1 == 0 || rows.d2 == 0 {
         return Ok(());
     }
-    // Rows without a gap, a single one among them, are one row.
+    // Contiguous rows, or a single one, are one row.
     if rows.d1 == 1 || (rows.src_stride == rows.d2 && rows.dst_stride == rows.d2) {
         rows.d2 *= rows.d1;
         rows.d1 = 1;
@@ -119,7 +120,7 @@ pub(in super::super) fn copy2d(
     let in_words = |place: usize| place.is_multiple_of(elem.lanes() as usize);
     let whole = in_words(rows.d2) && in_words(rows.dst_stride) && in_words(rows.dst_offset);
     if whole && in_words(rows.src_stride) && in_words(rows.src_offset) && elem.word_bytes() == 4 {
-        // Whole words to whole words: no need to look into them.
+        // Whole words to whole words: the words are copied unchanged.
         let lanes = elem.lanes() as usize;
         rows.d2 /= lanes;
         rows.src_stride /= lanes;

@@ -1,4 +1,4 @@
-//! Setting elements to a constant, in place.
+//! Sets elements to a constant, in place.
 
 use super::windows::{each, fit};
 use super::{bind, Views, WORKGROUP};
@@ -43,7 +43,7 @@ impl Kernel for Fill {
     }
 }
 
-/// The constant's bits, as the integer of [`Elem::bits`] has them.
+/// The constant's bits, as the integer type of [`Elem::bits`].
 fn bits(value: Scalar) -> u64 {
     match value {
         Scalar::U8(v) => v.into(),
@@ -61,8 +61,8 @@ fn bits(value: Scalar) -> u64 {
 
 /// Sets every element that `layout` covers.
 ///
-/// Elements of packed dtypes share words, so there an invocation owns a word of the span and asks of each lane whether the
-/// layout covers it. Where a word is one element, an invocation takes an element.
+/// Elements of packed dtypes share words, so there an invocation owns a word of the span and checks for each lane whether the layout covers
+/// it. If a word is one element, an invocation owns an element.
 pub(in super::super) fn const_set(
     dst: &mut WebGpuStorage,
     value: Scalar,

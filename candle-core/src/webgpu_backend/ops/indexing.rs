@@ -1,7 +1,7 @@
-//! Elements read by index. Along one dimension indexes choose; all other positions are walked in step.
+//! Elements read by index. Indexes select along one dimension; all other dimensions are iterated in parallel.
 //!
-//! An index that is the greatest number of its dtype is skipped, one that is out of range is reported to the host, which
-//! gives an error with the next result that it reads.
+//! An index that is the greatest number of its dtype is skipped. One that is out of range is reported to the host, which returns an error
+//! from the next readback.
 
 use super::windows::{fit, reach, window_bytes, Operand, Split};
 use super::{bind, index, Views};
@@ -49,7 +49,7 @@ impl Kernel for Gather {
     }
 }
 
-/// The storage of indexes.
+/// The storage format of indexes.
 pub(super) fn ids_elem(
     device: &WebGpuDevice,
     ids: &WebGpuStorage,
@@ -66,8 +66,7 @@ pub(super) fn ids_elem(
     Ok(elem)
 }
 
-/// WGSL that reads indexes: `id_at`. An index that is the greatest number of its dtype is skipped if `skips`, otherwise it is out
-/// of range like any other.
+/// WGSL that reads indexes: `id_at`. An index that is the greatest number of its dtype is skipped if `skips`, otherwise it is out of range.
 pub(super) fn reads_ids(ids: Elem, skips: bool) -> String {
     let (skipped, low, fits) = match ids {
         Elem::U8 => ("id == 0xffu", "id", "true"),
@@ -147,12 +146,12 @@ fn choose(
 struct Choice {
     op: &'static str,
     dim: usize,
-    /// How many elements there are to choose from.
+    /// Number of elements to select from.
     size: usize,
 }
 
 impl Choice {
-    /// Looks for what was chosen in windows of `src` along `dim`, one after the other.
+    /// Gathers the selected elements from windows of `src` along `dim`, one at a time.
     fn by_windows(self, dst: &WebGpuStorage, src: Operand<'_>, ids: Operand<'_>) -> Result<()> {
         let (storage, layout) = src;
         if storage.fits_binding() {
@@ -164,7 +163,7 @@ impl Choice {
         let beside = beside.map(|axis| (layout.dims()[axis] - 1) * layout.stride()[axis]);
         let beside = 1 + beside.sum::<usize>();
         let others = layout.shape().elem_count() / self.size.max(1);
-        // As many as a window reaches, or as a copy holds where they are far apart.
+        // The number that a window holds, or a copy if they are far apart.
         let count = match most.checked_sub(beside) {
             Some(rest) => rest / step.max(1) + 1,
             None => most / others.max(1),
@@ -178,14 +177,14 @@ impl Choice {
             first += count;
         }
         if self.size == 0 {
-            // There is nothing to choose, but indexes are to be reported.
+            // There is nothing to select, but invalid indexes have to be reported.
             let (src, layout) = (storage.device().alloc(1, storage.dtype(), self.op)?, layout);
             self.launch(dst, (&src, layout), ids, 0)?;
         }
         Ok(())
     }
 
-    /// One dispatch, for indexes from `first` on as far as `layout` has them; elements that others choose stay.
+    /// One dispatch, for the indexes of `layout` from `first` on; elements selected by other indexes are unchanged.
     fn launch(
         self,
         dst: &WebGpuStorage,

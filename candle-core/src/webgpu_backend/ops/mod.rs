@@ -1,5 +1,5 @@
-//! From layouts to dispatches: which kernel, how many workgroups, which parameters. One file an op family, with its shader
-//! of the same name in `shaders/`.
+//! From layouts to dispatches: kernel selection, workgroup counts, parameters. One file per op family, with its shader of the same name in
+//! `shaders/`.
 
 pub(super) mod conv;
 pub(super) mod copy2d;
@@ -25,15 +25,15 @@ use super::storage::WebGpuStorage;
 use crate::fault_codes::EXPERT_ROWS;
 use crate::{Error, Layout, Result};
 
-/// Invocations in a workgroup of the kernels without a reason for another number.
+/// Invocations in a workgroup of kernels without a reason for another number.
 const WORKGROUP: u32 = 256;
 
-/// The most steps of a loop over a size that the caller chooses, in one invocation. Mesa's llvmpipe ends all loops of an invocation after
-/// 65,535 iterations together, without an error, and browsers lose a device whose dispatch takes too long. `loops.rs` has the bound of
-/// each loop.
+/// Maximum number of steps of a loop over a size that the caller chooses, in one invocation. Mesa's llvmpipe ends all loops of an
+/// invocation after 65,535 iterations in total, without an error, and browsers lose a device whose dispatch takes too long. `loops.rs` has
+/// the bound of each loop.
 const MOST_STEPS: usize = 1 << 15;
 
-/// `0..len` in ranges of at most `most`.
+/// Splits `0..len` into ranges of at most `most`.
 fn ranges(len: usize, most: usize) -> impl Iterator<Item = std::ops::Range<usize>> {
     let most = most.max(1);
     (0..len)
@@ -41,7 +41,7 @@ fn ranges(len: usize, most: usize) -> impl Iterator<Item = std::ops::Range<usize
         .map(move |first| first..len.min(first + most))
 }
 
-/// A window of `[height, width]` in parts of at most `most` elements, by their rows and columns.
+/// Splits a window of `[height, width]` into parts of at most `most` elements, by their rows and columns.
 fn window_parts([height, width]: [usize; 2], most: usize) -> Vec<[std::ops::Range<usize>; 2]> {
     let columns = || ranges(width, most);
     let rows = ranges(height, most / width.clamp(1, most));
@@ -50,7 +50,8 @@ fn window_parts([height, width]: [usize; 2], most: usize) -> Vec<[std::ops::Rang
 }
 
 impl Shader {
-    /// A kernel that makes each element of `dst` by itself: `body` has the function `element_at(i)`, `p.len` is their number.
+    /// A kernel that computes each element of `dst` independently: `body` has the function `element_at(i)`, `p.len` is the number of
+    /// elements.
     fn each_element<P: Params>(self, body: &str) -> Self {
         let main = include_str!("../shaders/each_element.wgsl");
         self.constant("WG", WORKGROUP)
@@ -59,16 +60,16 @@ impl Shader {
 }
 
 impl WebGpuDevice {
-    /// The grid of a kernel whose invocations write a word each of `len` elements.
+    /// The grid of a kernel whose invocations each write a word of `len` elements.
     fn grid_of_words(&self, len: usize, elem: Elem) -> [u32; 3] {
         self.grid(len.div_ceil(elem.lanes() as usize), WORKGROUP)
     }
 }
 
-/// `N` operands of one shape, in as few dimensions as their strides allow.
+/// `N` operands of the same shape, in the fewest dimensions that their strides allow.
 ///
-/// Dimensions of size 1 are dropped, and neighbours that every operand walks as one are merged, so that most layouts end as
-/// one dimension.
+/// Dimensions of size 1 are dropped, and neighbours that can be merged in every operand are merged, so that most layouts end up with one
+/// dimension.
 #[derive(Debug, Clone, Copy)]
 struct Views<const N: usize> {
     /// The number of elements.
@@ -82,7 +83,7 @@ struct Views<const N: usize> {
 
 impl<const N: usize> Views<N> {
     /// # Errors
-    /// More than eight dimensions that cannot be merged, or places past what u32 counts.
+    /// More than eight dimensions that cannot be merged, or offsets beyond u32.
     fn new(layouts: [&Layout; N]) -> Result<Self> {
         let shape = layouts[0].dims();
         debug_assert!(layouts.iter().all(|l| l.dims() == shape));
@@ -140,7 +141,7 @@ impl<const N: usize> Views<N> {
     }
 }
 
-/// A count or place as kernels take it.
+/// A count or offset as kernels' type.
 fn index(value: usize) -> Result<u32> {
     u32::try_from(value).map_err(|_| {
         Error::WebGpu(format!(
@@ -151,7 +152,7 @@ fn index(value: usize) -> Result<u32> {
     })
 }
 
-/// A tensor as `(rows, len)`, rows of its last dimension: a view if there is one stride from row to row, else a copy.
+/// A tensor as `(rows, len)`, rows of its last dimension: a view if the rows have a single stride, else a copy.
 fn as_rows(
     (x, layout): (&WebGpuStorage, &Layout),
     (rows, len): (usize, usize),

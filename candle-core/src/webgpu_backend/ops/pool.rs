@@ -1,4 +1,4 @@
-//! Pooling: each element of the result is the mean or the largest of a window.
+//! Pooling: each element of the result is the mean or the maximum of a window.
 
 use super::copy2d::{copy2d, Rows};
 use super::elementwise::functions;
@@ -15,7 +15,7 @@ params!(PoolParams {
     src_offset: u32,
     src_batch: u32,
     src_channel: u32,
-    // From one row of results to the next.
+    // Stride in the source between rows of results.
     src_down: u32,
     src_row: u32,
     src_col: u32,
@@ -28,7 +28,7 @@ params!(PoolParams {
     len: u32,
 });
 
-/// What becomes of a window.
+/// The reduction of a window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(in super::super) enum Pool {
     Mean,
@@ -65,7 +65,7 @@ impl Kernel for Pool2d {
     }
 }
 
-/// Pools windows of `kernel` elements, `stride` apart (both `(height, width)`), of an input `(batch, channels, height, width)`.
+/// Pools windows of `kernel` elements with stride `stride` (both `(height, width)`), of an input `(batch, channels, height, width)`.
 pub(in super::super) fn pool2d(
     src: &WebGpuStorage,
     layout: &Layout,
@@ -94,7 +94,7 @@ pub(in super::super) fn pool2d(
             Pool::Mean => mean_of_rows((src, layout), kernel, stride),
         };
     }
-    // For each row of results the rows of the input that it is made of.
+    // For each row of results the rows of its windows in the input.
     let steps = layout.stride();
     let windows = Layout::new(
         Shape::from((batch, channels, o_h, kernel.0, i_w)),
@@ -127,7 +127,7 @@ pub(in super::super) fn pool2d(
     Ok(dst)
 }
 
-/// The largest of windows that are more than an invocation may look at: of the parts of a window, then of their results.
+/// The maximum of windows with more elements than an invocation may read: of the parts of a window, then of their results.
 fn max_of_parts(
     (src, layout): Operand<'_>,
     kernel: (usize, usize),
@@ -145,7 +145,7 @@ fn max_of_parts(
     let shape = Shape::from(parts.len() * len);
     let mut largest = device.zeros_impl(&shape, src.dtype())?;
     for (i, [rows, columns]) in parts.iter().enumerate() {
-        // The input from the part's first element on, up to that of the last window.
+        // The input from the part's first element on, up to the last window's element.
         let height = (o_h - 1) * stride.0 + rows.len();
         let width = (o_w - 1) * stride.1 + columns.len();
         let part_l = layout
@@ -159,8 +159,8 @@ fn max_of_parts(
     pool2d(&largest, &of_parts, (parts.len(), 1), (1, 1), Pool::Max)
 }
 
-/// The mean of windows that are more than an invocation may look at: each is a row of a reduction. Integers are added up in 64 bits, since
-/// a sum of many may not fit theirs.
+/// The mean of windows with more elements than an invocation may read: each is a row of a reduction. Integers are added in 64 bits, since a
+/// sum of many may overflow their own type.
 fn mean_of_rows(
     (src, layout): Operand<'_>,
     kernel: (usize, usize),
@@ -214,9 +214,10 @@ fn mean_of_rows(
     let all = Layout::contiguous(len);
     let every = Layout::new(Shape::from(len), vec![0], 0);
     let means = elementwise::binary(&sums, &count, &all, &every, "div")?;
-    match sums_dtype == dtype {
-        true => Ok(means),
-        false => elementwise::to_dtype(&means, &all, dtype),
+    if sums_dtype == dtype {
+        Ok(means)
+    } else {
+        elementwise::to_dtype(&means, &all, dtype)
     }
 }
 

@@ -51,7 +51,7 @@ impl Kernel for Random {
 const UNIFORM: &str = "rand_uniform";
 const NORMAL: &str = "rand_normal";
 
-/// `len` numbers of a distribution, whose parameters `of` makes from the storage dtype.
+/// `len` numbers of a distribution; `of` computes its parameters for the storage dtype.
 fn random(
     device: &WebGpuDevice,
     len: usize,
@@ -99,7 +99,7 @@ struct Numbers {
 }
 
 impl Numbers {
-    /// Fills `dst` with `len` numbers of the sequence that `seed` names, from number `first` on.
+    /// Fills `dst` with `len` numbers of the sequence of `seed`, from number `first` on.
     fn launch(&self, dst: &WebGpuStorage, len: usize, seed: u64, first: u64) -> Result<()> {
         let Self {
             elem,
@@ -132,7 +132,7 @@ impl Numbers {
     }
 }
 
-/// The number of a storage dtype that is nearest to `value`.
+/// The nearest number to `value` in a storage dtype.
 fn nearest(value: f64, elem: Elem) -> f64 {
     match elem {
         Elem::F16 => half::f16::from_f64(value).to_f64(),
@@ -143,9 +143,9 @@ fn nearest(value: f64, elem: Elem) -> f64 {
     }
 }
 
-/// The next smaller number of a storage dtype than `value`, which is one too.
+/// The next smaller number in a storage dtype than `value`, which is one too.
 fn before(value: f64, elem: Elem) -> f64 {
-    // The bits of a dtype's positive numbers count upwards, those of its negative ones downwards.
+    // The bit patterns of a dtype's positive numbers ascend, those of its negative ones descend.
     let step = |bits: u16, sign: u16| match bits {
         0 => sign | 1,
         bits if bits == sign => sign | 1,
@@ -168,7 +168,7 @@ fn before(value: f64, elem: Elem) -> f64 {
     }
 }
 
-/// Numbers from `lo` up to `up`, which is left out unless it is `lo`; both rounded to `dtype`.
+/// Uniform numbers in `[lo, up)`, or all `lo` if both are equal; both are rounded to `dtype`.
 pub(in super::super) fn uniform(
     device: &WebGpuDevice,
     len: usize,

@@ -1,6 +1,6 @@
-//! Reductions over any set of dimensions: sums, least and greatest elements, and where those are.
+//! Reductions over any set of dimensions: sums, minima, maxima, and the indexes of the last two.
 //!
-//! The dimensions that stay are moved to the front, so that each result has a row of elements, in the order of the CPU.
+//! The kept dimensions are moved to the front, so that each result has a row of elements, in the order of the CPU.
 
 use super::elementwise::functions;
 use super::windows::{extent, fit, halves, longest, window_bytes, Operand, Part, Split};
@@ -20,7 +20,7 @@ params!(ReduceParams {
     chunks: u32,
     chunk: u32,
     outputs: u32,
-    // Where a carry's values and places begin, and the place of a row's first element.
+    // The offsets of a carry's values and indexes, and the index of a row's first element.
     carry_offset: u32,
     carry_place_offset: u32,
     first_place: u32,
@@ -34,12 +34,12 @@ struct Reduce {
     rank: usize,
     /// Whether a workgroup shares a row.
     group: bool,
-    /// Whether the elements are earlier results, with their places beside them.
+    /// Whether the elements are earlier results, with their indexes.
     found: bool,
-    /// The type of what was found in the row before, and whether its places are there too.
+    /// The element type of the carry from the row's earlier elements, and whether it has indexes too.
     carry: Option<Elem>,
     carry_places: bool,
-    /// Whether places are written beside the values.
+    /// Whether indexes are written in addition to the values.
     found_dst: bool,
 }
 
@@ -49,13 +49,12 @@ impl Kernel for Reduce {
     fn shader(&self, _: &Caps) -> Shader {
         let Self { op, from, .. } = *self;
         let shader = Shader::default().view("src", from, self.rank);
-        let shader = match self.found {
-            true => shader
+        let shader = if self.found {
+            shader
                 .input("found", Elem::U32)
-                .text("fn place_of(i: u32, j: u32) -> u32 { return found_at(i); }"),
-            false => {
-                shader.text("fn place_of(i: u32, j: u32) -> u32 { return p.first_place + j; }")
-            }
+                .text("fn place_of(i: u32, j: u32) -> u32 { return found_at(i); }")
+        } else {
+            shader.text("fn place_of(i: u32, j: u32) -> u32 { return p.first_place + j; }")
         };
         let shader = match (self.carry, self.carry_places) {
             (None, _) => shader.text("fn before(row: u32) -> Found { return look(row, 0u); }"),
@@ -68,11 +67,12 @@ impl Kernel for Reduce {
             ),
         };
         let shader = shader.output("dst", self.to);
-        let shader = match self.found_dst {
-            true => shader.output("found_dst", Elem::U32).text(
+        let shader = if self.found_dst {
+            shader.output("found_dst", Elem::U32).text(
                 "fn keep_place(o: u32, place: u32) { found_dst_put(o, array<found_dst_t, 1>(place)); }",
-            ),
-            false => shader.text("fn keep_place(o: u32, place: u32) {}"),
+            )
+        } else {
+            shader.text("fn keep_place(o: u32, place: u32) {}")
         };
         shader
             .constant("WG", WORKGROUP)
@@ -80,13 +80,15 @@ impl Kernel for Reduce {
             .constant("CARRY", self.carry.is_some())
             .constant("GREATEST", matches!(op, ReduceOp::Max | ReduceOp::ArgMax))
             .text(functions(from))
-            .text(match finds_place(op) && !self.found_dst {
-                true => "fn result(found: Found) -> dst_t { return found.place; }",
-                false => "fn result(found: Found) -> dst_t { return found.value; }",
+            .text(if finds_place(op) && !self.found_dst {
+                "fn result(found: Found) -> dst_t { return found.place; }"
+            } else {
+                "fn result(found: Found) -> dst_t { return found.value; }"
             })
-            .text(match self.group {
-                true => include_str!("../shaders/reduce_group.wgsl"),
-                false => include_str!("../shaders/reduce_alone.wgsl"),
+            .text(if self.group {
+                include_str!("../shaders/reduce_group.wgsl")
+            } else {
+                include_str!("../shaders/reduce_alone.wgsl")
             })
             .body::<ReduceParams>(include_str!("../shaders/reduce.wgsl"))
     }
@@ -94,35 +96,35 @@ impl Kernel for Reduce {
 
 /// Rows shorter than this leave most of a workgroup idle.
 const SHORT: u32 = 64;
-/// Rows from which on a GPU is busy with one invocation to a row.
+/// Minimum number of rows for which one invocation per row keeps a GPU busy.
 const MANY: u32 = 1 << 14;
-/// Rows from this length on are cut into parts where there are few of them.
+/// Minimum length of rows that are split into parts if there are few rows.
 const LONG: u32 = 1 << 14;
-/// Fewer workgroups than this leave a large GPU idle.
+/// Minimum number of workgroups that keeps a large GPU busy.
 const FEW: u32 = 64;
-/// Elements of a part at the least: eight to an invocation.
+/// Minimum number of elements of a part: eight per invocation.
 const CHUNK: u32 = 8 * WORKGROUP;
-/// From this many parts on a workgroup joins them: a single invocation would wait for each load in sequence.
+/// Minimum number of parts for which a workgroup joins them: a single invocation would wait for each load in sequence.
 const SHARED: u32 = 16;
-/// The most parts in a dispatch, if the parts are not too long for their invocations then.
+/// Maximum number of parts in a dispatch, if the parts are not too long for their invocations then.
 const MAX_CHUNKS: u32 = 1024;
-/// The most elements of a row that one invocation reduces, for each lane of a word.
+/// Maximum number of elements of a row that one invocation reduces, for each lane of a word.
 const MOST_ALONE: u32 = MOST_STEPS as u32 / 4;
-/// The most elements of a part that a workgroup reduces, which has a lane.
+/// Maximum number of elements of a part that a workgroup reduces, for a single lane.
 const MOST_TOGETHER: u32 = MOST_STEPS as u32 * WORKGROUP;
 
-/// Who reduces a row.
+/// The invocations that reduce a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Way {
     /// One invocation.
     Alone,
     /// One workgroup.
     Group,
-    /// This many workgroups, each a part, and a second dispatch.
+    /// A number of workgroups, each for a part, and a second dispatch.
     Chunks(u32),
 }
 
-/// The way to reduce `outputs` rows of `inner` elements each, contiguous in memory if `adjacent`.
+/// The method for `outputs` rows of `inner` elements each, contiguous in memory if `adjacent`.
 fn way(outputs: u32, inner: u32, adjacent: bool) -> Way {
     let least = inner.div_ceil(MOST_TOGETHER);
     if inner < SHORT || (!adjacent && outputs >= MANY && inner <= MOST_ALONE) {
@@ -137,25 +139,25 @@ fn way(outputs: u32, inner: u32, adjacent: bool) -> Way {
     }
 }
 
-/// Whether the result is a place, not a value.
+/// Whether the result is an index, not a value.
 fn finds_place(op: ReduceOp) -> bool {
     matches!(op, ReduceOp::ArgMin | ReduceOp::ArgMax)
 }
 
-/// The results of what comes before in each row. Offsets are those of the first row; the others follow.
+/// The results for the earlier elements of each row. Offsets are those of the first row; the other rows follow.
 #[derive(Clone, Copy)]
 struct Carry<'a> {
     values: (&'a WebGpuStorage, usize),
     places: Option<(&'a WebGpuStorage, usize)>,
-    /// Elements that come before.
+    /// Number of earlier elements.
     len: usize,
 }
 
-/// A dispatch over rows of `inner` elements, each cut into `chunks` parts.
+/// A dispatch over rows of `inner` elements, each split into `chunks` parts.
 struct Pass<'a> {
     op: ReduceOp,
     src: &'a WebGpuStorage,
-    /// For rows of earlier results: where those were found.
+    /// For rows of earlier results: their indexes.
     places: Option<&'a WebGpuStorage>,
     carry: Option<Carry<'a>>,
     views: Views<1>,
@@ -166,7 +168,7 @@ struct Pass<'a> {
 }
 
 impl<'a> Pass<'a> {
-    /// Writes the results to `dst`, or values to it and their places to `dst_places`.
+    /// Writes the results to `dst`, or values to it and their indexes to `dst_places`.
     fn run(
         &self,
         device: &WebGpuDevice,
@@ -226,7 +228,7 @@ impl<'a> Pass<'a> {
     }
 }
 
-/// The dtype that kernels compute `dtype` in.
+/// The dtype in which kernels compute `dtype`.
 pub(super) fn accumulator(dtype: DType) -> DType {
     match dtype {
         DType::F16 | DType::BF16 | DType::F8E4M3 => DType::F32,
@@ -270,7 +272,7 @@ pub(in super::super) fn reduce(
     Ok(dst)
 }
 
-/// Reduces all dimensions but the first `kept` ones. `dst` may be of the dtype that kernels compute in.
+/// Reduces all dimensions except the first `kept`. `dst` may have the dtype of the arithmetic.
 pub(super) fn rows_into(
     dst: &WebGpuStorage,
     op: ReduceOp,
@@ -285,7 +287,7 @@ pub(super) fn rows_into(
     part_into(dst, op, (src, layout), kept, None)
 }
 
-/// As [`rows_into`], for rows that a window reaches, going on from `carry`.
+/// Like [`rows_into`], for rows that fit a window, continuing from `carry`.
 fn part_into(
     dst: &WebGpuStorage,
     op: ReduceOp,
@@ -323,7 +325,7 @@ fn part_into(
     })
 }
 
-/// Makes `dst`, with an element at each place of `dims`, in parts.
+/// Computes `dst`, with an element at each index of `dims`, in parts.
 fn split<const N: usize>(
     op: ReduceOp,
     dims: &[usize],
@@ -342,7 +344,7 @@ fn split<const N: usize>(
     split.run(dst, 0, f)
 }
 
-/// As [`part_into`], where bindings reach everything.
+/// Like [`part_into`], for operands that fit bindings.
 fn whole_into(
     dst: &WebGpuStorage,
     op: ReduceOp,
@@ -376,11 +378,12 @@ fn whole_into(
             let chunks = inner.div_ceil(inner.div_ceil(chunks));
             let partial = (rows * chunks) as usize;
             let values = device.alloc(partial, accumulator(src.dtype()), op.name())?;
-            let places = match finds_place {
-                true => Some(device.alloc(partial, DType::U32, op.name())?),
-                false => None,
+            let places = if finds_place {
+                Some(device.alloc(partial, DType::U32, op.name())?)
+            } else {
+                None
             };
-            // Whatever is compared starts from the carry; to a sum it is added once.
+            // Minima and maxima start from the carry; a sum adds it once.
             let (carry, carry_last) = match op {
                 ReduceOp::Sum => (None, carry),
                 _ => (carry, None),
@@ -404,8 +407,7 @@ fn whole_into(
     }
 }
 
-/// Rows whose strides or extent exceed one binding: the parts of all rows in sequence, each continuing from the result of those
-/// before.
+/// Rows whose strides or extent exceed one binding: the parts of all rows in sequence, each continuing from the result of the earlier ones.
 fn by_parts(
     dst: &WebGpuStorage,
     op: ReduceOp,
@@ -423,7 +425,7 @@ fn by_parts(
     };
     let mut carry: Option<(WebGpuStorage, Option<WebGpuStorage>)> = None;
     let mut before = 0;
-    // What is left, the next part last. Places are looked for along one dimension alone, which this leaves in order.
+    // The remaining parts, the next one last. Indexes are searched along a single dimension, whose order this preserves.
     let mut left = vec![layout.clone()];
     while let Some(part) = left.pop() {
         let (row, steps) = (&part.dims()[kept..], &part.stride()[kept..]);
@@ -445,13 +447,12 @@ fn by_parts(
             ..carry
         });
         part_into(&values, best, (src, &part), kept, values_carry)?;
-        let places = match finds_place {
-            true => {
-                let places = device.alloc(rows, DType::U32, name)?;
-                part_into(&places, op, (src, &part), kept, so_far)?;
-                Some(places)
-            }
-            false => None,
+        let places = if finds_place {
+            let places = device.alloc(rows, DType::U32, name)?;
+            part_into(&places, op, (src, &part), kept, so_far)?;
+            Some(places)
+        } else {
+            None
         };
         carry = Some((values, places));
         before += len;
@@ -483,7 +484,7 @@ mod tests {
                 for flags in 0..32 {
                     let [group, found, carry, carry_places, found_dst] =
                         std::array::from_fn(|bit| flags >> bit & 1 == 1);
-                    // Places are written beside values of a word.
+                    // Indexes are written next to values of a word.
                     let to = match (finds_place(op), found_dst) {
                         (true, false) => Elem::U32,
                         _ => sum,
@@ -520,7 +521,7 @@ mod tests {
         assert_eq!(way(1, 128_256, true), Way::Chunks(63));
         assert_eq!(way(1, 1 << 30, true), Way::Chunks(1024));
         assert_eq!(way(64, 1 << 20, true), Way::Group);
-        // More than an invocation may look at.
+        // More than an invocation may read.
         assert_eq!(way(63, 1 << 30, true), Way::Chunks(128));
         assert_eq!(way(1 << 14, 1 << 14, false), Way::Group);
         assert_eq!(way(64, 1 << 22, true), Way::Chunks(2));

@@ -1,4 +1,4 @@
-//! Running sums of rows: within parts of a row, then of the parts' sums, which are added to all that follow.
+//! Running sums of rows: within parts of a row, then of the parts' sums, which are added to all later elements.
 
 use super::elementwise::functions;
 use super::reduce::accumulator;
@@ -10,7 +10,7 @@ use crate::webgpu_backend::WebGpuStorage;
 use crate::{Layout, Result, Shape};
 
 const OP: &str = "cumsum";
-/// Elements that an invocation adds up in sequence.
+/// Number of elements that an invocation adds in sequence.
 const PART: usize = 64;
 
 params!(ScanParams {
@@ -63,11 +63,12 @@ impl Kernel for ScanJoin {
 
     fn shader(&self, _: &Caps) -> Shader {
         let shader = Shader::default().input("sums", self.sums);
-        let shader = match self.before {
-            true => shader
+        let shader = if self.before {
+            shader
                 .input("totals", self.sums)
-                .text("fn before(i: u32) -> sums_t { return totals_at(i); }"),
-            false => shader.text("fn before(i: u32) -> sums_t { return sums_at(i); }"),
+                .text("fn before(i: u32) -> sums_t { return totals_at(i); }")
+        } else {
+            shader.text("fn before(i: u32) -> sums_t { return sums_at(i); }")
         };
         shader
             .output("dst", self.out)
@@ -77,7 +78,7 @@ impl Kernel for ScanJoin {
     }
 }
 
-/// Whether one binding reaches `src` and sums of it. Larger tensors take the form made of other ops.
+/// Whether `src` and its sums fit one binding. Larger tensors use the form composed of other ops.
 pub(crate) fn fits(src: &WebGpuStorage, layout: &Layout) -> bool {
     let sums = layout.shape().elem_count() * accumulator(src.dtype()).size_in_bytes();
     fit([src]) && sums as u64 <= src.device().max_binding()
@@ -115,7 +116,7 @@ pub(crate) fn cumsum(src: &WebGpuStorage, layout: &Layout) -> Result<WebGpuStora
     if chunks == 1 && sums_dtype == src.dtype() {
         return Ok(sums);
     }
-    // The last element of each part but the last.
+    // The last element of each part except the last.
     let totals_l = Layout::new(
         Shape::from((len / inner, chunks - 1)),
         vec![inner, PART],

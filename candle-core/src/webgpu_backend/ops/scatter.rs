@@ -1,4 +1,4 @@
-//! Elements written by index: the other direction of `indexing.rs`.
+//! Elements written by index: the counterpart of `indexing.rs`.
 
 use super::elementwise::{self, functions};
 use super::indexing::{along, ids_elem, number, reads_ids, with_stride};
@@ -35,7 +35,7 @@ struct Scatter {
     elem: Elem,
     rank: usize,
     by_column: bool,
-    /// For sums: the dtype that each is rounded to, which `elem` may stand in for.
+    /// For sums: the dtype to which each is rounded, for which `elem` may be a replacement.
     add: Option<Elem>,
 }
 
@@ -59,7 +59,7 @@ impl Kernel for Scatter {
     }
 }
 
-/// `rounded(sum)`: as the sum reads back once it is stored.
+/// `rounded(sum)`: the sum rounded as by a store and a load.
 fn rounding(elem: Option<Elem>) -> String {
     let (lanes, round) = elem.map_or((1, ""), |elem| (elem.lanes(), elem.round()));
     format!(
@@ -67,7 +67,7 @@ fn rounding(elem: Option<Elem>) -> String {
     )
 }
 
-/// What is written along `dim`, and where: `ids_l` and `src_l` have one shape.
+/// The elements that are written along `dim`, and their indexes: `ids_l` and `src_l` have the same shape.
 #[derive(Clone, Copy)]
 pub(in super::super) struct Updates<'a> {
     pub(in super::super) ids: &'a WebGpuStorage,
@@ -77,8 +77,8 @@ pub(in super::super) struct Updates<'a> {
     pub(in super::super) dim: usize,
 }
 
-/// `dst[.., ids[.., i, ..], ..] = src[.., i, ..]` in place, or `+=` if `add`. Of several elements for one place the last
-/// stays, or they are added in order.
+/// `dst[.., ids[.., i, ..], ..] = src[.., i, ..]` in place, or `+=` if `add`. If several elements have the same index, the last one counts,
+/// or they are added in order.
 pub(in super::super) fn scatter(
     dst: &mut WebGpuStorage,
     layout: &Layout,
@@ -103,7 +103,7 @@ fn update(
     if updates.ids_l.shape().elem_count() == 0 {
         return Ok(());
     }
-    // Where dst has no element there is no word to take, but the indexes are to be checked.
+    // If dst has no element there is no word to process, but the indexes have to be checked.
     let by_column = elem.lanes() == 1 || layout.shape().elem_count() == 0;
     if !by_column && !layout.is_contiguous() {
         return Err(Error::RequiresContiguous { op }.bt());
@@ -130,7 +130,7 @@ fn update(
     if by_column {
         return job.split(share);
     }
-    // A packed dtype by way of one whose elements are words. Sums are rounded as its own.
+    // A packed dtype is updated through a dtype whose elements are words. Sums are rounded to the packed dtype.
     let wide = match dst.dtype() {
         DType::U8 => DType::U32,
         DType::I16 => DType::I32,
@@ -148,34 +148,33 @@ fn update(
     elementwise::convert_into(&wide_dst, &wide_l, dst, layout.start_offset())
 }
 
-/// What is the same for all dispatches of an update.
+/// The values that all dispatches of an update share.
 struct Job<'a> {
     dst: &'a WebGpuStorage,
     ids: &'a WebGpuStorage,
     src: &'a WebGpuStorage,
     dim: usize,
-    /// How many places there are along the dimension.
+    /// Size of the indexed dimension.
     size: usize,
-    /// Whether an invocation takes a position of the other dimensions, or a word of `dst`.
+    /// Whether an invocation processes a position of the other dimensions, or a word of `dst`.
     by_column: bool,
     add: Option<Elem>,
     op: &'static str,
 }
 
-/// Some of an update: some positions of the other dimensions, and along the dimension some of the places and some of what is
-/// written.
+/// A part of an update: some positions of the other dimensions, and along the dimension some of the destinations and some of the updates.
 struct Share {
     dst: Layout,
-    /// The first place of `dst` along the dimension.
+    /// The first index of `dst` along the dimension.
     first: usize,
     ids: Layout,
     src: Layout,
 }
 
 impl Job<'_> {
-    /// Halves a share until a window of each operand has what it needs. Updates keep their order: the first half comes first.
+    /// Halves a part until each operand fits a window. Updates keep their order: the first half comes first.
     fn split(&self, mut share: Share) -> Result<()> {
-        // What is written may have more positions than what is chosen from.
+        // The updates may have more positions than the destination.
         for axis in (0..share.ids.dims().len()).filter(|axis| *axis != self.dim) {
             share.dst = share.dst.narrow(axis, 0, share.ids.dims()[axis])?;
         }
@@ -224,9 +223,10 @@ impl Job<'_> {
         } else {
             both(&share.src)
         }?;
-        let second = match along && of_dst {
-            true => share.first + dst[0].dims()[axis],
-            false => share.first,
+        let second = if along && of_dst {
+            share.first + dst[0].dims()[axis]
+        } else {
+            share.first
         };
         let parts = dst.into_iter().zip(ids).zip(src).zip([share.first, second]);
         for (((dst, ids), src), first) in parts {
@@ -240,7 +240,7 @@ impl Job<'_> {
         Ok(())
     }
 
-    /// Dispatches of as many updates as an invocation may look at, in the order of the updates.
+    /// Dispatches the updates in order, with at most the number that an invocation may read.
     fn launch(&self, share: &Share) -> Result<()> {
         let count = share.ids.dims()[self.dim];
         let elem = self.dst.device().elem(self.dst.dtype(), self.op)?;
@@ -256,7 +256,7 @@ impl Job<'_> {
         Ok(())
     }
 
-    /// One dispatch; indexes of places that the share does not have are left out.
+    /// One dispatch; skips indexes outside of the part.
     fn dispatch(&self, share: &Share) -> Result<()> {
         let Job {
             dim, by_column, op, ..
@@ -283,14 +283,16 @@ impl Job<'_> {
             &with_stride(src_l, &shape, dim, 0),
         ])?;
         let lanes = elem.lanes();
-        let invocations = match by_column {
-            true => views.len,
-            false => (views.offsets[0] % lanes + views.len).div_ceil(lanes),
+        let invocations = if by_column {
+            views.len
+        } else {
+            (views.offsets[0] % lanes + views.len).div_ceil(lanes)
         };
-        // The stride of a dimension of size 1 may be anything, but words are found by dividing by it.
-        let dst_step = match by_column {
-            true => index(layout.stride()[dim])?,
-            false => index(layout.stride()[dim])?.max(1),
+        // The stride of a dimension of size 1 may be anything, but it is the divisor that locates words.
+        let dst_step = if by_column {
+            index(layout.stride()[dim])?
+        } else {
+            index(layout.stride()[dim])?.max(1)
         };
         let kernel = Scatter {
             ids: by,

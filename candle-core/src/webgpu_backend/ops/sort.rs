@@ -1,9 +1,9 @@
-//! The order of each row's elements: a bitonic network over (key, place), where equal keys keep the order of their places.
+//! The sorting order of each row's elements: a bitonic network over (key, index), where equal keys keep the order of their indexes.
 //!
-//! Keys are the elements as unsigned numbers of the same order. A row is filled up to a power of two; runs of a tile are
-//! sorted in workgroup memory, then longer runs are merged by steps through global memory until the rest of a merge fits a tile.
-//! A row whose keys are past a binding is sorted in windows; what is left of longer merges are steps between two windows.
-//! Reference: Batcher, "Sorting networks and their applications", AFIPS 1968.
+//! Keys are the elements as unsigned numbers of the same order. A row is padded to a power of two; runs of a tile are sorted in workgroup
+//! memory, then longer runs are merged by steps through global memory until the rest of a merge fits a tile. A row whose keys exceed a
+//! binding is sorted in windows; the remaining steps of longer merges are between two windows. Reference: Batcher, "Sorting networks and
+//! their applications", AFIPS 1968.
 
 use super::copy2d::{copy2d, Rows};
 use super::elementwise;
@@ -14,7 +14,7 @@ use crate::webgpu_backend::kernel::{params, Caps, Elem, Kernel, Shader};
 use crate::webgpu_backend::{WebGpuDevice, WebGpuStorage};
 use crate::{DType, Layout, Result};
 
-/// The most elements that a workgroup sorts in its own memory.
+/// Maximum number of elements that a workgroup sorts in workgroup memory.
 const MAX_TILE: usize = 1024;
 
 params!(SortParams {
@@ -46,7 +46,7 @@ struct SortTile {
     tile: usize,
 }
 
-/// Where a tile's elements come from, if it was not loaded before.
+/// The source of a tile's elements, if it was not loaded before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Load {
     elem: Elem,
@@ -131,9 +131,10 @@ impl Shader {
 
 /// WGSL for keys and their order.
 fn keys(wide: bool) -> &'static str {
-    match wide {
-        true => include_str!("../shaders/sort_keys64.wgsl"),
-        false => include_str!("../shaders/sort_keys32.wgsl"),
+    if wide {
+        include_str!("../shaders/sort_keys64.wgsl")
+    } else {
+        include_str!("../shaders/sort_keys32.wgsl")
     }
 }
 
@@ -151,7 +152,7 @@ fn order_of(elem: Elem) -> &'static str {
     }
 }
 
-/// How elements are compared.
+/// The comparison of elements.
 #[derive(Clone, Copy)]
 struct Order {
     elem: Elem,
@@ -167,17 +168,18 @@ impl Order {
 
     /// The dtype of a storage for keys.
     fn key_dtype(self) -> DType {
-        match self.wide() {
-            true => DType::I64,
-            false => DType::U32,
+        if self.wide() {
+            DType::I64
+        } else {
+            DType::U32
         }
     }
 }
 
-/// Invocations of the kernels that take a pair of elements each.
+/// Invocations of the kernels that process one pair of elements each.
 const WG: u32 = 256;
 
-/// Rows' keys and places on their way to the right order, or those of a window of one row.
+/// The keys and indexes of rows during sorting, or those of a window of one row.
 struct Network<'a> {
     device: &'a WebGpuDevice,
     order: Order,
@@ -187,7 +189,7 @@ struct Network<'a> {
     n: usize,
     padded: usize,
     tile: usize,
-    /// Where in its row a window begins.
+    /// The index at which a window begins in its row.
     first: usize,
 }
 
@@ -232,7 +234,7 @@ impl<'a> Network<'a> {
         self.in_tiles(None, (run, run))
     }
 
-    /// Sorts or merges in workgroup memory: all runs from `first_run` to `last_run` elements, of `src` or of what is there.
+    /// Sorts or merges in workgroup memory: all runs from `first_run` to `last_run` elements, of `src` or of the current keys.
     fn in_tiles(
         &self,
         src: Option<Operand<'_>>,
@@ -273,7 +275,7 @@ impl<'a> Network<'a> {
         )
     }
 
-    /// One step of a merge through global memory: elements `step` apart change places where they must.
+    /// One step of a merge through global memory: swaps elements `step` apart if necessary.
     fn step(&self, run: usize, step: usize) -> Result<()> {
         let pairs = self.rows * self.padded / 2;
         let wide = self.order.wide();
@@ -314,10 +316,9 @@ impl<'a> Network<'a> {
     }
 }
 
-/// For each row along the last dimension, the places of its elements in ascending or descending order, as u32.
+/// The indexes of each row's elements along the last dimension in ascending or descending order, as u32.
 ///
-/// The order is total: NaN is greater than any number, the zeros are equal, and equal elements stay in the order of their
-/// places.
+/// The order is total: NaN is greater than any number, the zeros are equal, and equal elements keep the order of their indexes.
 pub(crate) fn arg_sort(
     src: &WebGpuStorage,
     layout: &Layout,
@@ -384,7 +385,7 @@ fn sort_into(dst: &WebGpuStorage, (src, layout): Operand<'_>, order: Order) -> R
     copy2d(&network.ids, &mut dst.share(), rows)
 }
 
-/// One row whose keys are past a binding; the result goes to `dst` from element `at` on.
+/// One row whose keys exceed a binding; the result is written to `dst` from element `at` on.
 fn sort_long_row(
     dst: &WebGpuStorage,
     at: usize,
@@ -399,7 +400,7 @@ fn sort_long_row(
     for first in (0..n.next_power_of_two()).step_by(window) {
         let len = n.saturating_sub(first).min(window);
         let network = Network::new(device, order, (1, len, window), first)?;
-        // Behind the row's end nothing is read.
+        // Nothing is read past the row's end.
         let part = layout.narrow(0, first.min(n - 1), len.max(1))?;
         let (src, part) = reach((src, &part))?;
         network.sort((&src, &part))?;

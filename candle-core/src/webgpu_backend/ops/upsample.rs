@@ -1,5 +1,5 @@
-//! Resizing images. Which elements make an output row or column is worked out on the host, where the CPU backend asks as well, and
-//! read by the kernel from a table. The GPU keeps the last tables: an upload submits all that is in the queue.
+//! Resizing of images. The source elements and weights of each output row or column are computed on the host, with the CPU backend's code,
+//! and the kernel reads them from a table. The GPU caches the last tables, because an upload submits everything in the queue.
 
 use parking_lot::Mutex;
 
@@ -53,15 +53,15 @@ impl Kernel for Upsample {
     }
 }
 
-/// A row of the table: two neighbours of an axis, and the lower and upper word of the second one's weight.
+/// An entry of the table: two neighbours along an axis, and the lower and upper word of the second one's weight.
 type Entry = [u32; 4];
 
-/// The tables of the last resizings, each with its contents.
+/// The tables of the last calls, each with its contents.
 #[derive(Default)]
 struct Tables(Mutex<Vec<(Vec<Entry>, Memory)>>);
 
 impl Tables {
-    /// A network that resizes does so to a few sizes.
+    /// Maximum number of cached tables: a network resizes to few sizes.
     const MOST: usize = 16;
 
     fn get(&self, device: &WebGpuDevice, entries: Vec<Entry>) -> Result<WebGpuStorage> {
@@ -74,7 +74,7 @@ impl Tables {
         if let Some(memory) = known(&self.0.lock()) {
             return Ok(storage(memory));
         }
-        // Not locked meanwhile: where memory runs out, what is kept here is given back.
+        // Not locked meanwhile: if memory runs out, these tables are freed.
         let made = device.storage_from_slice(entries.as_flattened())?;
         let mut tables = self.0.lock();
         if tables.len() == Self::MOST {
@@ -252,7 +252,7 @@ impl Image {
     }
 }
 
-/// What is the same for all images.
+/// The values that all images share.
 struct Sampling {
     /// The entries of the rows, then those of the columns.
     table: WebGpuStorage,

@@ -1,12 +1,12 @@
-//! Ops on what one binding does not reach.
+//! Ops on operands that exceed one binding.
 //!
-//! A kernel binds at most `max_storage_buffer_binding_size` bytes of one buffer. Where an op's operands are larger, its result is made
-//! in parts: boxes over the leading dimensions of the result, each so small that a *window* of every operand reaches what the box
-//! needs. The op then runs on windows as it does on whole storages: the same kernels, with layouts that are narrowed and whose
-//! offsets count from the window's start. Boxes are found by halving, along the dimension that makes a span longest.
+//! A kernel binds at most `max_storage_buffer_binding_size` bytes of one buffer. If an op's operands are larger, its result is computed in
+//! parts: boxes over the leading dimensions of the result, each so small that a *window* of every operand covers what the box needs. The op
+//! then runs on windows as it does on whole storages: the same kernels, with layouts that are narrowed and whose offsets count from the
+//! window's start. Boxes are found by halving, along the dimension that makes an extent longest.
 //!
-//! What spans two buffers, or is small but spread too far for a window, is made contiguous first. A part of the result that is no aligned
-//! range goes through a temporary buffer.
+//! Operands that span two buffers, or are small but spread too far for a window, are made contiguous first. A part of the result that is
+//! not an aligned range is written to a temporary buffer and copied.
 
 use super::copy2d::{copy2d, Rows};
 use super::elementwise;
@@ -15,15 +15,15 @@ use crate::webgpu_backend::limits::WINDOW_ALIGN;
 use crate::webgpu_backend::{WebGpuDevice, WebGpuStorage};
 use crate::{Error, Layout, Result, Shape};
 
-/// A storage and what of it an op reads.
+/// A storage and the layout of the elements that an op reads.
 pub(super) type Operand<'a> = (&'a WebGpuStorage, &'a Layout);
 
-/// Whether kernels can bind all of these as they are: the common case, in which there is nothing to split.
+/// Whether kernels can bind all of these directly: the common case, in which nothing is split.
 pub(super) fn fit<const N: usize>(storages: [&WebGpuStorage; N]) -> bool {
     storages.iter().all(|storage| storage.fits_binding())
 }
 
-/// The bytes that a window holds at least, wherever they start.
+/// Minimum number of bytes that a window holds, wherever they start.
 pub(super) fn window_bytes(device: &WebGpuDevice) -> usize {
     (device
         .max_binding()
@@ -31,37 +31,37 @@ pub(super) fn window_bytes(device: &WebGpuDevice) -> usize {
         .max(WINDOW_ALIGN)) as usize
 }
 
-/// An op whose result can be made in parts.
+/// An op whose result can be computed in parts.
 pub(super) struct Split<'a, const N: usize> {
     pub(super) op: &'static str,
-    /// The leading dimensions of the result, along which it may be cut. It is contiguous.
+    /// The leading dimensions of the result, along which it may be split. It is contiguous.
     pub(super) dims: &'a [usize],
-    /// Elements of the result at each place of `dims`.
+    /// Elements of the result at each index of `dims`.
     pub(super) unit: usize,
-    /// Bytes of the largest buffer that a part takes, for each place.
+    /// Bytes of the largest buffer that a part needs, for each index.
     pub(super) bytes: usize,
-    /// What is read. The leading dimensions are `dims`; all of those after them are needed at each place.
+    /// The inputs. Their leading dimensions are `dims`; all of the dimensions after them are needed at each index.
     pub(super) inputs: [Operand<'a>; N],
-    /// Whether the kernel writes from any element of a buffer on and leaves others as they are. Its inputs have no dimensions
-    /// beyond `dims`, so that copies, which are made by such a kernel, need no copies themselves.
+    /// Whether the kernel writes from any element of a buffer on and preserves others. Its inputs have no dimensions beyond `dims`, so that
+    /// copies, which use such a kernel, need no copies themselves.
     pub(super) anywhere: bool,
 }
 
-/// A part of a result, and windows of what it is made of.
+/// A part of a result, and windows of its inputs.
 pub(super) struct Part<const N: usize> {
-    /// Where the box starts.
+    /// The start of the box.
     pub(super) start: Vec<usize>,
-    /// How many places it has.
+    /// The size of the box.
     pub(super) dims: Vec<usize>,
-    /// Where the part goes, contiguous, from element `offset` on.
+    /// The destination of the part, contiguous, from element `offset` on.
     pub(super) dst: WebGpuStorage,
-    /// 0 unless the op writes anywhere.
+    /// 0 unless `anywhere` is set.
     pub(super) offset: usize,
     /// The inputs, narrowed to the box.
     pub(super) inputs: [(WebGpuStorage, Layout); N],
 }
 
-/// The distance from the first to behind the last element.
+/// The distance from the first element to the end of the last.
 pub(super) fn extent(dims: &[usize], strides: &[usize]) -> usize {
     let steps = dims.iter().zip(strides);
     1 + steps
@@ -69,7 +69,7 @@ pub(super) fn extent(dims: &[usize], strides: &[usize]) -> usize {
         .sum::<usize>()
 }
 
-/// The dimension whose elements reach furthest, if any does.
+/// The dimension with the largest extent, if any has one.
 pub(super) fn longest(dims: &[usize], strides: &[usize]) -> Option<usize> {
     let reach = |dim: usize| dims[dim].saturating_sub(1) * strides[dim];
     let longest = (0..dims.len()).rev().max_by_key(|dim| reach(*dim))?;
@@ -93,7 +93,7 @@ fn moved(layout: &Layout, offset: usize) -> Layout {
     Layout::new(layout.shape().clone(), layout.stride().to_vec(), offset)
 }
 
-/// The elements that are there once, however often a layout shows them.
+/// The distinct elements of a layout, each once.
 fn distinct(layout: &Layout) -> Layout {
     let dims = layout.dims().iter().zip(layout.stride());
     let dims: Vec<_> = dims
@@ -106,14 +106,14 @@ fn distinct(layout: &Layout) -> Layout {
     )
 }
 
-/// A window of what `layout` covers, and the layout in it.
+/// A window that covers the elements of `layout`, and the layout within it.
 pub(super) fn window((storage, layout): Operand<'_>) -> Option<(WebGpuStorage, Layout)> {
     let extent = extent(layout.dims(), layout.stride());
     let (window, offset) = storage.window(layout.start_offset(), extent)?;
     Some((window, moved(layout, offset)))
 }
 
-/// The elements of an operand side by side in a storage of their own.
+/// Copies the elements of an operand contiguously to a separate storage.
 fn together((storage, layout): Operand<'_>) -> Result<(WebGpuStorage, Layout)> {
     let once = distinct(layout);
     let copy = elementwise::copy(storage, &once)?;
@@ -124,7 +124,7 @@ fn together((storage, layout): Operand<'_>) -> Result<(WebGpuStorage, Layout)> {
     Ok((copy, layout))
 }
 
-/// A window of what `layout` covers, or a copy where there is none.
+/// A window that covers the elements of `layout`, or a copy if there is none.
 pub(super) fn reach(operand: Operand<'_>) -> Result<(WebGpuStorage, Layout)> {
     match window(operand) {
         Some(window) => Ok(window),
@@ -132,7 +132,7 @@ pub(super) fn reach(operand: Operand<'_>) -> Result<(WebGpuStorage, Layout)> {
     }
 }
 
-/// Runs `f` on windows that together cover what `layout` does, each place once.
+/// Runs `f` on windows that together cover the elements of `layout`, each index once.
 pub(super) fn each(
     storage: &WebGpuStorage,
     layout: &Layout,
@@ -149,7 +149,7 @@ pub(super) fn each(
     each(storage, &high, f)
 }
 
-/// The first and the second half of a layout along `dim`, which has two elements at least.
+/// The first and the second half of a layout along `dim`, which has at least two elements.
 pub(super) fn halves(layout: &Layout, dim: usize) -> Result<[Layout; 2]> {
     let len = layout.dims()[dim];
     Ok([
@@ -168,10 +168,10 @@ fn too_long(op: &str, device: &WebGpuDevice, bytes: usize) -> Error {
 }
 
 impl<const N: usize> Split<'_, N> {
-    /// Makes the result in `dst`, from element `offset` on, by `f` for each part.
+    /// Computes the result in `dst`, from element `offset` on, with one call of `f` for each part.
     ///
     /// # Errors
-    /// What is needed for a single place is more than a binding reaches, and what `f` and the device give.
+    /// If the inputs of a single index exceed a binding; errors of `f` and of the device.
     pub(super) fn run(
         &self,
         dst: &WebGpuStorage,
@@ -181,8 +181,8 @@ impl<const N: usize> Split<'_, N> {
         if self.dims.contains(&0) || self.unit == 0 {
             return Ok(());
         }
-        // Where each single place is spread further than a binding reaches, every part would have to be copied together, in
-        // pieces that fit the result badly. One copy of all does it better.
+        // If the inputs of each single index exceed a binding, every part would have to be copied, in chunks that suit the result badly.
+        // One copy of everything is better.
         let mut copies = [const { None }; N];
         let cuts = self.dims.len();
         for (copy, (storage, layout)) in copies.iter_mut().zip(self.inputs) {
@@ -206,7 +206,7 @@ impl<const N: usize> Split<'_, N> {
     }
 }
 
-/// A split on its way.
+/// A split in progress.
 struct Target<'a, const N: usize> {
     split: &'a Split<'a, N>,
     inputs: [Operand<'a>; N],
@@ -233,12 +233,12 @@ impl<const N: usize> Target<'_, N> {
         self.halve(high_start, high, f)
     }
 
-    /// Elements of the result from one place of `dim` to the next.
+    /// Stride of the result along `dim`, in elements.
     fn stride(&self, dim: usize) -> usize {
         self.split.unit * self.split.dims[dim + 1..].iter().product::<usize>()
     }
 
-    /// The half of `len`, or near it a number after which the result is aligned.
+    /// Half of `len`, or a number near it after which the result is aligned.
     fn middle(&self, dim: usize, len: usize) -> usize {
         let step = (self.stride(dim) * self.dst.dtype().size_in_bytes()) as u64;
         // 256 over the greatest common divisor: the lowest set bit, up to 256.
@@ -250,7 +250,7 @@ impl<const N: usize> Target<'_, N> {
         len / 2
     }
 
-    /// The dimension to cut a box along, if it is too large for one part.
+    /// The dimension along which to split a box, if it is too large for one part.
     fn cut(&self, start: &[usize], dims: &[usize]) -> Result<Option<usize>> {
         let Split { op, anywhere, .. } = *self.split;
         let device = self.dst.device();
@@ -264,7 +264,7 @@ impl<const N: usize> Target<'_, N> {
             };
         }
         if anywhere && outermost.is_some() && self.is_range(dims) {
-            // A result in two buffers is cut between them.
+            // A result in two buffers is split between them.
             let (first, len) = self.range(start, dims);
             if self.dst.window(first, len).is_none() {
                 return Ok(outermost);
@@ -292,14 +292,14 @@ impl<const N: usize> Target<'_, N> {
         Ok(None)
     }
 
-    /// Whether a box is one range of the result.
+    /// Whether a box is one contiguous range of the result.
     fn is_range(&self, dims: &[usize]) -> bool {
         let mut whole = dims.iter().zip(self.split.dims).rev();
         whole.by_ref().find(|(len, all)| len != all);
         whole.all(|(len, _)| *len == 1)
     }
 
-    /// The first element of a box in `dst`, and how many it has.
+    /// The offset of a box in `dst`, and its number of elements.
     fn range(&self, start: &[usize], dims: &[usize]) -> (usize, usize) {
         let first = (0..start.len()).map(|dim| start[dim] * self.stride(dim));
         let len = dims.iter().product::<usize>() * self.split.unit;
@@ -347,9 +347,9 @@ impl<const N: usize> Target<'_, N> {
         self.place(&made, first, &dims)
     }
 
-    /// Copies a box, contiguous in `made`, to where it belongs; its first element goes to `first`.
+    /// Copies a box, contiguous in `made`, to its position in the result; its first element goes to `first`.
     fn place(&self, made: &WebGpuStorage, first: usize, dims: &[usize]) -> Result<()> {
-        // Dimensions that are there in full are one with the one before them.
+        // Complete dimensions can be merged with the one before them.
         let inner = (0..dims.len())
             .rev()
             .find(|dim| dims[*dim] != self.split.dims[*dim])
@@ -390,7 +390,7 @@ mod tests {
     use crate::Layout;
 
     #[test]
-    fn spans_count_what_lies_between() {
+    fn spans_include_gaps() {
         let l = Layout::contiguous((4, 6)).transpose(0, 1).unwrap();
         assert_eq!(extent(l.dims(), l.stride()), 24);
         assert_eq!(longest(l.dims(), l.stride()), Some(1));

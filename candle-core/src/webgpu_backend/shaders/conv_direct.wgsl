@@ -1,8 +1,8 @@
-// dst[batch, out, oy, ox] = sum over a group's channels and the kernel of src * kernel. An invocation makes STRIP neighbours of a row, for
-// which it reads each row of the input once if windows are as far apart as the kernel's elements (SLIDE). A workgroup's invocations are
-// shared out to planes of dst, p.lanes each; the workgroup keeps what it needs of the kernel (STAGED).
+// dst[batch, out, oy, ox] = sum over a group's channels and the kernel of src * kernel. An invocation computes STRIP neighbours of a row,
+// for which it reads each row of the input once if windows are as far apart as the kernel's elements (SLIDE). A workgroup's invocations are
+// divided among planes of dst, p.lanes each; the workgroup keeps the part of the kernel that it needs (STAGED).
 
-// The kernel's sizes: those that this is compiled for, or parameters.
+// The kernel's sizes: constants that this is compiled for, or parameters.
 fn k_h() -> u32 {
   if (KERNEL_H > 0u) {
     return KERNEL_H;
@@ -19,7 +19,7 @@ fn k_w() -> u32 {
 
 var<workgroup> staged: array<src_t, STAGED_LEN>;
 
-// Where the part of the kernel that makes a plane begins.
+// The offset of the part of the kernel that computes a plane.
 fn kernel_of(plane: u32) -> u32 {
   let out = plane % (p.groups * p.c_out);
   return p.kernel_offset + out / p.c_out * p.kernel_group + out % p.c_out * p.kernel_out;
@@ -32,7 +32,7 @@ fn weight(row: u32, kx: u32) -> src_t {
   return kernel_at(row + kx * p.kernel_col);
 }
 
-// Where element `tap` of the kernel meets the input for element `out` of dst; no place within it is a large number.
+// The index in the input that element `tap` of the kernel reads for element `out` of dst; outside of the input it is a large number.
 fn place(out: u32, tap: u32, start: u32, stride: u32, dilation: u32) -> u32 {
   if (TRANSPOSED) {
     let at = out + start - tap * dilation;
@@ -107,7 +107,7 @@ fn main(
           if (!SLIDE) {
             values[j] = value(row, place(ox + j, kx, p.start_w, p.stride_w, p.dilation_w));
           } else if (j + 1u < STRIP) {
-            // What the tap before has read, moved on by one element.
+            // The values read by the previous tap, shifted by one element.
             values[j] = values[j + 1u];
           } else {
             values[j] = value(row, x);

@@ -1,7 +1,7 @@
-// d1 rows of d2 elements from src to dst; the rows of both have their own strides. An invocation writes one word of dst.
+// d1 rows of d2 elements from src to dst; the rows of both have separate strides. An invocation writes one word of dst.
 //
-// WHOLE: the rows of dst are made of whole words, so an invocation takes a word of a row. Otherwise it takes a word of the
-// span from the first row's start to the last one's end, and keeps the lanes between rows.
+// WHOLE: the rows of dst are whole words, so an invocation writes a word of a row. Otherwise it writes a word of the span from the first
+// row's start to the last one's end, and preserves the lanes between rows.
 
 @compute @workgroup_size(WG)
 fn main(

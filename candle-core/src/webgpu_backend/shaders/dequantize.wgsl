@@ -1,6 +1,5 @@
-// dst = the elements of rows of blocks as floats, times a power of two. An invocation takes eight elements, which
-// store_eight(i, a, b) writes as number i of such groups. source(e) is the place of dst's element
-// e in the blocks, or NOTHING_HERE.
+// dst = the elements of rows of blocks as floats, times a power of two. An invocation dequantises eight elements, which store_eight(i, a,
+// b) writes as group number i. source(e) is the index of dst's element e in the blocks, or NOTHING_HERE.
 
 const NOTHING_HERE = 0xffffffffu;
 

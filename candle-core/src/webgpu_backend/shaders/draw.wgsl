@@ -1,9 +1,9 @@
-// dst[row] = a token of each row of logits by the row's settings, dst[p.rows + row] = how many of its logits are NaN or +inf, or all
-// of them where all are -inf; the token is 0 there. candle-nn's `sampling::draw` says what is drawn.
+// dst[row] = a token for each row of logits, sampled with the row's parameters. dst[p.rows + row] = the number of its logits that are NaN
+// or +inf, or all of them if all are -inf; the token is then 0. candle-nn's `sampling::draw` defines the result.
 //
-// With z = (logit - greatest) / temperature, tokens with z > LOWEST have weights exp(z). Those that top-k and top-p keep are the ones with
-// z above a bound, which the rows' counts and sums above PIVOTS places of an interval find, in at most ROUNDS rounds. Of those kept, the
-// one with the least x / weight is drawn, x from an exponential distribution: as likely as its share of the weights.
+// With z = (logit - greatest) / temperature, tokens with z > LOWEST have weights exp(z). Top-k and top-p keep the tokens with z above a
+// bound. The counts and sums above PIVOTS points of an interval find that bound, in at most ROUNDS rounds. Of the kept tokens, the one with
+// the least x / weight is sampled, with x from an exponential distribution: its probability is its share of the weights.
 
 const PIVOTS = 7u;
 const ROUNDS = 10u;
@@ -15,7 +15,7 @@ const TOGETHER = 4u;
 
 // The bound is above x and not above y; z and w tokens are above x and above y.
 var<workgroup> interval: vec4<f32>;
-// What top-p asks for.
+// The mass that top-p requires.
 var<workgroup> wanted_mass: f32;
 
 struct Settings {
@@ -50,7 +50,7 @@ fn exponential(bits: u32) -> f32 {
   return -log(max(1.0 - u, 1e-9));
 }
 
-// The z of four tokens. word_at() gives LEAST for tokens behind the last.
+// The z of four tokens. word_at() returns LEAST for tokens after the last.
 fn z_of(word: vec4<f32>, most: f32, inverse: f32) -> vec4<f32> {
   return (word - most) * inverse;
 }
@@ -67,7 +67,7 @@ fn words_at(start: u32, first: u32) -> array<vec4<f32>, TOGETHER> {
   return words;
 }
 
-// Counts and sums above `PIVOTS` places from `low` on, `step` apart.
+// Counts and sums above `PIVOTS` points from `low` on, `step` apart.
 fn sums_above(start: u32, most: f32, inverse: f32, low: f32, step: f32, invocation: Invocation) {
   var sums = array<f32, COUNT>();
   for (var first = invocation.local; first < p.words; first += WG * TOGETHER) {
@@ -124,11 +124,11 @@ fn main(
   }
 
   if (invocation.local == 0u) {
-    // Nothing is between the ends of an interval that is found.
+    // There is nothing between the ends of the final interval.
     interval = vec4<f32>(LOWEST, LOWEST, 0.0, 0.0);
   }
   if (!s.greedy && (s.top_k < f32(p.len) || s.top_p < 1.0)) {
-    // A step of 0: all places are the lower end.
+    // With a step of 0 all points are the lower end.
     sums_above(start, most, s.inverse, LOWEST, 0.0, invocation);
     if (invocation.local == 0u) {
       let count = total(0u);
@@ -189,7 +189,7 @@ fn main(
     }
   }
   let least = -workgroup_max(-best, invocation);
-  // The first of equal ones, and a number that f32 has.
+  // The first of several equal ones, as a number that f32 represents.
   let mine = select(LEAST, -f32(token), best == least);
   let first = -workgroup_max(mine, invocation);
   if (invocation.local == 0u) {

@@ -1,8 +1,9 @@
-// dst = value() wherever the layout covers it; other elements stay. BY_ELEMENT: an invocation takes an element of the layout,
+// dst = value() for all elements of the layout; other elements are unchanged. BY_ELEMENT: an invocation writes an element of the layout,
+// otherwise a word of the span from the first to the last one.
 // otherwise a word of the span from the first to the last one.
 
-// Whether the layout covers element `at` of the buffer, by trying each dimension's steps: strides are walked from the largest down,
-// which the caller's layouts (views of a contiguous tensor) keep unambiguous.
+// Whether the layout covers element `at` of the buffer, by trying each dimension's stride: strides are tried from the largest down, which
+// is unambiguous for the caller's layouts (views of a contiguous tensor).
 fn covers(at: u32) -> bool {
   if (RANK == 0u) {
     return at >= p.dst_offset && at < p.dst_offset + p.len;

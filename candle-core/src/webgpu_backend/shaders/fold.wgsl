@@ -1,5 +1,5 @@
-// Each pixel of dst (plane, oy, ox) is the sum of the columns' elements that fall on it: src is (plane, (ky, kx), (iy, ix)), and
-// its element falls on oy = iy * stride + ky * dilation - padding. The taps are k_h rows of k_w, out of `taps` in rows of taps_w.
+// Each pixel of dst (plane, oy, ox) is the sum of the columns' elements at that position: src is (plane, (ky, kx), (iy, ix)), and its
+// element is at oy = iy * stride + ky * dilation - padding. The taps are k_h rows of k_w, out of `taps` in rows of taps_w.
 
 fn element_at(i: u32) -> src_t {
   let ox = i % p.o_w;
@@ -7,7 +7,7 @@ fn element_at(i: u32) -> src_t {
   let plane = i / (p.o_w * p.o_h);
   var sum = src_t();
   for (var ky = 0u; ky < p.k_h; ky++) {
-    // A place before the first window wraps to a large number.
+    // A position before the first window wraps to a large number.
     let y = oy + p.padding_h - ky * p.dilation_h;
     let iy = y / p.stride_h;
     if (iy >= p.i_h || y % p.stride_h != 0u) {

@@ -11,12 +11,12 @@ fn f_log(x: f32) -> f32 { return log(x); }
 fn f_ceil(x: f32) -> f32 { return ceil(x); }
 fn f_floor(x: f32) -> f32 { return floor(x); }
 
-// WGSL promises sin and cos to 2^-11 and only up to pi; rotary embeddings need angles in the thousands. So an angle is
-// reduced to a quarter turn, by pi / 2 in three parts whose products with the number of quarters are exact, and Taylor's
-// series does the rest, to some 1e-7 up to 1e4 and 2e-6 up to 1e5.
+// WGSL guarantees sin and cos only to 2^-11 and up to pi; rotary embeddings need angles in the thousands. So an angle is reduced to a
+// quarter period, by pi / 2 in three parts whose products with the number of quarters are exact, and Taylor's series computes the rest, to
+// about 1e-7 up to 1e4 and 2e-6 up to 1e5.
 fn sin_of_quarters(x: f32, ahead: u32) -> f32 {
   if (!(abs(x) < 1e5)) {
-    // Beyond, f32 resolves angles poorly; infinity and NaN give NaN.
+    // Outside of this range f32 resolves angles poorly; infinity and NaN give NaN.
     return select(select(sin(x), cos(x), ahead == 1u), not_a_number(x), !is_finite(x));
   }
   let quarters = round(x * 0.63661977);
@@ -46,7 +46,7 @@ fn f_relu(x: f32) -> f32 {
   return select(0.0, x, x > 0.0);
 }
 
-// exp overflows for large arguments on some adapters, so tanh goes by its absolute value.
+// exp overflows for large arguments on some adapters, so tanh uses its absolute value.
 fn f_tanh(x: f32) -> f32 {
   let e = exp(-2.0 * abs(x));
   let y = (1.0 - e) / (1.0 + e);
@@ -65,8 +65,8 @@ fn f_silu(x: f32) -> f32 {
   return x * f_sigmoid(x);
 }
 
-// 1 - erf(z) for z >= 0.3: exp(-z^2) times a polynomial of 1 / (1 + z / 2), a least-squares fit of our own that is within
-// 4e-9 of the quotient in exact arithmetic.
+// 1 - erf(z) for z >= 0.3: exp(-z^2) times a polynomial of 1 / (1 + z / 2), a separate least-squares fit that is within 4e-9 of the
+// quotient in exact arithmetic.
 fn erfc_positive(z: f32) -> f32 {
   let t = 1.0 / (1.0 + 0.5 * z);
   let poly = 2.6004948e-6 + t * (0.28200859 + t * (0.2833313 + t * (0.23673674 + t * (0.22816769
@@ -102,8 +102,8 @@ fn f_add(a: f32, b: f32) -> f32 { return a + b; }
 fn f_sub(a: f32, b: f32) -> f32 { return a - b; }
 fn f_mul(a: f32, b: f32) -> f32 { return a * b; }
 fn f_div(a: f32, b: f32) -> f32 { return a / b; }
-// The second argument wins only if it is truly smaller or larger, so a NaN in the first stays and one in the second does not.
-// The first's NaN is asked for by its bits: NVIDIA's compiler makes a plain minimum of the comparison, which drops it.
+// The second argument wins only if it is truly smaller or larger, so a NaN in the first is kept and one in the second is not. The first's
+// NaN is detected in its bits: NVIDIA's compiler converts the comparison to a plain minimum, which drops it.
 fn f_minimum(a: f32, b: f32) -> f32 { return select(select(a, b, b < a), a, is_nan(a)); }
 fn f_maximum(a: f32, b: f32) -> f32 { return select(select(a, b, b > a), a, is_nan(a)); }
 fn f_eq(a: f32, b: f32) -> u32 { return u32(a == b); }
@@ -113,7 +113,7 @@ fn f_le(a: f32, b: f32) -> u32 { return u32(a <= b); }
 fn f_gt(a: f32, b: f32) -> u32 { return u32(a > b); }
 fn f_ge(a: f32, b: f32) -> u32 { return u32(a >= b); }
 
-// Of a gate and what passes it.
+// Functions of gate and up projection.
 fn f_silu_mul(a: f32, b: f32) -> f32 { return f_silu(a) * b; }
 fn f_gelu_mul(a: f32, b: f32) -> f32 { return f_gelu_erf(a) * b; }
 fn f_gelu_tanh_mul(a: f32, b: f32) -> f32 { return f_gelu(a) * b; }

@@ -1,5 +1,5 @@
-// Functions of f64. The exp, log and sines that compilers know end at 32 bits, so these are made of sums and products: Taylor's
-// series on a reduced range, which is exact to some 1e-15, and errors of their argument times its size beside it.
+// Functions of f64. WGSL's exp, log, sin and cos are limited to 32 bits, so these are computed from sums and products: Taylor's series on a
+// reduced range, accurate to about 1e-15, plus the argument's error times its magnitude.
 
 fn is_nan64(x: f64) -> bool {
   return (bitcast<u64>(x) & 0x7ffffffffffffffflu) > 0x7ff0000000000000lu;
@@ -13,7 +13,7 @@ fn not_a_number64(x: f64) -> f64 {
   return bitcast<f64>(bitcast<u64>(x) | 0x7ff8000000000000lu);
 }
 
-// 2^n from the least normal number's exponent up; infinity for 1024.
+// 2^n for exponents of normal numbers; infinity for 1024.
 fn power_of_two(n: i32) -> f64 {
   return bitcast<f64>(u64(bitcast<u32>(n + 1023)) << 52u);
 }
@@ -100,7 +100,7 @@ fn f_log(x: f64) -> f64 {
   return f64(exponent) * LN_2 + (series + f64(exponent) * LN_2_REST);
 }
 
-// By quarter turns; pi / 2 is in three parts, whose products with up to 2^20 quarters are exact.
+// By quarter periods; pi / 2 is in three parts, whose products with up to 2^20 quarters are exact.
 fn sin_of_quarters(angle: f64, ahead: u32) -> f64 {
   if (!is_finite64(angle)) {
     return not_a_number64(angle);
@@ -216,7 +216,7 @@ fn f_le(a: f64, b: f64) -> u32 { return u32(a <= b); }
 fn f_gt(a: f64, b: f64) -> u32 { return u32(a > b); }
 fn f_ge(a: f64, b: f64) -> u32 { return u32(a >= b); }
 
-// An f32 that rounds to a smaller float as x does: what f32 cannot hold sets its last bit, which is below those that are kept.
+// An f32 that rounds to a smaller float as x does: if f32 cannot represent x, the last bit is set, which is below the bits that are kept.
 fn to_odd(x: f64) -> f32 {
   let bits = bitcast<u64>(x);
   let kept = bits & 0xffffffffe0000000lu;

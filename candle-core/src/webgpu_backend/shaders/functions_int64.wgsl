@@ -38,7 +38,7 @@ fn unsigned_less(a: vec2<u32>, b: vec2<u32>) -> bool {
   return a.y < b.y || (a.y == b.y && a.x < b.x);
 }
 
-// Long division, bit by bit, rounding towards zero. A zero divisor gives the dividend, as WGSL's own division does.
+// Long division, bit by bit, rounding towards zero. A zero divisor returns the dividend, like WGSL's own division.
 fn f_div(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {
   if ((b.x | b.y) == 0u) {
     return a;
@@ -73,7 +73,7 @@ fn f_le(a: vec2<u32>, b: vec2<u32>) -> u32 { return u32(!less(b, a)); }
 fn f_gt(a: vec2<u32>, b: vec2<u32>) -> u32 { return u32(less(b, a)); }
 fn f_ge(a: vec2<u32>, b: vec2<u32>) -> u32 { return u32(!less(a, b)); }
 
-// Rounded once, to nearest and to even, in integers: browsers differ in how they convert a u32 that f32 does not hold.
+// Rounded once, to nearest even, in integers: browsers convert a u32 that f32 cannot represent in different ways.
 fn i64_to_float(x: vec2<u32>) -> f32 {
   let magnitude = f_abs(x);
   var upper = magnitude.y;

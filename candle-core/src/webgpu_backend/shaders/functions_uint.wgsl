@@ -23,5 +23,6 @@ fn f_le(a: u32, b: u32) -> u32 { return u32(a <= b); }
 fn f_gt(a: u32, b: u32) -> u32 { return u32(a > b); }
 fn f_ge(a: u32, b: u32) -> u32 { return u32(a >= b); }
 
-// WGSL lets a conversion take either neighbour of a number that f32 does not hold. Halves convert exactly, and their sum is rounded once.
+// WGSL lets a conversion return either neighbour of a number that f32 cannot represent. Halves convert exactly, and their sum is rounded
+// once.
 fn to_float(x: u32) -> f32 { return f32(x >> 16u) * 65536.0 + f32(x & 0xffffu); }

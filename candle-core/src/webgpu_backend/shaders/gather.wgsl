@@ -1,7 +1,7 @@
-// dst[i] = the element of src that ids[i] chooses along a dimension, 0 for a skipped index. src_offset gives the place for
-// index p.first, p.src_step the distance to the next.
+// dst[i] = the element of src at index ids[i] along a dimension, 0 for a skipped index. src_offset returns the offset for index p.first,
+// p.src_step is the stride.
 //
-// PART: src has the elements for p.count indexes from p.first on; what others choose is left as it is.
+// PART: src has the elements for p.count indexes from p.first on; elements selected by other indexes are unchanged.
 
 fn element_at(i: u32) -> dst_t {
   let id = id_at(ids_offset(i));

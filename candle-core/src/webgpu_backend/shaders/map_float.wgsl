@@ -13,7 +13,7 @@ fn f_elu(x: f32) -> f32 {
   return 2.0 * t / (1.0 - t) * bitcast<f32>(p.a);
 }
 
-// WGSL's pow is for positive bases only.
+// WGSL's pow supports only positive bases.
 fn f_powf(x: f32) -> f32 {
   let e = bitcast<f32>(p.a);
   if (e == 0.0) {

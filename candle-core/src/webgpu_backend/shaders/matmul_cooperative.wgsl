@@ -1,9 +1,9 @@
-// A tile of TILE_M x TILE_N of dst in DOWN by ACROSS subgroups of 32, each with ROWS x COLS cooperative matrices of 16 x 16. Both
-// operands go through workgroup memory, DEPTH deep, eight elements at a time; rows are padded against bank conflicts. rhs is dense or
-// blocks, which `rhs_eight` decodes between registers and workgroup memory. While a step is multiplied, the next one is on its way to
-// registers; with two BUFFERS it is stored while others still read the last one. Parts of `k` give results of their own.
+// A tile of TILE_M x TILE_N of dst in DOWN by ACROSS subgroups of 32, each with ROWS x COLS cooperative matrices of 16 x 16. Both operands
+// are staged through workgroup memory, DEPTH deep, eight elements at a time; rows are padded against bank conflicts. rhs is dense or
+// blocks, which `rhs_eight` dequantises between registers and workgroup memory. While a step is multiplied, the loads of the next one to
+// registers are in flight; with two BUFFERS it is stored while other subgroups still read the last one. Parts of `k` have separate results.
 //
-// Loops to ROWS, COLS, LHS_LOADS and RHS_LOADS are written out, and their arrays are variables (unroll.rs): naga takes no arrays of
+// Loops to ROWS, COLS, LHS_LOADS and RHS_LOADS are unrolled, and their arrays are variables (unroll.rs): naga does not support arrays of
 // cooperative matrices, and arrays of loads would not stay in registers.
 
 const TILE_M = DOWN * ROWS * 16u;
@@ -12,7 +12,7 @@ const WG = DOWN * ACROSS * 32u;
 const PITCH = DEPTH / 4u + 2u;
 // Rows of a tile that the workgroup loads at once.
 const STEP = WG / (DEPTH / 8u);
-// SLOTS matrices of a subgroup side by side, where their elements are found by row and column.
+// SLOTS adjacent matrices of a subgroup, whose elements are located by row and column.
 const SLOT_PITCH = SLOTS * 16u + SLOT_PAD;
 const_assert LHS_LOADS * STEP == TILE_M && RHS_LOADS * STEP == TILE_N && COLS % SLOTS == 0u;
 
@@ -20,7 +20,7 @@ var<workgroup> lhs_tile: array<vec4<Half>, BUFFERS * TILE_M * PITCH>;
 var<workgroup> rhs_tile: array<vec4<Half>, BUFFERS * TILE_N * PITCH>;
 var<workgroup> fragments: array<f32, DOWN * ACROSS * 16u * SLOT_PITCH>;
 
-// Writes a subgroup's slots; their rows and columns may end beyond dst's.
+// Writes a subgroup's slots; their rows and columns may extend past those of dst.
 fn put_slots(part: u32, rows: u32, first_row: u32, first_col: u32, slots: u32, lane: u32) {
   const WORDS = SLOTS * 16u / DST_LANES;
   for (var word = lane; word < 16u * WORDS; word += 32u) {
@@ -60,7 +60,7 @@ fn main(
   let m0 = tile % tiles_m * TILE_M;
   let n0 = tile / tiles_m % tiles_n * TILE_N;
 
-  // What an invocation loads: eight elements of every STEP-th row. Past the last row it is that row again, as nobody sees the sums.
+  // Loads of an invocation: eight elements of every STEP-th row. Past the last row it loads that row again; the sums are not stored.
   let r = local / (DEPTH / 8u);
   let c = local % (DEPTH / 8u);
   let lhs_first = lhs_offset(batch) + c * 8u;

@@ -1,4 +1,4 @@
-// rhs of the cooperative kernel in blocks. Scale and offset are few, so what is the same for eight elements is worked out for them: an
+// rhs of the cooperative kernel in blocks. Scale and offset are few, so the values that eight elements share are computed once for them: an
 // element takes one instruction.
 
 alias RhsLoad = RhsWord;

@@ -19,7 +19,7 @@ fn main(
     }
     lanes[lane] = finish(i / p.n, i % p.n, sum);
   }
-  // A word has columns of one row: where dst is packed, its rows are whole words.
+  // A word has columns of one row: if dst is packed, its rows are whole words.
   let first = word * DST_LANES;
   dst_put((first / p.n * p.dst_row + p.dst_first + first % p.n) / DST_LANES, lanes);
 }

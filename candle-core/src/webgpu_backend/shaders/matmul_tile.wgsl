@@ -1,7 +1,7 @@
-// A tile of TILE_M x TILE_N of dst in a workgroup of TY x TX invocations, each with SIZE x SIZE of it in registers. Both operands go
-// through workgroup memory, DEPTH deep, k by k; a place is swizzled by its k, so that neither the loads along k nor the
-// reads along the tile meet in one bank. Parts of `k` give results of their own. Loops to QUADS and
-// FOUR are written out (unroll.rs): an invocation's share of the result is QUADS quads of rows by QUADS quads of columns in variables.
+// A tile of TILE_M x TILE_N of dst in a workgroup of TY x TX invocations, each with SIZE x SIZE of it in registers. Both operands are
+// staged through workgroup memory, DEPTH deep, k by k; an index is swizzled by its k, so that neither the loads along k nor the reads along
+// the tile have bank conflicts. Parts of `k` have separate results. Loops to QUADS and FOUR are unrolled (unroll.rs): an invocation's share
+// of the result is QUADS quads of rows by QUADS quads of columns in variables.
 
 const WG = TX * TY;
 const TILE_M = TY * SIZE;
@@ -10,14 +10,14 @@ const LHS_QUADS = TILE_M / 4u;
 const RHS_QUADS = TILE_N / 4u;
 const LHS_BLOCKS = LHS_QUADS * DEPTH / 4u;
 const RHS_BLOCKS = RHS_QUADS * DEPTH / 4u;
-// A tile of few rows has fewer places to swizzle over.
+// A tile of few rows has fewer indexes to swizzle over.
 const LHS_SWIZZLE = min(LHS_QUADS, 8u);
 const_assert LHS_QUADS % 4u == 0u && RHS_QUADS % 8u == 0u && DEPTH % 4u == 0u;
 
 var<workgroup> lhs_tile: array<vec4<f32>, DEPTH * LHS_QUADS>;
 var<workgroup> rhs_tile: array<vec4<f32>, DEPTH * RHS_QUADS>;
 
-// Which 4 x 4 block of a tile is number `i`: neighbours follow the contiguous direction.
+// The 4 x 4 block of a tile with number `i`: neighbours follow the contiguous direction.
 fn block(i: u32, quads: u32, along_outer: bool) -> vec2<u32> {
   if (along_outer) {
     return vec2<u32>(i % quads, i / quads);

@@ -1,6 +1,6 @@
-// rhs of a convolution for the tile kernel: the matrix whose columns are the windows of an image. Row k stands for an element of the kernel
-// (channel, ky, kx), column `outer` for a place of the result. What is the same for all of a row or a column is worked out once for it.
-// Loops to FOUR are written out (unroll.rs); K_H and K_W become the kernel's size, a number where it is small: a division by that is a
+// rhs of a convolution for the tile kernel: the matrix whose columns are the windows of an image. Row k corresponds to an element of the
+// kernel (channel, ky, kx), column `outer` to a position of the result. The values that a row or a column shares are computed once for it.
+// Loops to FOUR are unrolled (unroll.rs); K_H and K_W become the kernel's size, a constant if it is small: a division by a constant is a
 // multiplication.
 
 fn rhs_block(base: u32, outer: u32, k: u32, outer_len: u32) -> mat4x4<f32> {
@@ -13,7 +13,7 @@ fn rhs_block(base: u32, outer: u32, k: u32, outer_len: u32) -> mat4x4<f32> {
   var x: array<u32, FOUR>;
   var place: array<u32, FOUR>;
   for (var i = 0u; i < FOUR; i++) {
-    // No row is as far down as that of a column that is not there. Places wrap, and come out right where they are read.
+    // The row of a column past the end exceeds every row. Positions wrap, and are right when they are read.
     y[i] = select(0x80000000u, oy * p.stride_h + p.start_h, outer + i < outer_len);
     x[i] = ox * p.stride_w + p.start_w;
     place[i] = base + y[i] * p.src_row + x[i] * p.src_col;

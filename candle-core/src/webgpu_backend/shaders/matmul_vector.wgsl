@@ -1,15 +1,15 @@
-// dst[row, col] = sum over k of lhs[row, k] * rhs[col, k], for all ROWS rows and COLS columns in one workgroup, whose
-// invocations share k. value() is written by Rust; reduce() and total() come from sum_*.wgsl. With a gate there are SUMS = 2 COLS sums for
-// a row: past COLS columns follow those that the gate is multiplied with. With a norm, lhs is multiplied by its weights, and the sums of
-// its squares come last. Loops to ROWS, SUMS, TURNS and PASSES are written out (unroll.rs): all loads of a round come before their use,
-// so that they are on their way together, and sums stay in registers.
+// dst[row, col] = sum over k of lhs[row, k] * rhs[col, k], for all ROWS rows and COLS columns in one workgroup, whose invocations share k.
+// Rust generates value(); reduce() and total() come from sum_*.wgsl. With a gate there are SUMS = 2 COLS sums for a row: COLS of the gate,
+// then COLS of the up projection. With a norm, lhs is multiplied by its weights, and the sums of its squares come last. Loops to ROWS,
+// SUMS, TURNS and PASSES are unrolled (unroll.rs): all loads of a round precede their use, so that they are in flight at the same time, and
+// sums stay in registers.
 
 const WORDS = COLS / DST_LANES;
 const_assert COLS % DST_LANES == 0u;
 const_assert ROWS * WORDS <= WG;
 
 fn sums(local: u32, lhs_base: u32, rhs_base: u32, col: u32) -> array<f32, COUNT> {
-  // lhs may have any step over k where single elements are read; words are contiguous.
+  // lhs may have any stride over k if single elements are read; words are contiguous.
   let lhs_col = select(1u, p.lhs_col, GROUP == 1u);
   var lhs_first: array<u32, ROWS>;
   for (var i = 0u; i < ROWS; i++) {
@@ -24,7 +24,7 @@ fn sums(local: u32, lhs_base: u32, rhs_base: u32, col: u32) -> array<f32, COUNT>
   let step = WG * GROUP;
   var at = local * GROUP;
   for (var pass = 0u; pass < PASSES; pass++) {
-    // What is left over after rounds of TURNS turns is made turn by turn.
+    // The remainder of the TURNS-way unrolled loop runs one iteration at a time.
     let turns = select(TURNS, 1u, pass == 1u);
     for (; at + (turns - 1u) * step < p.k; at += turns * step) {
       var rhs_words: array<RhsWord, TURNS * SUMS>;
@@ -71,7 +71,7 @@ fn sums(local: u32, lhs_base: u32, rhs_base: u32, col: u32) -> array<f32, COUNT>
       all[i * SUMS + j] = sum_of(own[i * SUMS + j]);
     }
     if (NORMED) {
-      // Without a norm the place is beyond the array, which a compiler takes amiss even here.
+      // Without a norm the index is out of bounds; some compilers reject that even in dead code.
       all[min(ROWS * SUMS + i, COUNT - 1u)] = sum_of(squares[i]);
     }
   }

@@ -1,5 +1,5 @@
-// Operands of the vector kernel with blocks: codes are multiplied as they come; scale, offset and what codes are too large by are applied to
-// eight products at once. The sum of lhs that this needs is made once for all columns.
+// Operands of the vector kernel with blocks: codes are multiplied directly; scale, offset and bias of the codes are applied to eight
+// products at once. The sum of lhs that this needs is computed once for all columns.
 
 alias Sum = f32;
 

@@ -1,4 +1,4 @@
-// Operands of the vector kernel whose words are numbers already: f32, alone or four at a time.
+// Operands of the vector kernel whose words need no conversion: f32, one or four at a time.
 
 alias LhsWord = Word;
 alias RhsWord = Word;

@@ -1,4 +1,4 @@
-// Operands of the vector kernel of 16 bits, eight to a word.
+// Operands of the vector kernel of 16 bits, eight per word.
 
 alias LhsWord = Word;
 alias RhsWord = Word;

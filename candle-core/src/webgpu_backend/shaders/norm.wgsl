@@ -1,6 +1,6 @@
-// dst = last((v - mean) / sqrt(mean((v - mean)^2) + eps) * weight + bias) for each row of v; without CENTRED the mean is taken as 0
-// (RMS norm). A workgroup takes a row, an invocation every WG-th word of it. Rows of up to KEPT words an invocation stay in
-// registers between the passes.
+// dst = last((v - mean) / sqrt(mean((v - mean)^2) + eps) * weight + bias) for each row of v; without CENTRED the mean is taken as 0 (RMS
+// norm). A workgroup processes a row, an invocation every WG-th word of it. Rows of up to KEPT words per invocation stay in registers
+// between the passes.
 
 const KEPT_LANES = max(KEPT, 1u) * DST_LANES;
 var<private> kept: array<f32, KEPT_LANES>;
@@ -74,7 +74,7 @@ fn main(
     reduce(array<f32, COUNT>(sum), invocation);
     squares = total(0u);
   }
-  // Divided by the root, not multiplied by its inverse: a rounding less, and the digits of the same norm put together from ops.
+  // Divided by the root, not multiplied by its inverse: one rounding less, and the same digits as the norm composed of ops.
   let root = sqrt(squares / f32(p.len) + p.eps);
   for (var turn = 0u; turn < turns; turn++) {
     let word = turn * WG + local;

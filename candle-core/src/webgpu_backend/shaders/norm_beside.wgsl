@@ -1,4 +1,4 @@
-// The second tensor: where a row of it begins, and its elements.
+// The second tensor: the offset of a row of it, and its elements.
 
 fn second_start(row: u32) -> u32 {
   return beside_offset(row);

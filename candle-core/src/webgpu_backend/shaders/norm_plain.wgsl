@@ -1,4 +1,4 @@
-// The rows are x's own.
+// The rows are those of x.
 
 fn row_start(row: u32) -> u32 { return x_offset(row); }
 fn value(start: u32, second: u32, row: u32, i: u32) -> f32 { return x_at(start + i * p.x_step); }

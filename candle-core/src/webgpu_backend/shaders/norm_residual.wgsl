@@ -1,4 +1,4 @@
-// The rows are x + a second tensor, which go into the first half of dst. An invocation reads only sums that it stored itself, and as
+// The rows are x + a second tensor, which are written to the first half of dst. An invocation reads only sums that it stored itself, as
 // they were stored: rounded to dst's dtype.
 
 fn row_start(row: u32) -> u32 { return x_offset(row); }

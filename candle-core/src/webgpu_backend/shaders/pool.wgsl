@@ -1,4 +1,4 @@
-// dst[b, c, oy, ox] = the mean (MEAN) or the largest of the window at (oy, ox) * stride.
+// dst[b, c, oy, ox] = the mean (MEAN) or the maximum of the window at (oy, ox) * stride.
 
 fn element_at(i: u32) -> src_t {
   let ox = i % p.o_w;

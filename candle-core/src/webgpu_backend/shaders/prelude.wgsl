@@ -1,11 +1,11 @@
 // Shared by all kernels; comes after the bindings and the parameters.
 
-// Which of a grid's invocations this is. Grids wider than a dimension allows are folded into y.
+// The index of an invocation in its grid. Grids wider than a dimension allows are folded into y.
 fn flat(workgroup: vec3<u32>, workgroups: vec3<u32>, local: u32, size: u32) -> u32 {
   return (workgroup.y * workgroups.x + workgroup.x) * size + local;
 }
 
-// The tests below look at bits, because a compiler may assume that floats are never NaN.
+// The tests below use the bits, because a compiler may assume that floats are never NaN.
 fn is_nan(x: f32) -> bool {
   return (bitcast<u32>(x) & 0x7fffffffu) > 0x7f800000u;
 }
@@ -19,7 +19,7 @@ fn not_a_number(x: f32) -> f32 {
   return bitcast<f32>(bitcast<u32>(x) | 0x7fc00000u);
 }
 
-// f32 to f16 bits, rounded to nearest even, overflow to infinity, NaN kept: pack2x16float promises none of these.
+// f32 to f16 bits, rounded to nearest even, overflow to infinity, NaN kept: pack2x16float guarantees none of these.
 fn f16_bits(x: f32) -> u32 {
   let bits = bitcast<u32>(x);
   let sign = (bits >> 16u) & 0x8000u;
@@ -28,7 +28,7 @@ fn f16_bits(x: f32) -> u32 {
     return sign | select(0x7c00u, 0x7e00u, magnitude > 0x7f800000u);
   }
   if (magnitude < 0x38800000u) {
-    // Below the least normal f16: adding a half puts the result's bits, rounded, at the end of the sum.
+    // Below the least normal f16: adding a half leaves the result's bits, rounded, at the end of the sum.
     let sum = bitcast<f32>(magnitude) + 0.5;
     return sign | (bitcast<u32>(sum) - 0x3f000000u);
   }
@@ -60,7 +60,7 @@ fn f8_value(byte: u32) -> f32 {
   return bitcast<f32>(select(bits, 0x7fc00000u, magnitude == 0x7fu));
 }
 
-// f32 to F8E4M3 bits, rounded to nearest even; what is too large becomes the greatest number, 448; NaN kept.
+// f32 to F8E4M3 bits, rounded to nearest even; overflow becomes the greatest number, 448; NaN kept.
 fn f8_bits(x: f32) -> u32 {
   let bits = bitcast<u32>(x);
   let sign = (bits >> 24u) & 0x80u;

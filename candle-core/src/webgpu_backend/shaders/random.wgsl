@@ -1,9 +1,9 @@
-// dst[i] = random number p.first + i of the sequence that p.seed names, by philox.wgsl: each number depends on its place in the sequence
-// alone, so grids and adapters do not matter. unit() and angle_cosine() come from random_*.wgsl.
+// dst[i] = random number p.first + i of the sequence of p.seed, by philox.wgsl: each number depends only on its index in the sequence, so
+// grids and adapters do not matter. unit() and angle_cosine() come from random_*.wgsl.
 
 fn number(bits: vec4<u32>) -> dst_t {
   if (UNIFORM) {
-    // From first() up to second(), which is the greatest number that is left in.
+    // From first() up to second(), which is the greatest number included.
     let x = first() + unit(bits.xz) * width();
     return select(x, second(), x > second());
   }

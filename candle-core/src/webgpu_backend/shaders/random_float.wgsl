@@ -3,8 +3,8 @@ fn unit(bits: vec2<u32>) -> f32 {
   return f32(bits.x >> 8u) * 0x1p-24f;
 }
 
-// The natural logarithm of a normal number, to the last digits: WGSL's own promises an absolute 2^-21, and no two adapters have the
-// same. A mantissa between the roots of 1/2 and 2, and atanh's series.
+// The natural logarithm of a normal number, to the last digits: WGSL's own guarantees only an absolute 2^-21 and differs between adapters.
+// A mantissa between the roots of 1/2 and 2, and atanh's series.
 fn ln(x: f32) -> f32 {
   let bits = bitcast<u32>(x) - 0x3f3504f3u;
   let exponent = f32(bitcast<i32>(bits) >> 23u);

@@ -1,12 +1,12 @@
-// dst[o] = the reduction of row o / chunks, or of its part o % chunks if rows are cut into several; an invocation or a
-// workgroup (reduce_alone.wgsl, reduce_group.wgsl) writes one word of dst.
+// dst[o] = the reduction of row o / chunks, or of its part o % chunks if rows are split into several; an invocation or a workgroup
+// (reduce_alone.wgsl, reduce_group.wgsl) writes one word of dst.
 //
-// For the least and the greatest everyone starts from the row's first element, or from what was found before if the row goes on
-// (CARRY). So there is no need for an identity, and a NaN wins exactly if it comes first, as where elements are compared in order.
+// Minima and maxima start from the row's first element, or from the carry if the row continues (CARRY). So an identity is not needed, and a
+// NaN wins exactly if it comes first, as in a sequential comparison.
 
 struct Found {
   value: src_t,
-  // Where the value is in its row.
+  // The index of the value in its row.
   place: u32,
 }
 

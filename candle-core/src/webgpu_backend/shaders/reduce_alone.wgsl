@@ -1,4 +1,4 @@
-// An invocation reduces rows by itself: for short rows, and for many adjacent rows.
+// One invocation per row: for short rows, and for many adjacent rows.
 
 fn word_of(workgroup: vec3<u32>, workgroups: vec3<u32>, local: u32) -> u32 {
   return flat(workgroup, workgroups, local, WG);

@@ -1,5 +1,5 @@
-// Words of a plane out of the blocks of a file: each word is made of pieces of PIECE bits, and `places` says where in a unit
-// of UNIT_BYTES bytes each piece of a plane's UNIT_WORDS words begins. A piece is within one byte.
+// Packs words of a plane from the blocks of a file: each word consists of groups of PIECE bits, and `places` holds the bit offset, in a
+// unit of UNIT_BYTES bytes, of each group of a plane's UNIT_WORDS words. A group is within one byte.
 
 const NOTHING = 0xffffffffu;
 const PIECES = 32u / PIECE;
@@ -22,7 +22,7 @@ fn main(
     let place = places[places_first + i];
     if (place != NOTHING) {
       let byte = first + place / 8u;
-      // The last unit may have less blocks than the others.
+      // The last unit may have fewer blocks than the others.
       if (byte < p.bytes) {
         let bit = byte % 4u * 8u + place % 8u;
         value |= ((blocks[byte / 4u] >> bit) & MASK) << (i * PIECE);

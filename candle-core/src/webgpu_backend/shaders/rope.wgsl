@@ -1,7 +1,7 @@
 // UNIT elements of a head at a time: normed, rotated, stored. store() comes from rope_whole.wgsl or rope_cache.wgsl, main() and
 // normed() from rope_plain.wgsl or rope_norms.wgsl.
 
-// Where elements of x are and where they go.
+// Offsets of elements of x and of their destination.
 struct Place {
   batch: u32,
   head: u32,
@@ -9,7 +9,7 @@ struct Place {
   start: u32,
 }
 
-// Row `row` of the heads in the order of dst.
+// Offsets of row `row` of the heads in the order of dst.
 fn place_of(row: u32) -> Place {
   let batch = row / (p.heads * p.seq);
   var head = row / p.seq % p.heads;

@@ -1,6 +1,6 @@
-// Queries and keys are RMS-normed, each head by itself: a workgroup takes a head.
+// Queries and keys are RMS-normed, each head separately: a workgroup processes a head.
 
-// Divided by the root, not multiplied by its inverse, as norm.wgsl does it.
+// Divided by the root, not multiplied by its inverse, as in norm.wgsl.
 fn normed(x: f32, head: u32, i: u32, root: f32) -> f32 {
   if (head >= p.rotated) {
     return x;

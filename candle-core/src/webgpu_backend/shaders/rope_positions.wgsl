@@ -1,4 +1,4 @@
-// Each sequence of a batch goes on at a place in the cache that the device alone knows. One that is too large is reported.
+// Each sequence of a batch continues at an index in the cache that only the device knows. An index that is too large is reported.
 
 fn place_in_cache(batch: u32, seq: u32) -> u32 {
   let position = positions_at(p.positions_offset + batch * p.positions_step);

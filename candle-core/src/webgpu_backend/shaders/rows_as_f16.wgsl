@@ -1,6 +1,5 @@
-// Rows of src as f16, each multiplied by a power of two that brings its largest element near 2^14, so that neither overflows nor
-// loses its small elements; scales[row] is what a product with the row has to be multiplied by. A workgroup takes a row, eight
-// elements at a time.
+// Rows of src as f16, each multiplied by a power of two that scales its largest element to about 2^14, so that it neither overflows nor
+// loses its small elements; scales[row] is the factor of a product with the row. A workgroup converts a row, eight elements at a time.
 
 var<workgroup> largest: array<u32, WG>;
 
@@ -20,7 +19,7 @@ fn main(
     return;
   }
   let first = p.src_offset + row * p.src_row;
-  // As bits, which are in the same order as numbers without sign, and have NaN as the largest.
+  // As bits, which have the order of numbers without sign, with NaN as the largest.
   var most = vec4<u32>(0u);
   for (var i = local * 8u; i < p.k; i += WG * 8u) {
     let eight = lhs_eight(src_word(first + i));
@@ -35,7 +34,7 @@ fn main(
     }
   }
   workgroupBarrier();
-  // The exponent of the largest element. Rows of zeros, of subnormal numbers, with infinities or NaN stay as they are.
+  // The exponent of the largest element. Rows of zeros, of subnormal numbers, with infinities or NaN are unchanged.
   let field = i32(largest[0] >> 23u);
   let up = select(clamp(14 - (field - 127), -100, 100), 0, field == 0 || field == 255);
   let factor = power_of_two(up);

@@ -1,4 +1,4 @@
-// dst = the running sums within parts of p.chunk elements of a row, in the type of sums. An invocation takes a part.
+// dst = the running sums within parts of p.chunk elements of a row, in the type of sums. An invocation computes a part.
 
 @compute @workgroup_size(WG)
 fn main(
@@ -17,7 +17,7 @@ fn main(
   for (var j = begin; j < end; j++) {
     let value = src_at(src_offset(row + j));
     if (j == begin) {
-      // A first -0 stays.
+      // Keeps a first -0.
       sum = value;
     } else {
       sum = f_add(sum, value);

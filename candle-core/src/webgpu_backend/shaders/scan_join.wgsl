@@ -1,4 +1,4 @@
-// dst = running sums within parts, plus the sum of what comes before the part in its row.
+// dst = running sums within parts, plus the sum of all earlier parts of the row.
 
 fn element_at(i: u32) -> dst_t {
   let j = i % p.inner;

@@ -1,9 +1,9 @@
-// dst[.., ids[.., j, ..], ..] = or += src[.., j, ..] for j < p.count in order, along a dimension. The offset functions give
-// the places for j = 0 and index p.first; steps lead along the dimension. dst has the places for p.window indexes from p.first on;
-// others are left out.
+// dst[.., ids[.., j, ..], ..] = or += src[.., j, ..] for j < p.count in order, along a dimension. The offset functions return the offsets
+// for j = 0 and index p.first; the strides are along the dimension. dst has the elements for p.window indexes from p.first on; others are
+// skipped.
 //
-// By column, for dtypes of a word: an invocation takes a position of the other dimensions. Otherwise it takes a word of dst,
-// which is contiguous then, and looks for each lane which j choose it.
+// By column, for dtypes of a word: an invocation processes a position of the other dimensions. Otherwise it processes a word of dst, which
+// is contiguous then, and finds for each lane the j whose index selects it.
 
 fn changed(old: dst_t, update: dst_t) -> dst_t {
   if (ADD) {

@@ -1,35 +1,35 @@
-// Attention of ROWS queries that share keys and values to `chunk` keys, KEYS of them a turn, with matrices of 16 x 16 that a subgroup
-// of 32 holds together. A subgroup has FRAGMENTS times 16 rows; a row is a query of one of `group` heads, the heads of a query next to each
-// other. In a turn it multiplies its queries, which stay in matrices, by the keys, each of which it loads once for all of its rows; HALVES
-// lanes to a row turn the scores into weights; and it adds the weighted values to its sums, which stay in matrices too. The weights of a
-// row are relative to a maximum that moves only when a turn's is far above it, because the sums have to pass through workgroup memory to
-// be corrected. While a turn is computed the next keys and values are on their way to registers; where those are scarce (not AHEAD), the
-// values only while scores are made, and the next keys only while sums are. Loops to constants are written out by Rust (`unrolled`), and
-// arrays become variables: naga takes no arrays of cooperative matrices.
+// Attention of ROWS queries that share keys and values to `chunk` keys, KEYS per iteration, with matrices of 16 x 16 that a subgroup of 32
+// holds together. A subgroup has FRAGMENTS times 16 rows; a row is a query of one of `group` heads, with the heads of a query adjacent. In
+// an iteration the subgroup multiplies its queries, which stay in matrices, by the keys, each of which it loads once for all of its rows.
+// HALVES lanes per row convert the scores to weights. Then it adds the weighted values to its sums, which stay in matrices too. The weights
+// of a row are relative to a maximum that moves only when an iteration's is far above it, because the sums have to pass through workgroup
+// memory to be corrected. While an iteration is computed, the loads of the next keys and values are in flight; if registers are scarce (not
+// AHEAD), only the values' loads during the scores, and only the next keys' during the sums. Rust unrolls loops to constants (`unrolled`),
+// and arrays become variables: naga does not support arrays of cooperative matrices.
 
-// The maximum before any score: below all, and far enough above LEAST that a hidden key weighs nothing.
+// The maximum before any score: below all scores, and far enough above LEAST that a hidden key has no weight.
 const NONE = -0x1p+100f;
 // Weights are powers of 2.
 const LOG2_E = 1.44269504f;
 const LN_2 = 0.693147181f;
-// How far a score may be above the maximum, as a power of 2: weights up to 1024 lose nothing in f16.
+// Maximum excess of a score over the maximum, as a power of 2: weights up to 1024 lose nothing in f16.
 const HEADROOM = 10.0;
-// Rows of a subgroup, and lanes to each.
+// Rows of a subgroup, and lanes per row.
 const OWN_ROWS = FRAGMENTS * 16u;
 const HALVES = 2u / FRAGMENTS;
 const ROWS = SUBGROUPS * OWN_ROWS;
 const WG = SUBGROUPS * 32u;
 const QUADS = HEAD_DIM / 4u;
 const KEY_QUADS = KEYS / 4u;
-// Matrices along a head and along a value are ALONG and V_ALONG, across the keys ACROSS; sums pass through the scores' memory in ROUNDS.
-// Rows are padded against bank conflicts.
+// Number of matrices along a head (ALONG), along a value (V_ALONG) and across the keys (ACROSS); sums pass through the scores' memory in
+// ROUNDS. Rows are padded against bank conflicts.
 const PITCH = QUADS + 2u;
 const V_QUADS = V_DIM / 4u;
 const V_PITCH = V_QUADS + 2u;
 const KEY_PITCH = KEY_QUADS + 2u;
-// Lanes that read scores together are in different banks by this.
+// Puts scores that lanes read together into different banks.
 const SCORE_PITCH = KEY_QUADS + HALVES;
-// Where the tile's values are.
+// The offset of the tile's values.
 const VALUES = KEYS * PITCH;
 const_assert HEAD_DIM % 16u == 0u && V_DIM % 16u == 0u && KEYS % 16u == 0u && FRAGMENTS <= 2u;
 const_assert KEY_LOADS * WG == KEYS * QUADS && VALUE_LOADS * WG == KEYS * V_QUADS && OWN_QUADS * HALVES == KEY_QUADS;
@@ -37,13 +37,13 @@ const_assert ALONG * 16u == HEAD_DIM && V_ALONG * 16u == V_DIM && ACROSS * 16u =
 const_assert OUTER * INNER == ALONG;
 const_assert TILE_LEN >= VALUES + KEYS * V_PITCH && TILE_LEN >= SUBGROUPS * 16u * PITCH;
 
-// Keys, then values; before the first turn, queries, 16 of each subgroup at a time.
+// Keys, then values; before the first iteration, queries, 16 of each subgroup at a time.
 var<workgroup> tile: array<Four, TILE_LEN>;
-// Scores; sums when they are corrected and stored.
+// Scores; later the sums, when they are corrected and stored.
 var<workgroup> scores: array<vec4<f32>, ROWS * SCORE_PITCH>;
 var<workgroup> weights: array<Four, ROWS * KEY_PITCH>;
-// This turn, and the last one in which some row's sums had to be corrected: in workgroup memory, where naga knows them as uniform, and
-// in 16 bytes each, so that the arrays above are aligned for matrices in whatever order they lie.
+// This iteration, and the last one in which some row's sums had to be corrected: in workgroup memory, where naga treats them as uniform,
+// and in 16 bytes each, so that the arrays above are aligned for matrices in any order.
 var<workgroup> turns: array<vec4<u32>, 2>;
 
 // Quad `i` of a tile of keys or values of a row of the batch that starts at `first`, zeros from `end`.
@@ -63,7 +63,7 @@ fn value_at(batch: u32, start: u32, first: u32, end: u32, i: u32) -> Four {
   return value;
 }
 
-// Where quad `i` of keys is in the tile, and of values behind them.
+// The index of quad `i` of keys in the tile; values follow them.
 fn tile_place(i: u32) -> u32 {
   return i / QUADS * PITCH + i % QUADS;
 }
@@ -72,8 +72,8 @@ fn value_place(i: u32) -> u32 {
   return VALUES + i / V_QUADS * V_PITCH + i % V_QUADS;
 }
 
-// A quad of queries for the matrices. Those that are not f16 are scaled before they become that, which keeps large ones in its range; one
-// that is too large even so becomes the largest number, because with infinities scores would not be numbers.
+// A quad of queries for the matrices. Queries that are not f16 are scaled before the conversion, which keeps large ones in its range; one
+// that is still too large becomes the largest number, because with infinities scores would be NaN.
 fn query_at(start: u32, quad: u32) -> Four {
   if (SCALED) {
     return Four(clamp(vec4<f32>(q_quad(start, quad)) * p.scale, vec4<f32>(-65504.0), vec4<f32>(65504.0)));
@@ -81,7 +81,7 @@ fn query_at(start: u32, quad: u32) -> Four {
   return Four(q_quad(start, quad));
 }
 
-// Puts the queries of one fragment of each subgroup into the tile, zeros from row `rows`.
+// Writes the queries of one fragment of each subgroup to the tile, zeros from row `rows` on.
 fn stage_queries(start: u32, first_row: u32, rows: u32, fragment: u32, local: u32) {
   for (var i = local; i < SUBGROUPS * 16u * QUADS; i += WG) {
     let at = i / QUADS;
@@ -103,7 +103,7 @@ struct Own {
 }
 
 fn shown(score: vec4<f32>, key: u32, own: Own) -> vec4<f32> {
-  // The scale that the queries do not have yet.
+  // The scale, if the queries do not include it.
   let scale = select(p.scale, 1.0, SCALED);
   var s = score * (scale * LOG2_E);
   if (SOFTCAP) {
@@ -133,14 +133,14 @@ fn main(
   let blocks = (all_rows + ROWS - 1u) / ROWS;
   let count = p.batch * kv_heads * p.splits * blocks;
   let at = flat(workgroup, workgroups, 0u, 1u);
-  // Cooperative matrices need uniform control flow, which naga does not see past a return: workgroups beyond the last do its work
-  // again, without rows to write.
+  // Cooperative matrices need uniform control flow, which naga does not recognise past a return: workgroups beyond the last repeat its work
+  // without writing rows.
   let place = min(at, count - 1u);
   let rows = select(0u, all_rows, at < count);
   let batch = place / (blocks * p.splits * kv_heads);
   let kv_head = place / (blocks * p.splits) % kv_heads;
   let split = place / blocks % p.splits;
-  // Of causal blocks the last ones take longest, so they start first.
+  // The last of the causal blocks take longest, so they start first.
   let first_row = (blocks - 1u - place % blocks) * ROWS;
   let q_start = p.q_offset + batch * p.q_batch + kv_head * p.group * p.q_head;
   let k_start = p.k_offset + batch * p.k_batch + kv_head * p.k_head;
@@ -152,7 +152,7 @@ fn main(
   var begin = split * p.chunk;
   var end = min(begin + p.chunk, seen);
   if (RANGED) {
-    // Parts of what these rows see together: positions grow with rows.
+    // Parts of the keys that these rows see together: positions grow with rows.
     seen = seen_end(batch, (min(first_row + ROWS, all_rows) - 1u) / p.group);
     let first = min(seen_begin(batch, first_row / p.group), seen);
     let steps = (seen - first + KEYS - 1u) / KEYS;
@@ -195,7 +195,7 @@ fn main(
   var next_values: array<Four, VALUE_LOADS>;
   var queries: array<coop_mat16x16<f16, A>, FRAGMENTS * ALONG>;
   var sums: array<coop_mat16x16<f32, C>, FRAGMENTS * ROUNDS * ACROSS>;
-  // naga 30 does not emit a store's operands by itself: they must have names.
+  // naga 30 does not emit a store's operands unless they have names.
   let pitch = SCORE_PITCH;
   for (var i = 0u; i < KEY_LOADS; i++) {
     next_keys[i] = key_at(batch, k_start, begin, end, local + i * WG);
@@ -221,8 +221,8 @@ fn main(
   }
   workgroupBarrier();
   for (var turn = begin; turn < end; turn += KEYS) {
-    // Products that do not wait for each other come next to each other, so with one fragment those of a key come in OUTER passes; of two
-    // fragments there are enough for that, and registers are not.
+    // Independent products are adjacent, so with one fragment those of a key come in OUTER passes; two fragments have enough of them, and
+    // too few registers.
     var products: array<coop_mat16x16<f32, C>, FRAGMENTS * ACROSS>;
     for (var outer = 0u; outer < OUTER; outer++) {
       for (var j = 0u; j < ACROSS; j++) {

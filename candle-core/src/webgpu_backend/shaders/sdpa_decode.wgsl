@@ -1,16 +1,16 @@
-// Attention of one query (a row: batch, head, query) to `chunk` keys in a workgroup, TURN keys an iteration. SHARERS invocations
-// first share a key, for its score: each takes a stride of its quads of dimensions. Then each takes one quad of dimensions and a stride
-// of keys, for the weighted sum of values. Maximum and sum are corrected after each iteration (Milakov and Gimelshein, arXiv 1805.02867).
-// A workgroup is mostly waiting for memory, so what it loads is on its way together: AHEAD quads of a key, then as many values. Loops to
-// constants are written out by Rust (`unrolled`), and arrays become variables.
+// Attention of one query (a row: batch, head, query) to `chunk` keys in a workgroup, TURN keys per iteration. First SHARERS invocations
+// share a key, for its score: each multiplies a stride of its quads of dimensions. Then each computes one quad of dimensions over a stride
+// of keys, for the weighted sum of values. Maximum and sum are corrected after each iteration (Milakov and Gimelshein, arXiv 1805.02867). A
+// workgroup mostly waits for memory, so its loads are in flight together: AHEAD quads of a key, then AHEAD values. Rust unrolls loops to
+// constants (`unrolled`), and arrays become variables.
 
 const TURN = WG / SHARERS;
 const CREWS = WG / V_QUADS;
-// Crews whose sums one invocation adds up at a time.
+// Number of crews whose sums one invocation adds at a time.
 const FOLD = 8u;
 const QUADS = HEAD_DIM / 4u;
 const V_QUADS = V_DIM / 4u;
-// Of a sharer's quads.
+// Number of a sharer's quads.
 const STEPS = (QUADS + SHARERS - 1u) / SHARERS;
 const QUERY_QUADS = STEPS * SHARERS;
 const_assert HEAD_DIM % 4u == 0u && V_DIM % 4u == 0u && V_QUADS <= WG && BATCHES * AHEAD >= STEPS;
@@ -21,7 +21,7 @@ var<workgroup> weights: array<f32, TURN>;
 var<workgroup> products: array<f32, WG>;
 var<workgroup> sums: array<vec4<f32>, WG>;
 
-// The weight of a turn's key number i; none past its keys.
+// The weight of key number i of an iteration; 0 past its keys.
 fn weight_of(i: u32) -> f32 { return select(0.0, weights[min(i, TURN - 1u)], i < TURN); }
 
 // The product of the query with a sharer's part of the key that starts at `start`: quads `part`, `part + SHARERS` and so on.
@@ -77,7 +77,7 @@ fn main(
   var first = split * p.chunk;
   var last = min(first + p.chunk, seen);
   if (RANGED) {
-    // Parts of what this row sees.
+    // Parts of the keys that this row sees.
     seen = seen_end(batch, at);
     let begin = min(seen_begin(batch, at), seen);
     let turns = (seen - begin + TURN - 1u) / TURN;
@@ -129,7 +129,7 @@ fn main(
     value *= correction;
     workgroupBarrier();
     if (crew < CREWS) {
-      // One after the other, each value would wait for the last.
+      // One at a time, each value would wait for the previous one.
       for (var first_key = crew; first_key < min(TURN, last - turn); first_key += AHEAD * CREWS) {
         var quads: array<vec4<f32>, AHEAD>;
         for (var i = 0u; i < AHEAD; i++) {

@@ -1,9 +1,9 @@
-// Attention of ROWS queries that share keys and values to `chunk` keys in a workgroup of TX x TY invocations, KEYS keys a turn.
-// A row is a query of one of `group` heads, the heads of a query next to each other, so that neighbours see the same keys. In a
-// turn an invocation takes OWN_ROWS rows y + TY * i and OWN_KEYS keys x + TX * j for the scores; then the same rows and four dimensions
-// (quads) x + TX * q of the weighted sums of values, OWN_QUADS of them, which stay in its registers. Maximum and sum are corrected from
-// turn to turn (Milakov and Gimelshein, arXiv 1805.02867). Keys, then values, are staged in `tile` if STAGED, else read where they are.
-// Loops to constants are written out by Rust (`unrolled`), and arrays become variables.
+// Attention of ROWS queries that share keys and values to `chunk` keys in a workgroup of TX x TY invocations, KEYS keys per iteration. A
+// row is a query of one of `group` heads, with the heads of a query adjacent, so that neighbours see the same keys. In an iteration an
+// invocation computes the scores of OWN_ROWS rows y + TY * i and OWN_KEYS keys x + TX * j; then, for the same rows, the weighted sums of
+// values in four dimensions (quads) x + TX * q, OWN_QUADS of them, which stay in its registers. Maximum and sum are corrected in each
+// iteration (Milakov and Gimelshein, arXiv 1805.02867). Keys, then values, are staged in `tile` if STAGED, else read from memory. Rust
+// unrolls loops to constants (`unrolled`), and arrays become variables.
 
 const WG = TX * TY;
 const ROWS = TY * OWN_ROWS;
@@ -36,7 +36,7 @@ fn main(
   }
   let kv_head = place / (blocks * p.splits) % kv_heads;
   let split = place / blocks % p.splits;
-  // Of causal blocks the last ones take longest, so they start first.
+  // The last of the causal blocks take longest, so they start first.
   let first_row = (blocks - 1u - place % blocks) * ROWS;
   let x = local % TX;
   let y = local / TX;
@@ -58,7 +58,7 @@ fn main(
   var begin = split * p.chunk;
   var end = min(begin + p.chunk, seen);
   if (RANGED) {
-    // Parts of what these rows see together: positions grow with rows.
+    // Parts of the keys that these rows see together: positions grow with rows.
     seen = seen_end(batch, (min(first_row + ROWS, rows) - 1u) / p.group);
     let first = min(seen_begin(batch, first_row / p.group), seen);
     let turns = (seen - first + KEYS - 1u) / KEYS;
@@ -66,11 +66,11 @@ fn main(
     begin = first + split * chunk;
     end = min(begin + chunk, seen);
   }
-  // Of each row: the maximum, the sum of weights, and the weighted sums of values.
+  // For each row: the maximum, the sum of weights, and the weighted sums of values.
   var most: array<f32, OWN_ROWS>;
   var sum: array<f32, OWN_ROWS>;
   var value: array<vec4<f32>, OWN_ROWS * OWN_QUADS>;
-  // The end of the keys that it sees; and where there are more rules than CAUSAL, the first of them, and what the rules look at.
+  // The end of the keys that it sees; and with more rules than CAUSAL, the first key, and the inputs of the rules.
   var limit: array<u32, OWN_ROWS>;
   var first_key: array<u32, OWN_ROWS>;
   var at: array<u32, OWN_ROWS>;
@@ -107,7 +107,7 @@ fn main(
       }
       workgroupBarrier();
     }
-    // Products are added up lane by lane, and lanes at the end.
+    // Products are added lane by lane, and the lanes at the end.
     var products: array<vec4<f32>, OWN_ROWS * OWN_KEYS>;
     for (var d = 0u; d < QUADS; d++) {
       var key_quads: array<vec4<f32>, OWN_KEYS>;
@@ -190,7 +190,7 @@ fn main(
       }
       for (var lane = 0u; lane < FOUR; lane++) {
         for (var q = 0u; q < OWN_QUADS; q++) {
-          // Past the last quad a value is read that nobody stores.
+          // Past the last quad a value is read that is never stored.
           let quad = min(x + q * TX, V_QUADS - 1u);
           var v_part: vec4<f32>;
           if (STAGED) {

@@ -1,13 +1,14 @@
 // Attention of few queries: of ROWS rows that share keys and values, so that these are read once for all of them, to `chunk` keys in a
-// workgroup. A row is a query of one of `group` heads, the heads of a query next to each other. What is made of a row does not depend on how
-// many there are, nor on how long others are, in a single bit: texts are the same alone and in a batch. TURN keys an iteration:
-// - SHARERS invocations share a key for its scores with all rows; each has every SHARERS-th piece of it, of PIECE elements in 16 bytes.
-// - V_PIECES invocations, a crew, share CREW_KEYS values; each has a piece of the weighted sums, relative to the crew's maximum (Milakov
-//   and Gimelshein, arXiv 1805.02867), which each of them finds for itself. So no maximum is waited for before the end, where crews join.
-// All loads of a turn are on their way before the first is waited for. Loops to constants are written out by Rust (`unrolled`), and
-// arrays become variables.
+// workgroup. A row is a query of one of `group` heads, with the heads of a query adjacent. The result of a row does not depend on the
+// number of rows, nor on the lengths of others, in a single bit: sequences are the same alone and in a batch. TURN keys per iteration:
+// - SHARERS invocations share a key for its scores with all rows; each has every SHARERS-th vector of it, of PIECE elements in 16 bytes.
+// - V_PIECES invocations, a crew, share CREW_KEYS values; each computes a vector of the weighted sums, relative to the crew's maximum
+//   (Milakov and Gimelshein, arXiv 1805.02867), which each of them finds for itself. So no maximum is waited for before the end, where
+//   crews join.
+// All loads of an iteration are in flight before the first is waited for. Rust unrolls loops to constants (`unrolled`), and arrays become
+// variables.
 
-// The maximum before any score: below all, and far enough above LEAST that a hidden key weighs nothing.
+// The maximum before any score: below all scores, and far enough above LEAST that a hidden key has no weight.
 const NONE = -0x1p+100f;
 // Weights are powers of 2.
 const LOG2_E = 1.44269504f;
@@ -19,7 +20,7 @@ const V_PIECES = V_DIM / PIECE;
 const TEAMS = WG / SHARERS;
 const TURN = TEAMS * OWN_KEYS;
 const CREWS = WG / V_PIECES;
-// Whether crews have no keys beyond a turn's, and all invocations a crew.
+// Whether the crews' keys are exactly those of an iteration, and every invocation is in a crew.
 const WHOLE = CREWS * CREW_KEYS == TURN && CREWS * V_PIECES == WG;
 const SUMS = OWN_KEYS * ROWS;
 const QUERY_LEN = STEPS * PIECE_QUADS * SHARERS;
@@ -28,7 +29,7 @@ const_assert STEPS * SHARERS >= PIECES && CREWS * CREW_KEYS >= TURN;
 const_assert PARTIALS >= FOLD * PIECE * WG && (BY_SUBGROUP || PARTIALS >= SUMS * WG);
 const_assert OUTPUTS * SHARERS >= SUMS && FOLDS * FOLD >= ROWS;
 
-// What a row sees, and what its distance from keys costs.
+// The keys that a row sees, and its bias by distance.
 struct Own {
   first: u32,
   end: u32,
@@ -39,16 +40,16 @@ struct Own {
 // Queries, scaled; sharers of a key read neighbours.
 var<workgroup> query: array<vec4<f32>, ROWS * QUERY_LEN>;
 var<workgroup> own_rows: array<Own, ROWS>;
-// Of this turn and of the one before, which slower invocations still read.
+// Of this iteration and of the previous one, which slower invocations still read.
 var<workgroup> scores: array<f32, 2u * ROWS * TURN>;
 var<workgroup> crew_most: array<f32, ROWS * CREWS>;
 var<workgroup> crew_sum: array<f32, ROWS * CREWS>;
 // The maximum and the sum of weights of each row.
 var<workgroup> joined: array<vec2<f32>, ROWS>;
-// Sums before they are added up: over sharers, where there are no subgroups to do it, and at the end over crews.
+// Sums before they are added: over sharers, if there are no subgroups to do it, and at the end over crews.
 var<workgroup> partials: array<f32, PARTIALS>;
 
-// Quad i of a piece of keys or values.
+// Quad i of a vector of keys or values.
 fn quad_of(piece: vec4<u32>, i: u32) -> vec4<f32> {
   if (PIECE == 4u) {
     return bitcast<vec4<f32>>(piece);
@@ -64,7 +65,7 @@ fn add_product(a: vec4<f32>, b: vec4<f32>, sum: f32) -> f32 {
   return fma(a.w, b.w, fma(a.z, b.z, fma(a.y, b.y, fma(a.x, b.x, sum))));
 }
 
-// A row's score of a turn's key number `at`, of those that start at `start`.
+// A row's score of key number `at` of an iteration's keys, which start at `start`.
 fn score_of(start: u32, row: u32, at: u32) -> f32 {
   if (WHOLE) {
     return scores[start + row * TURN + at];
@@ -131,7 +132,7 @@ fn main(
   var first = split * p.chunk;
   var last = min(first + p.chunk, seen);
   if (RANGED) {
-    // Parts of what these rows see together: positions grow with rows.
+    // Parts of the keys that these rows see together: positions grow with rows.
     seen = seen_end(batch, last_at);
     first = min(seen_begin(batch, first_row / p.group), seen) + split * p.chunk;
     last = min(first + p.chunk, seen);
@@ -140,12 +141,12 @@ fn main(
   let team = local / SHARERS;
   let crew = local / V_PIECES;
   let piece = local % V_PIECES;
-  // In pieces.
+  // In units of vectors.
   let k_start = (p.k_offset + batch * p.k_batch + kv_head * p.k_head) / PIECE;
   let v_start = (p.v_offset + batch * p.v_batch + kv_head * p.v_head) / PIECE + piece;
   let k_step = p.k_seq / PIECE;
   let v_step = p.v_seq / PIECE;
-  // With room for the last fold.
+  // With space for the last fold.
   var most: array<f32, FOLDS * FOLD>;
   var sum: array<f32, ROWS>;
   var value: array<vec4<f32>, FOLDS * FOLD * PIECE_QUADS>;

@@ -8,7 +8,7 @@ struct Invocation {
   @builtin(subgroup_invocation_id) lane: u32,
 }
 
-// So that neighbours by number are neighbours in a subgroup.
+// Ensures that neighbours by number are neighbours in a subgroup.
 fn number_of(invocation: Invocation) -> u32 {
   return invocation.subgroup * SUBGROUP + invocation.lane;
 }

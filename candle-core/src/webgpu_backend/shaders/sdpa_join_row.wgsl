@@ -1,5 +1,5 @@
-// Joins the parts of a row in a workgroup: where rows are few and parts are many, of which one invocation would wait for one after the
-// other. CREWS times QUADS invocations: each takes four columns of every CREWS-th part, AHEAD of them at a time.
+// Joins the parts of a row in a workgroup: for few rows with many parts, for which one invocation would wait in sequence. CREWS times QUADS
+// invocations: each processes four columns of every CREWS-th part, AHEAD of them at a time.
 
 const PART = V_DIM + 2u;
 const QUADS = V_DIM / 4u;

@@ -1,5 +1,5 @@
-// Stands in for a subgroup's cooperative matrices where there are none, so that tests can run what is around them. A lane has what it
-// needs for its own part of the sums: row lane / 2, columns 8 * (lane % 2) and the seven after it.
+// Replaces a subgroup's cooperative matrices if there are none, so that tests can run the surrounding code. A lane holds its part of the
+// sums: row lane / 2, columns 8 * (lane % 2) and the seven after it.
 
 alias Four = vec4<f32>;
 struct PlainLeft { row: array<vec4<f32>, 4> }

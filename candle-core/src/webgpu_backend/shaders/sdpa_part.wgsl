@@ -1,4 +1,4 @@
-// A workgroup saw some of the keys: its sums wait for the others, with their maximum and the sum of weights after them.
+// A workgroup saw some of the keys: its sums are stored for the join, followed by their maximum and the sum of weights.
 
 fn store(dst_row: u32, split: u32, quad: u32, value: vec4<f32>, most: f32, sum: f32) {
   let start = (dst_row * p.splits + split) * (V_DIM + 2u);

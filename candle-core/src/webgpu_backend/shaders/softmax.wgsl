@@ -1,5 +1,5 @@
-// dst = softmax(scale * x) over each row of x. With SOFTCAP, cap * tanh(scale * x / cap) in place of scale * x. With CAUSAL a
-// row sees only its first elements: row i of `queries` sees i + p.seen of them, the rest become 0.
+// dst = softmax(scale * x) over each row of x. With SOFTCAP, cap * tanh(scale * x / cap) instead of scale * x. With CAUSAL a row sees only
+// its first elements: row i of `queries` sees i + p.seen of them, the rest become 0.
 
 const LEAST = -0x1.fffffep+127f;
 

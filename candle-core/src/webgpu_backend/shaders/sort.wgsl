@@ -1,7 +1,6 @@
-// Sorts a tile of a row in workgroup memory. LOAD: the tile comes from src; otherwise from keys and ids. What is called a row here
-// may be a window of one, from place p.first on. All runs of first_run,
-// twice that, ... last_run elements are merged, each from its step of half a tile on: longer steps were done before. A run is
-// ascending where its number is even.
+// Sorts a tile of a row in workgroup memory. LOAD: the tile comes from src; otherwise from keys and ids. A row here may be a window of one,
+// from index p.first on. All runs of first_run, twice that, ... last_run elements are merged, each from its step of half a tile on: longer
+// steps were done before. A run is ascending if its number is even.
 
 const_assert 0u == (TILE & (TILE - 1u));
 
@@ -19,12 +18,12 @@ fn main(
     return;
   }
   let start = number * TILE;
-  // The tile's place in its row.
+  // The tile's index in its row.
   let column = start % p.padded;
   for (var i = local; i < TILE; i += WG) {
     if (LOAD) {
       let place = column + i;
-      // What fills up the row comes after everything in it, by its place.
+      // The row's padding comes after all its elements, by its index.
       tile_keys[i] = LAST;
       if (place < p.n) {
         tile_keys[i] = key_at(start / p.padded * p.n + place);

@@ -1,4 +1,4 @@
-// One step of merging runs of p.run elements: an invocation takes two elements p.step apart and puts them in the run's order.
+// One step of merging runs of p.run elements: an invocation compares two elements p.step apart and swaps them into the run's order.
 
 @compute @workgroup_size(WG)
 fn main(
@@ -17,7 +17,7 @@ fn main(
   let a_id = ids[low];
   let b_id = ids[high];
   let after = key_less(b, a) || (!key_less(a, b) && b_id < a_id);
-  // Runs are counted within a row, of which this may be a window.
+  // Runs are counted within a row; this may be a window of one.
   if (after == (((p.first + low % p.padded) & p.run) == 0u)) {
     keys[low] = b;
     keys[high] = a;

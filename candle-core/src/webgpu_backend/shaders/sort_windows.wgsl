@@ -1,5 +1,5 @@
-// A step of merging runs that are longer than a window of a row: an invocation takes the elements at one place of two windows and
-// puts them in the run's order.
+// A step of merging runs that are longer than a window of a row: an invocation compares the elements at the same index of two windows and
+// swaps them into the run's order.
 
 @compute @workgroup_size(WG)
 fn main(

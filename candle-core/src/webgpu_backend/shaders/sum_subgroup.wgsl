@@ -1,7 +1,7 @@
 // Sums and maxima over a workgroup of WG invocations, by subgroups of SUBGROUP.
 
-// Which invocation of its workgroup this is. The workgroup's own number is not in here: a structure with a member that differs between
-// invocations counts as different as a whole, and browsers then refuse barriers after a return that depends on it.
+// The index of an invocation in its workgroup. The workgroup's own number is not included: a structure with a member that differs between
+// invocations counts as non-uniform as a whole, and browsers then reject barriers after a return that depends on it.
 struct Invocation {
   @builtin(local_invocation_index) local: u32,
   @builtin(subgroup_id) subgroup: u32,
@@ -31,7 +31,7 @@ fn total(i: u32) -> f32 {
   return sum;
 }
 
-// The largest of one value over the workgroup.
+// The maximum of one value over the workgroup.
 fn workgroup_max(value: f32, invocation: Invocation) -> f32 {
   let most = subgroupMax(value);
   if (invocation.lane == 0u) {

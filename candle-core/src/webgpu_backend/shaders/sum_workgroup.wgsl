@@ -1,7 +1,7 @@
-// Sums and maxima over a workgroup of WG invocations, a power of two, by workgroup memory alone.
+// Sums and maxima over a workgroup of WG invocations, a power of two, through workgroup memory only.
 
-// Which invocation of its workgroup this is. The workgroup's own number is not in here: a structure with a member that differs between
-// invocations counts as different as a whole, and browsers then refuse barriers after a return that depends on it.
+// The index of an invocation in its workgroup. The workgroup's own number is not included: a structure with a member that differs between
+// invocations counts as non-uniform as a whole, and browsers then reject barriers after a return that depends on it.
 struct Invocation {
   @builtin(local_invocation_index) local: u32,
 }
@@ -30,7 +30,7 @@ fn total(i: u32) -> f32 {
   return parts[i];
 }
 
-// The largest of one value over the workgroup.
+// The maximum of one value over the workgroup.
 fn workgroup_max(value: f32, invocation: Invocation) -> f32 {
   parts[invocation.local * COUNT] = value;
   for (var half = WG / 2u; half > 0u; half /= 2u) {

@@ -1,4 +1,4 @@
-// dst[b, c, oy, ox] from the elements of src that the table names for row oy and for column ox.
+// dst[b, c, oy, ox] from the elements of src in the table's entries for row oy and column ox.
 
 fn entry(i: u32) -> vec4<u32> {
   return vec4<u32>(table_at(4u * i), table_at(4u * i + 1u), table_at(4u * i + 2u), table_at(4u * i + 3u));

@@ -1,4 +1,4 @@
-// The mean of four elements: two rows and two columns of the image that begins at `start`, by the weights of the table.
+// The mean of four elements: two rows and two columns of the image that begins at `start`, with the weights of the table.
 
 fn between(first: src_t, second: src_t, e: vec4<u32>) -> src_t {
   return first * (src_t(1) - weight(e)) + second * weight(e);

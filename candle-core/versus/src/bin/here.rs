@@ -1,4 +1,4 @@
-//! The table of work over this repository's crates.
+//! Serves the benchmark cases with this repository's crates.
 
 fn main() -> std::io::Result<()> {
     versus::serve::serve()

@@ -1,4 +1,4 @@
-//! The table of work over crates.io's crates.
+//! Serves the benchmark cases with crates.io's crates.
 
 fn main() -> std::io::Result<()> {
     versus::serve::serve()

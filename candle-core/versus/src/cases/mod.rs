@@ -1,4 +1,4 @@
-//! The table of work, compiled against one side's crates.
+//! The table of benchmark cases, compiled against one side's crates.
 
 mod quantized;
 mod windows;
@@ -8,17 +8,17 @@ use candle_core::{DType, Device, Result, Tensor, D};
 
 const F: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
 
-/// Work to be timed: prepared inputs, and one run over them.
+/// A prepared benchmark: the inputs, and one run over them.
 pub type Work = Box<dyn Fn()>;
 
-/// A case's name and what prepares it.
+/// A case's name, and the function that prepares it.
 pub type Case = (String, Box<dyn Fn() -> Work>);
 
 /// Collects cases.
 struct Table(Vec<Case>);
 
 impl Table {
-    /// `inputs` are shapes of f32 tensors with numbers between -1 and 1, converted to `dtype`; `f` is what is timed.
+    /// Adds a case. `inputs` are shapes of f32 tensors with numbers between -1 and 1, converted to `dtype`; `f` is timed.
     fn add<const N: usize>(
         &mut self,
         name: impl Into<String>,
@@ -29,7 +29,7 @@ impl Table {
         self.prepared(name, dtype, inputs, Ok, f);
     }
 
-    /// As `add`, with views of the inputs (or others made from them) that are not timed.
+    /// Like `add`, with views of the inputs (or other tensors made from them) that are not timed.
     fn prepared<const N: usize, P: 'static, R>(
         &mut self,
         name: impl Into<String>,
@@ -55,7 +55,7 @@ impl Table {
     }
 }
 
-/// Numbers between -1 and 1, the same on each call.
+/// Returns numbers between -1 and 1, the same on each call.
 fn numbers(len: usize) -> Vec<f32> {
     let mut state = 0x9E37_79B9_7F4A_7C15u64;
     let next = || {
@@ -73,7 +73,7 @@ fn tensor(shape: &[usize], dtype: DType) -> Tensor {
         .expect("a tensor of that shape")
 }
 
-/// All cases.
+/// Returns all cases.
 pub fn cases() -> Vec<Case> {
     let mut table = Table(vec![]);
     matmul(&mut table);

@@ -1,10 +1,10 @@
-//! Blocks of few bits: products with dense rows, and bringing floats to blocks and back.
+//! Quantised blocks: products with dense rows, and encoding and decoding of floats.
 
 use super::Table;
 use crate::candle_core::quantized::{GgmlDType, QMatMul, QStorage, QTensor};
 use crate::candle_core::{DType, Device, Module, Result, Tensor};
 
-/// All formats that weights come in.
+/// The weight formats.
 const FORMATS: [(&str, GgmlDType); 10] = [
     ("Q4_0", GgmlDType::Q4_0),
     ("Q4_1", GgmlDType::Q4_1),
@@ -18,7 +18,7 @@ const FORMATS: [(&str, GgmlDType); 10] = [
     ("Q6K", GgmlDType::Q6K),
 ];
 
-/// `(n, k)` weights that repeat the rows of a few: encoding all of them would take longer than the products do.
+/// Returns `(n, k)` weights that repeat a few rows: encoding all of them would take longer than the products.
 fn weights(rows: &Tensor, n: usize, format: GgmlDType) -> Result<QMatMul> {
     let (few, k) = rows.dims2()?;
     let bytes = QTensor::quantize(rows, format)?.data()?.repeat(n / few);

@@ -1,4 +1,4 @@
-//! From an op's description to the call.
+//! Maps an op's description to the call.
 
 use super::candle::scalar::Scalar;
 use super::candle::{self, Device, IndexOp, Result, Tensor, TensorIndexer, D};
@@ -19,7 +19,7 @@ macro_rules! call {
 }
 pub(super) use call;
 
-/// An axis as the type that says the same to candle: `usize`, or `D`.
+/// An axis as candle's corresponding type: `usize`, or `D`.
 macro_rules! on_axis {
     ($axis:expr, |$d:ident| $body:expr) => {
         match $axis {
@@ -43,7 +43,7 @@ macro_rules! on_axis {
     };
 }
 
-/// Numbers in the element type of a dtype, which is how the methods that take a number want it.
+/// Numbers in the element type of a dtype, the form that methods with numbers require.
 macro_rules! with_numbers {
     ($ty:expr, ($($n:ident = $number:expr),+), $body:expr) => {
         match $ty {
@@ -65,14 +65,14 @@ macro_rules! with_numbers {
 pub fn apply(op: &Op, ts: &[Tensor]) -> Result<Vec<Value>> {
     match op {
         Op::Format => {
-            // A panic in upstream's `Display` poisons the options, and all later ones panic for that.
+            // A panic in upstream's `Display` poisons the options, which makes all later calls panic.
             candle::display::print_options().clear_poison();
             Ok(vec![
                 Value::Text(format!("{}", ts[0])),
                 Value::Text(format!("{:?}", ts[0])),
             ])
         }
-        // What these return is the change to their first argument.
+        // The result of these is the change to their first argument.
         Op::SliceSet(axis, offset) => {
             let dst = ts[0].copy()?;
             on_axis!(*axis, |d| dst.slice_set(&ts[1], d, *offset))?;

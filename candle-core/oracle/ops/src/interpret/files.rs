@@ -7,7 +7,7 @@ use crate::value::Value;
 use std::collections::HashMap;
 use std::path::Path;
 
-/// Writes the inputs, in their layouts, under the names `t0`, `t1`, …; `.npy` holds the first alone.
+/// Writes the inputs, in their layouts, under the names `t0`, `t1`, …; `.npy` holds only the first.
 pub fn save(format: Format, inputs: &[Input], path: &Path) -> Outcome {
     guarded(|| {
         let named: Result<Vec<_>> = inputs
@@ -43,7 +43,7 @@ pub fn load(format: Format, path: &Path) -> Outcome {
             }
             Format::Pickle => pickle::read_all(path)?,
             Format::SafetensorsMapped => {
-                // SAFETY: the file is this test's own and does not change.
+                // SAFETY: the file belongs to this test and does not change.
                 let file = unsafe { safetensors::MmapedSafetensors::new(path)? };
                 let names = file.tensors().into_iter().map(|(name, _)| name);
                 names

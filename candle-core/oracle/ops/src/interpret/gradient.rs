@@ -1,14 +1,14 @@
-//! Gradients of any case whose inputs are floats, and of expressions put together from several ops.
+//! Gradients of any case with float inputs, and of expressions composed of several ops.
 
 use super::candle::{self, DType, Device, Result, Tensor, Var};
 use super::{apply, guarded, seen, tensor, value};
 use crate::case::{Case, Input, Op, Outcome, View};
 use crate::value::Ty;
 
-/// The gradients of `sum(output * weight)` with respect to each float input; a missing gradient stands for zeros.
+/// The gradients of `sum(output * weight)` with respect to each float input; a missing gradient means zeros.
 ///
-/// The inputs' memory is the variable and the view is part of the expression, so views are differentiated as well. The weights
-/// differ from element to element, so that a gradient in the wrong place is seen.
+/// The inputs' memory is the variable and the view is part of the expression, so views are differentiated as well. The weights differ from
+/// element to element, so that a gradient at the wrong index is detected.
 pub fn gradients(case: &Case, on_copies: bool) -> Outcome {
     guarded(|| {
         let mut variables = Vec::new();

@@ -35,7 +35,7 @@ fn tensors(inputs: &[Input]) -> Result<Vec<Tensor>> {
     inputs.iter().map(tensor).collect()
 }
 
-/// The input as this side's tensor, made of views in the same steps on both sides.
+/// The input as this side's tensor, built from views in the same steps on both sides.
 fn tensor(input: &Input) -> Result<Tensor> {
     seen(&from_elements(&input.data, &input.view.base)?, &input.view)
 }

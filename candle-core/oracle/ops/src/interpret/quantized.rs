@@ -1,4 +1,4 @@
-//! Quantised tensors: their blocks as bytes, what they stand for, and products with them.
+//! Quantised tensors: their blocks as bytes, dequantisation, and products with them.
 
 use super::candle::quantized::{gguf_file, GgmlDType, QMatMul, QStorage, QTensor};
 use super::candle::{Device, Module, Result};
@@ -41,7 +41,7 @@ pub fn quantize(block: Block, input: &Input) -> Outcome {
     })
 }
 
-/// As [`quantize`], with the weight of each column.
+/// Like [`quantize`], with the weight of each column.
 pub fn quantize_imatrix(block: Block, input: &Input, weights: &[f32]) -> Outcome {
     guarded(|| {
         let quantized = QTensor::quantize_imatrix(&tensor(input)?, weights, dtype(block))?;
@@ -49,7 +49,7 @@ pub fn quantize_imatrix(block: Block, input: &Input, weights: &[f32]) -> Outcome
     })
 }
 
-/// What the blocks stand for, in f32 and in f16.
+/// The dequantised elements, in f32 and in f16.
 pub fn dequantize(block: Block, dims: &[usize], bytes: &[u8]) -> Outcome {
     guarded(|| {
         let quantized = from_bytes(block, dims, bytes)?;

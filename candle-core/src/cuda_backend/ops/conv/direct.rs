@@ -1,4 +1,4 @@
-//! Convolutions by looking up every tap.
+//! Direct convolutions, which read every tap.
 
 use super::Conv;
 use crate::backend::BackendStorage;
@@ -7,9 +7,9 @@ use crate::cuda_backend::launch::{Args, Grid, BLOCK, MAX_GRID_YZ};
 use crate::cuda_backend::CudaStorage;
 use crate::Result;
 
-/// Taps up to this many are compiled in.
+/// Maximum number of taps that are compiled in.
 const MOST_COMPILED: usize = 32;
-/// Rows of the result that a thread makes, where there are several.
+/// Rows of the result per thread, if there are several.
 const ROWS: usize = 4;
 
 pub(super) fn run(conv: &Conv<'_>, dst: &CudaStorage) -> Result<()> {
@@ -77,7 +77,7 @@ pub(super) fn run(conv: &Conv<'_>, dst: &CudaStorage) -> Result<()> {
     device.launch(&kernel, grid, args)
 }
 
-/// The signed integer that reaches every place within a plane, and every one beyond its edges.
+/// The signed integer type that covers every offset within a plane, and those beyond its edges.
 fn index(conv: &Conv<'_>) -> &'static str {
     let g = &conv.g;
     let reach = |d: usize| {
@@ -103,9 +103,10 @@ fn index(conv: &Conv<'_>) -> &'static str {
         .output_len()
         .saturating_add(ROWS * g.output[1] + BLOCK as usize);
     let most = [reach(0), reach(1), input, kernel, area].into_iter().max();
-    match most.is_some_and(|most| most > i32::MAX as usize) {
-        true => "i64",
-        false => "i32",
+    if most.is_some_and(|most| most > i32::MAX as usize) {
+        "i64"
+    } else {
+        "i32"
     }
 }
 

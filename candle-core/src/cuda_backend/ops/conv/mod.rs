@@ -1,9 +1,9 @@
 //! Convolutions. One dimension is two with a height of 1.
 //!
-//! - `tile.rs` multiplies tiles whose elements are found while they are loaded, with matrix instructions where the dtype has them;
-//!   `pack.rs` puts the channels of a place side by side for it, `passes.rs` makes plain convolutions of a transposed one.
-//! - `direct.rs` looks up every tap for every element of the result: any steps, any dtype; the form for a few channels.
-//! - A kernel of one element is a matrix product, and goes to `matmul`.
+//! - `tile.rs` multiplies tiles whose elements are located while they are loaded, with matrix instructions if the dtype has them; `pack.rs`
+//!   makes the channels of a position adjacent for it, `passes.rs` splits a transposed convolution into plain ones.
+//! - `direct.rs` reads every tap for every element of the result: any steps, any dtype; the form for few channels.
+//! - A kernel of one element is a matrix product, computed by `matmul`.
 
 mod direct;
 mod pack;
@@ -42,14 +42,14 @@ impl<'a> Operands<'a> {
     }
 }
 
-/// The kernel's elements, named by what they are for: a transposed convolution has its first two dimensions the other way round.
+/// The kernel's strides, by role: a transposed convolution has its first two dimensions swapped.
 #[derive(Debug, Clone, Copy)]
 struct Weights {
     offset: usize,
     group: usize,
-    /// From one channel of the result to the next.
+    /// Stride over the channels of the result.
     out: usize,
-    /// From one channel of the input to the next.
+    /// Stride over the channels of the input.
     channel: usize,
     row: usize,
     column: usize,
@@ -60,9 +60,10 @@ impl Weights {
         let planes = Planes::new(layout);
         let (c_in, c_out) = g.group_channels();
         let [first, second, row, column] = planes.strides;
-        let (out, channel, group) = match g.transposed {
-            false => (first, second, c_out * first),
-            true => (second, first, c_in * first),
+        let (out, channel, group) = if g.transposed {
+            (second, first, c_in * first)
+        } else {
+            (first, second, c_out * first)
         };
         Self {
             offset: planes.offset,
@@ -75,7 +76,7 @@ impl Weights {
     }
 }
 
-/// What every form of a convolution is given.
+/// The inputs of every form of a convolution.
 struct Conv<'a> {
     input: &'a CudaStorage,
     planes: Planes,
@@ -93,7 +94,7 @@ impl Conv<'_> {
         self.g.kernel[0] * self.g.kernel[1]
     }
 
-    /// Whether every window is one element, in order, and the windows follow each other in equal steps.
+    /// Whether every window is one element, in order, and the windows have a constant stride.
     fn is_product(&self) -> bool {
         let [_, _, row, column] = self.planes.strides;
         let one_by_one = self.g.steps.iter().all(|s| s.stride == 1 && s.padding == 0);
@@ -124,8 +125,8 @@ impl Conv<'_> {
     }
 }
 
-/// A convolution; of a plain one the kernel is `(c_out, c_in / groups, height, width)`, of a transposed one
-/// `(c_in, c_out / groups, height, width)`.
+/// A convolution. The kernel of a plain one is `(c_out, c_in / groups, height, width)`, that of a transposed one `(c_in, c_out / groups,
+/// height, width)`.
 pub(in crate::cuda_backend) fn run(operands: Operands<'_>, g: Geometry) -> Result<CudaStorage> {
     let device = operands.input.device();
     let dtype = operands.input.dtype();

@@ -1,4 +1,4 @@
-//! Operands with the channels of a place side by side, as tiles are loaded.
+//! Operands with the channels of a position adjacent, as tiles load them.
 
 use crate::backend::BackendStorage;
 use crate::cuda_backend::elem::bits_type;
@@ -10,12 +10,12 @@ use crate::Result;
 
 /// Bytes that are loaded at once.
 pub(super) const COPY: usize = 16;
-/// Channels that a block packs, and positions at the most.
+/// Channels that a block packs, and maximum number of positions.
 const CHUNK: usize = 64;
 const POSITIONS: usize = 64;
 
-/// A tensor `(outer, inner, channels, rows, columns)` of any strides: of an input, images and groups; of a kernel, groups and
-/// channels of the result.
+/// A tensor `(outer, inner, channels, rows, columns)` of any strides: for an input, images and groups; for a kernel, groups and channels of
+/// the result.
 pub(super) struct Unpacked<'a> {
     pub(super) storage: &'a CudaStorage,
     pub(super) offset: usize,
@@ -23,7 +23,7 @@ pub(super) struct Unpacked<'a> {
     pub(super) strides: [usize; 5],
 }
 
-/// The same with channels of stride 1, as many as whole copies take, and every one of these aligned.
+/// The same with channels of stride 1, padded to whole copies, each of which is aligned.
 pub(super) struct Packed<'a> {
     pub(super) storage: Ordered<'a>,
     pub(super) offset: usize,
@@ -35,7 +35,7 @@ pub(super) struct Packed<'a> {
 }
 
 impl<'a> Unpacked<'a> {
-    /// The operand as it is, where it is packed already; else a copy.
+    /// The operand without a copy if it is already packed; otherwise a copy.
     pub(super) fn pack(&self, op: &'static str) -> Result<Packed<'a>> {
         let size = self.storage.dtype().size_in_bytes();
         let unit = COPY / size;

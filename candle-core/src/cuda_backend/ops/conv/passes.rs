@@ -1,12 +1,12 @@
-//! A convolution as passes in which taps read elements that are equally far apart: a plain one is one pass; a transposed one of
-//! stride s is s along each axis, each with the taps that reach its share of the result.
+//! A convolution as passes in which taps read elements with a constant stride: a plain one is one pass; a transposed one of stride s is s
+//! passes along each axis, each with the taps that reach its share of the result.
 
 use crate::conv::Geometry;
 
-/// Sizes and places up to this are within reach of the kernel's 32-bit integers, with room to add a few.
+/// Maximum size and offset for the kernel's 32-bit integers, with room to add a few.
 const REACH: usize = 1 << 28;
 
-/// A pass along one axis: element `q` of `count` reads the elements `q * step + tap * reach + base`, and goes to `q * apart + first`.
+/// A pass along one axis: element `q` of `count` reads the elements `q * step + tap * reach + base`, and is written at `q * apart + first`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct AxisPass {
     pub(super) count: usize,
@@ -15,13 +15,13 @@ pub(super) struct AxisPass {
     pub(super) base: i64,
     pub(super) first: usize,
     pub(super) apart: usize,
-    /// Taps, the first of them in the kernel, and from one to the next there.
+    /// Number of taps, the first of them in the kernel, and their stride there.
     pub(super) taps: usize,
     pub(super) first_tap: usize,
     pub(super) tap_step: usize,
 }
 
-/// The passes along an axis, or `None` if there are more than `most` or places are too far.
+/// The passes along an axis, or `None` if there are more than `most` or offsets are too large.
 pub(super) fn along(g: &Geometry, d: usize, most: usize) -> Option<Vec<AxisPass>> {
     let s = g.steps[d];
     let (kernel, output) = (g.kernel[d], g.output[d]);
@@ -58,7 +58,7 @@ pub(super) fn along(g: &Geometry, d: usize, most: usize) -> Option<Vec<AxisPass>
         let first_tap = (0..kernel.min(tap_step)).find(|tap| at(*tap).rem_euclid(stride) == 0);
         let (taps, base) = match first_tap {
             Some(tap) => ((kernel - tap).div_ceil(tap_step), at(tap) / stride),
-            // No tap reaches these elements; one that reads nothing makes them zero.
+            // No tap reaches these elements; a tap that reads nothing sets them to zero.
             None => (1, -(2 * REACH as i64)),
         };
         AxisPass {
@@ -88,8 +88,8 @@ mod tests {
     use super::along;
     use crate::conv::{Geometry, ParamsConvTranspose1D};
 
-    /// Every pair of an element of the result and a tap that meet is in one pass, with the element of the input that the definition
-    /// gives, and no other.
+    /// Every pair of an element of the result and a tap that meet is in exactly one pass, with the element of the input from the
+    /// definition.
     #[test]
     fn passes_are_the_definition() {
         for (stride, dilation, padding, k_size) in [

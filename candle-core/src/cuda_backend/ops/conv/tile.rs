@@ -1,4 +1,4 @@
-//! Convolutions as products of tiles whose elements are found while they are loaded.
+//! Convolutions as products of tiles whose elements are located while they are loaded.
 
 use super::pack::{Packed, Unpacked, COPY};
 use super::passes::{along, AxisPass};
@@ -9,21 +9,21 @@ use crate::cuda_backend::launch::{Args, Grid, BLOCK, MAX_GRID_YZ};
 use crate::cuda_backend::CudaStorage;
 use crate::{DType, Result};
 
-/// Passes along one axis at the most: each is a launch.
+/// Maximum number of passes along one axis: each is a launch.
 const MOST_SHARES: usize = 8;
-/// Multiplications for which one launch of the direct form is as quick as packing the operands.
+/// Number of multiplications for which one launch of the direct form is as fast as packing the operands.
 const FEW_PRODUCTS: usize = 1 << 21;
-/// The most bytes of packed images at a time.
+/// Maximum number of bytes of packed images at a time.
 const MAX_PACKED: usize = 512 << 20;
-/// Copies of a row of a tile, and its bytes with the copy that keeps rows in different banks.
+/// Copies of a row of a tile, and its bytes with the extra copy that keeps rows in different banks.
 const CHUNKS: usize = 4;
 const ROW_BYTES: usize = (CHUNKS + 1) * COPY;
-/// Parts of a sum at the most.
+/// Maximum number of parts of a sum.
 const MOST_SPLITS: usize = 16;
-/// Steps of a part at the least.
+/// Minimum number of steps of a part.
 const FEWEST_STEPS: usize = 8;
 
-/// The passes along both axes, if tiles are the form for this convolution.
+/// The passes along both axes, if tiles suit this convolution.
 pub(super) fn plan(conv: &Conv<'_>) -> Option<[Vec<AxisPass>; 2]> {
     let g = &conv.g;
     let (c_in, c_out) = g.group_channels();
@@ -36,14 +36,14 @@ pub(super) fn plan(conv: &Conv<'_>) -> Option<[Vec<AxisPass>; 2]> {
     let most = (1 << 30) / 2;
     let fits =
         columns < most && sum < most && c_out < most && g.groups <= MAX_GRID_YZ / MOST_SPLITS;
-    // A group of one channel has nothing to multiply as a matrix, in one direction or in the other.
+    // A group of one channel has nothing to multiply as a matrix, in one direction or the other.
     if c_in == 1 || (c_out == 1 && g.groups > 1) || products < FEW_PRODUCTS || !fits {
         return None;
     }
     Some([along(g, 0, MOST_SHARES)?, along(g, 1, MOST_SHARES)?])
 }
 
-/// How a block's part of the result is made.
+/// The parameters of a block's part of the result.
 #[derive(Debug, Clone, Copy)]
 struct Tile {
     /// The function of matrix instructions, if the card has one for the dtype.
@@ -75,7 +75,7 @@ impl Tile {
         };
         let steps = sum_bytes.div_ceil(CHUNKS * COPY);
         let busy = (2 * cores / blocks(rows, columns).max(1)).min(steps / FEWEST_STEPS);
-        // A power of two: each number of parts is a kernel to be compiled.
+        // A power of two: each number of parts is another kernel to compile.
         let splits = 1 << busy.clamp(1, MOST_SPLITS).ilog2();
         Self {
             matrix,
@@ -91,7 +91,7 @@ impl Tile {
         self.stages * (self.rows + self.columns) * ROW_BYTES
     }
 
-    /// Rows of results of `size` bytes that fit where the tiles were.
+    /// Number of rows of results of `size` bytes that fit the memory of the tiles.
     fn part_rows(&self, size: usize) -> usize {
         let row = self.columns * size + COPY;
         let mut rows = self.rows;
@@ -102,7 +102,7 @@ impl Tile {
     }
 }
 
-/// The type that sums are made in, and a dtype of its size.
+/// The accumulator type, and a dtype of its size.
 fn sums(dtype: DType) -> (&'static str, DType) {
     match dtype {
         DType::F64 => ("f64", DType::F64),
@@ -195,7 +195,7 @@ impl Piece<'_> {
         device.launch(&kernel, Grid::of_threads(len), args)
     }
 
-    /// One pass, to `dst` from element `first` on; parts of sums are `split` elements apart.
+    /// One pass, to `dst` from element `first` on; parts of sums have a stride of `split` elements.
     fn pass(
         &self,
         y: &AxisPass,

@@ -1,4 +1,4 @@
-//! Choosing by a condition.
+//! Selection by a condition.
 
 use crate::backend::BackendStorage;
 use crate::cuda_backend::elem::bits_type;

@@ -14,12 +14,12 @@ const UNARY: &[(&str, &str)] = functions![
     "gelu_erf", "relu", "silu", "ceil", "floor", "round", "sign", "sigmoid", "affine", "powf",
     "elu",
 ];
-/// Those that integers have too.
+/// The functions that support integers too.
 const UNARY_INT: [&str; 10] = [
     "id", "affine", "abs", "neg", "sqr", "relu", "ceil", "floor", "round", "sign",
 ];
 
-/// A function of one argument, with its parameters, if it takes any.
+/// A function of one argument, with its parameters, if it has any.
 #[derive(Clone, Copy)]
 struct Function {
     name: &'static str,
@@ -35,16 +35,17 @@ fn map(
 ) -> Result<()> {
     let device = src.device();
     let moves = f.name == "id" && src.dtype() == dst.dtype();
-    let (from, to) = match moves {
-        // What moves elements looks at their bits alone.
-        true => (
+    let (from, to) = if moves {
+        // Moving elements only uses their bits.
+        (
             bits_type(src.dtype().size_in_bytes()),
             bits_type(dst.dtype().size_in_bytes()),
-        ),
-        false => (
+        )
+    } else {
+        (
             device.c_type(src.dtype(), op)?,
             device.c_type(dst.dtype(), op)?,
-        ),
+        )
     };
     let Some(c_function) = function(UNARY, f.name) else {
         return Err(device.unsupported(op, src.dtype(), "this function has no CUDA kernel"));
@@ -78,7 +79,7 @@ fn map(
     device.launch(&kernel, Grid::of_threads(walk.len().div_ceil(lanes)), args)
 }
 
-/// A parameter in the type that kernels of `dtype` compute in. Those of `affine` are rounded to the dtype itself, as on the CPU.
+/// A parameter in the type of arithmetic of `dtype`. Those of `affine` are rounded to the dtype itself, as on the CPU.
 fn parameter(args: Args, value: f64, dtype: DType, name: &str) -> Args {
     let rounded = name == "affine";
     match dtype {
@@ -130,7 +131,7 @@ pub(in crate::cuda_backend) fn copy(src: &CudaStorage, layout: &Layout) -> Resul
     mapped(src, layout, "copy", ID, src.dtype())
 }
 
-/// A storage that is used in place or was made for the purpose.
+/// A storage that is used in place, or a copy.
 pub(in crate::cuda_backend) enum Ordered<'a> {
     Given(&'a CudaStorage),
     Made(CudaStorage),
@@ -147,14 +148,15 @@ impl std::ops::Deref for Ordered<'_> {
     }
 }
 
-/// The elements contiguously, and the index of the first: a copy, unless they are contiguous already.
+/// The elements contiguously, and the index of the first: copied unless they are already contiguous.
 pub(in crate::cuda_backend::ops) fn in_order<'a>(
     storage: &'a CudaStorage,
     layout: &Layout,
 ) -> Result<(Ordered<'a>, usize)> {
-    match layout.is_contiguous() {
-        true => Ok((Ordered::Given(storage), layout.start_offset())),
-        false => Ok((Ordered::Made(copy(storage, layout)?), 0)),
+    if layout.is_contiguous() {
+        Ok((Ordered::Given(storage), layout.start_offset()))
+    } else {
+        Ok((Ordered::Made(copy(storage, layout)?), 0))
     }
 }
 
@@ -216,7 +218,7 @@ pub(in crate::cuda_backend) fn copy_strided_src(
     map((src, layout), (dst, dst_offset), "copy-strided", ID)
 }
 
-/// As [`to_dtype`], written to `dst` from element `offset` on; other elements stay.
+/// Like [`to_dtype`], written to `dst` from element `offset` on; other elements are unchanged.
 #[allow(dead_code, reason = "for ops that follow")]
 pub(in crate::cuda_backend::ops) fn convert_into(
     src: &CudaStorage,

@@ -13,7 +13,7 @@ pub(in crate::cuda_backend) use zip::{binary, cmp};
 use crate::cuda_backend::storage::CudaStorage;
 use crate::cuda_backend::views::Walk;
 
-/// The function in `kernels/functions.cu` of an op's name, of a list.
+/// The function in `kernels/functions.cu` for an op's name in a list.
 fn function(list: &'static [(&'static str, &'static str)], name: &str) -> Option<&'static str> {
     let found = list.iter().find(|(op, _)| *op == name);
     found.map(|(_, function)| *function)
@@ -27,8 +27,8 @@ macro_rules! functions {
 }
 use functions;
 
-/// How many elements a thread loads at once: 16 bytes of the widest side, if every run of neighbours is a multiple of that long, and on
-/// every side begins at a multiple of it or is one element. The operands of `walk` come first.
+/// Number of elements that a thread loads at once: 16 bytes of the widest side, if the length of every contiguous run is a multiple of
+/// that, and on every side a run begins at a multiple of it or is one element. The operands of `walk` come first.
 fn lanes<const N: usize, const SIDES: usize>(
     walk: &Walk<N>,
     sides: [(&CudaStorage, u64); SIDES],

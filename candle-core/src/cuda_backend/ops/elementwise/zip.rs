@@ -1,4 +1,4 @@
-//! Functions of two arguments of one shape, and comparisons.
+//! Functions of two arguments of the same shape, and comparisons.
 
 use super::{function, functions, lanes};
 use crate::backend::BackendStorage;

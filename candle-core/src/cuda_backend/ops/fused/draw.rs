@@ -1,4 +1,4 @@
-//! A token of each row of logits.
+//! Samples a token for each row of logits.
 
 use super::{address, aligned, Operand};
 use crate::backend::BackendStorage;
@@ -11,7 +11,7 @@ const OP: &str = "draw";
 /// Threads of a row. A vocabulary of 128,000 keeps all of them busy.
 const THREADS: usize = 1024;
 
-/// As [`Fused::draw`](crate::fused::Fused::draw) has it.
+/// See [`Fused::draw`](crate::fused::Fused::draw).
 pub fn draw(x: Operand<'_>, draws: Operand<'_>) -> Result<CudaStorage> {
     let [rows, len] = crate::fused::check_draw(x.1, x.0.dtype(), draws.1, draws.0.dtype())?;
     let device = x.0.device();
@@ -23,9 +23,10 @@ pub fn draw(x: Operand<'_>, draws: Operand<'_>) -> Result<CudaStorage> {
         .storage(&dst)
         .size(rows)
         .size(len);
-    let lanes = match len.is_multiple_of(4) && aligned(x, 1, 4) {
-        true => 4,
-        false => 1,
+    let lanes = if len.is_multiple_of(4) && aligned(x, 1, 4) {
+        4
+    } else {
+        1
     };
     let kernel = Kernel::new(source!("functions", "philox", => "draw")).define("LANES", lanes);
     device.launch(&kernel, Grid::of_rows(rows, threads as u32), args)?;

@@ -1,5 +1,5 @@
-//! Ops of candle-nn that do in one or two launches what would take many: norms, softmax, rotary embedding, gated activation, attention.
-//! Each has a twin made of plain ops in candle-nn, which says what it computes.
+//! Ops of candle-nn in one or two launches instead of many: norms, softmax, rotary embedding, gated activation, attention. Each has an
+//! equivalent in candle-nn, composed of plain ops, which defines its result.
 
 mod attention;
 mod draw;
@@ -22,16 +22,16 @@ use crate::cuda_backend::{CudaDevice, CudaStorage};
 use crate::fused::{Fused, LinearExtras, LinearWeight};
 use crate::{DType, Result, Storage};
 
-/// A storage and what of it an op reads.
+/// A storage and the layout of the elements that an op reads.
 type Operand<'a> = crate::fused::Operand<'a, CudaStorage>;
 
-/// How attention weighs keys.
+/// Parameters of attention on CUDA storages.
 pub type SdpaParams<'a> = crate::fused::SdpaParams<'a, CudaStorage>;
 
-/// `gate` of its argument and of what passes it, elementwise over two tensors of one shape; the result is contiguous.
+/// `gate` of gate and up projection, elementwise over two tensors of the same shape; the result is contiguous.
 ///
 /// # Errors
-/// The dtype is an integer.
+/// If the dtype is an integer.
 pub fn gated(x: Operand<'_>, up: Operand<'_>, gate: Gate) -> Result<CudaStorage> {
     elementwise::binary(x.0, up.0, x.1, up.1, gate.function())
 }
@@ -49,12 +49,12 @@ fn address((storage, layout): Operand<'_>) -> u64 {
     storage.address() + (layout.start_offset() * storage.dtype().size_in_bytes()) as u64
 }
 
-/// The address of an operand that may be absent: then null.
+/// The address of an optional operand; null if it is absent.
 fn address_or_null(operand: Option<Operand<'_>>) -> u64 {
     operand.map_or(0, address)
 }
 
-/// Whether `lanes` elements from the first on, and from each step of the first `axes` dimensions on, are aligned as one word.
+/// Whether `lanes` elements from the first on, and from each stride of the first `axes` dimensions on, are aligned as one word.
 fn aligned((storage, layout): Operand<'_>, axes: usize, lanes: usize) -> bool {
     let word = (lanes * storage.dtype().size_in_bytes()) as u64;
     let steps = layout.dims().iter().zip(layout.stride()).take(axes);

@@ -9,7 +9,7 @@ use crate::cuda_backend::CudaStorage;
 use crate::fused::BesideNorm;
 use crate::{Error, Layout, Result};
 
-/// Which norm, and what goes with it.
+/// A norm and its parameters.
 pub type Norm<'a> = crate::fused::Norm<'a, CudaStorage>;
 
 /// `struct Norm` of `kernels/norm.cu`.
@@ -28,7 +28,7 @@ struct Params {
 /// `norm` of the rows of `x`, contiguous in its shape; with [`BesideNorm::AddBefore`] the sums, then their norms.
 ///
 /// # Errors
-/// The dtype is no float that kernels compute with, or another tensor does not fit `x`.
+/// If the dtype is not a float that kernels compute with, or another tensor does not fit `x`.
 pub fn norm(x: Operand<'_>, norm: Norm<'_>) -> Result<CudaStorage> {
     let op = norm.op;
     let (src, layout) = x;

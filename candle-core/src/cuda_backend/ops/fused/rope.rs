@@ -10,15 +10,15 @@ use crate::cuda_backend::CudaStorage;
 use crate::fused::RopeKind;
 use crate::{Layout, Result};
 
-/// What happens to heads.
+/// A rotation of heads, with norms before it.
 pub type Rotation<'a> = crate::fused::Rotation<'a, CudaStorage>;
-/// Where a sequence goes on in a cache.
+/// The index in a cache at which a sequence continues.
 pub type RopePosition<'a> = crate::fused::RopePosition<'a, CudaStorage>;
-/// Where the keys and values of a rotation go.
+/// The destination of the keys and values of a rotation.
 pub type RopeCache<'a> = crate::fused::RopeCache<'a, CudaStorage>;
 
 const OP: &str = "rope";
-/// The name of errors of positions that are on the device.
+/// The op's name in errors about positions on the device.
 const APPEND: &str = "rope-append";
 
 /// `struct Steps` of `kernels/rope.cu`.
@@ -54,7 +54,7 @@ struct Params {
     fault: u64,
 }
 
-/// The dimensions of heads and of positions.
+/// The indices of the heads' and the positions' dimensions.
 fn axes(kind: RopeKind) -> (usize, usize) {
     match kind {
         RopeKind::Thd => (2, 1),
@@ -62,7 +62,7 @@ fn axes(kind: RopeKind) -> (usize, usize) {
     }
 }
 
-/// Steps of `cos` or `sin`, `(seq, n)` or `(batch, seq, n)`.
+/// Strides of `cos` or `sin`, `(seq, n)` or `(batch, seq, n)`.
 fn angle_steps(layout: &Layout) -> Result<Steps> {
     let [batch, seq, dim] = match *layout.stride() {
         [seq, dim] => [0, seq, dim],
@@ -83,7 +83,7 @@ fn angle_steps(layout: &Layout) -> Result<Steps> {
 /// Applies `rotation` to `[x, cos, sin]`. `x` is 4D, any strides; the result is contiguous in its shape.
 ///
 /// # Errors
-/// Sizes do not fit each other, or the dtype is no float that kernels compute with.
+/// If sizes do not match, or the dtype is not a float that kernels compute with.
 pub fn rope(inputs: [Operand<'_>; 3], rotation: Rotation<'_>) -> Result<CudaStorage> {
     let (x, layout) = inputs[0];
     let dst = x
@@ -93,17 +93,16 @@ pub fn rope(inputs: [Operand<'_>; 3], rotation: Rotation<'_>) -> Result<CudaStor
     Ok(dst)
 }
 
-/// Whether [`rope_append`] takes these: `x`, cos, sin and the cache. It takes all.
+/// Whether [`rope_append`] supports these storages: `x`, cos, sin and the cache. It supports all.
 pub fn rope_append_fits(_: [&CudaStorage; 4]) -> bool {
     true
 }
 
-/// As [`rope`] on `[x, cos, sin]`, of which only the queries are the result, `(batch, queries, seq, dim)`; the others, keys
-/// and values, go straight into a cache, which is written in place. Nothing that the host passes to the kernel depends on
-/// positions that are on the device.
+/// Like [`rope`] on `[x, cos, sin]`, but returns only the queries, `(batch, queries, seq, dim)`; keys and values are written to a cache, in
+/// place. The host's arguments to the kernel do not depend on positions on the device.
 ///
 /// # Errors
-/// As for [`rope`], or the cache does not fit. A position on the device that is past the cache is reported when results are read.
+/// As for [`rope`], or if the cache does not fit. A position on the device that exceeds the cache is reported when results are read back.
 pub fn rope_append(
     inputs: [Operand<'_>; 3],
     rotation: Rotation<'_>,
@@ -117,7 +116,7 @@ pub fn rope_append(
     Ok(dst)
 }
 
-/// How many elements are loaded at once: as many as all parts of a head and all operands are aligned to.
+/// Number of elements that are loaded at once: the greatest to which all parts of a head and all operands are aligned.
 fn lanes(
     [x, cos, sin]: [Operand<'_>; 3],
     rotation: &Rotation<'_>,

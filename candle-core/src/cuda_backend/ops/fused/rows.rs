@@ -1,4 +1,4 @@
-//! Tensors of one shape as rows of their last dimension, and how a kernel shares them out.
+//! Tensors of the same shape as rows of their last dimension, and the division of rows among threads.
 
 use super::Operand;
 use crate::backend::BackendStorage;
@@ -7,18 +7,18 @@ use crate::cuda_backend::launch::Grid;
 use crate::cuda_backend::views::{Views, Walk};
 use crate::{Error, Layout, Result, Shape};
 
-/// Words of its row that a thread keeps in registers at the most; longer rows are read again for each pass.
+/// Maximum number of words of its row that a thread keeps in registers; longer rows are read again for each pass.
 const MAX_KEPT: usize = 8;
 /// The largest block.
 const MAX_THREADS: usize = 1024;
-/// The threads of a row where there are enough rows to keep all multiprocessors busy.
+/// Threads of a row if there are enough rows to keep all multiprocessors busy.
 const MANY_ROWS_THREADS: usize = 256;
-/// Words up to which a warp takes a row by itself.
+/// Maximum number of words of a row for one warp.
 const WARP_WORDS: usize = 128;
-/// Rows of a block whose warps take one each.
+/// Rows of a block whose warps process one each.
 const WARP_ROWS: usize = 4;
 
-/// `N` tensors of one shape.
+/// `N` tensors of the same shape.
 pub(super) struct Rows<const N: usize> {
     /// The rows' starts: the layouts without their last dimension.
     pub(super) starts: Views<N>,
@@ -27,7 +27,7 @@ pub(super) struct Rows<const N: usize> {
     pub(super) count: usize,
     /// Elements in a row.
     pub(super) len: usize,
-    /// The steps from one element of a row to the next.
+    /// The strides within a row.
     pub(super) steps: [usize; N],
 }
 
@@ -40,7 +40,7 @@ impl<const N: usize> Rows<N> {
             let stride = layout.stride()[..shape.len()].to_vec();
             Layout::new(Shape::from(shape), stride, layout.start_offset())
         });
-        // Rows that are side by side have the rank 0 for a walk only if they have one element.
+        // Adjacent rows have rank 0 for a walk only if they have one element.
         let walk = Walk::new(starts.each_ref())?;
         Ok(Self {
             starts: walk.views,
@@ -51,8 +51,8 @@ impl<const N: usize> Rows<N> {
         })
     }
 
-    /// Elements that are loaded at once: 16 bytes, if the rows of these operands are contiguous and all begin at a multiple of
-    /// that, and the same of the vectors beside them.
+    /// Number of elements that are loaded at once: 16 bytes, if the rows of these operands are contiguous and all begin at a multiple of
+    /// that, and the same for the vectors.
     pub(super) fn lanes(&self, operands: &[Operand<'_>], vectors: &[Operand<'_>]) -> usize {
         let Some((first, _)) = operands.first() else {
             return 1;
@@ -63,13 +63,14 @@ impl<const N: usize> Rows<N> {
             operand.1.stride().last() == Some(&1) && super::aligned(*operand, axes, lanes)
         };
         let all = operands.iter().chain(vectors).all(fits);
-        match all && self.len.is_multiple_of(lanes) {
-            true => lanes,
-            false => 1,
+        if all && self.len.is_multiple_of(lanes) {
+            lanes
+        } else {
+            1
         }
     }
 
-    /// Defines RANK, LANES, KEPT and WARP_ROWS, and gives the grid.
+    /// Defines RANK, LANES, KEPT and WARP_ROWS, and returns the grid.
     pub(super) fn share_out(&self, kernel: Kernel, lanes: usize) -> (Kernel, Grid) {
         let words = self.len / lanes;
         let many = self.count >= 512;
@@ -78,9 +79,10 @@ impl<const N: usize> Rows<N> {
             (_, true) => MANY_ROWS_THREADS,
             (_, false) => words.next_multiple_of(32).clamp(32, MAX_THREADS),
         };
-        let per_row = match words.div_ceil(per_row) > MAX_KEPT {
-            true => MAX_THREADS,
-            false => per_row,
+        let per_row = if words.div_ceil(per_row) > MAX_KEPT {
+            MAX_THREADS
+        } else {
+            per_row
         };
         let turns = words.div_ceil(per_row);
         let kept = if turns <= MAX_KEPT { turns } else { 0 };

@@ -13,7 +13,7 @@ const OP: &str = "softmax-last-dim";
 /// `exp(x) / sum(exp(x))` over the last dimension, stable for large inputs; the result is contiguous.
 ///
 /// # Errors
-/// The dtype is no float that kernels compute with, or there is no last dimension.
+/// If the dtype is not a float that kernels compute with, or the input is a scalar.
 pub fn softmax_last_dim(x: &CudaStorage, layout: &Layout) -> Result<CudaStorage> {
     let device = x.device();
     let c_type = float_type(device, x.dtype(), OP)?;

@@ -1,7 +1,7 @@
-//! A linear layer with what stands before and after it in a transformer: RMS norm, bias, gated activation, residual sum.
+//! A linear layer fused with its neighbours in a transformer: RMS norm, bias, gated activation, residual sum.
 //!
-//! For few rows all of it is one kernel. For many rows bias and residual come with cuBLASLt's product; a norm and a gate are kernels of
-//! their own, which then cost little beside the product.
+//! For few rows all of it is one kernel. For many rows cuBLASLt's product includes bias and residual; the norm and the gate run as separate
+//! kernels, which then cost little compared with the product.
 
 use super::super::elementwise;
 use super::super::quantized;
@@ -59,7 +59,7 @@ pub(in crate::cuda_backend) fn linear(
     .run((x, &x_l), extras)
 }
 
-/// What a weight is read from.
+/// The form of a weight that kernels read.
 #[derive(Clone, Copy)]
 enum Weight<'a> {
     Dense(Input<'a>),
@@ -76,7 +76,7 @@ struct Layer<'a> {
 }
 
 impl Layer<'_> {
-    /// `x (rows, k)` through the layer: in one kernel, or with one for each part that the kernels for the product do not do.
+    /// `x (rows, k)` through the layer: in one kernel, or with a separate kernel for each part that the product's kernels do not support.
     fn run(self, x: Input<'_>, extras: Extras<'_>) -> Result<CudaStorage> {
         if let Some(dst) = self.fused(x, &extras)? {
             return Ok(dst);
@@ -129,7 +129,7 @@ impl Layer<'_> {
         after(dst, &extras)
     }
 
-    /// The product alone.
+    /// The product without extras.
     fn product(self, (x, x_l): Input<'_>) -> Result<CudaStorage> {
         match self.weight {
             Weight::Dense((weight, weight_l)) => {
@@ -143,7 +143,7 @@ impl Layer<'_> {
         }
     }
 
-    /// All of it in one kernel, or `None` where there is none for it.
+    /// The layer in one kernel, or `None` if there is none for it.
     fn fused(self, x: Input<'_>, extras: &Extras<'_>) -> Result<Option<CudaStorage>> {
         let n = extras.columns(self.outputs);
         if self.rows * n * self.k == 0 {
@@ -181,7 +181,7 @@ impl Layer<'_> {
     }
 }
 
-/// What kernels add to a product and multiply its rows with.
+/// Operands of the fused kernels in addition to the product's.
 struct Addends<'a> {
     norm: Option<(Addend<'a>, f32)>,
     bias: Option<Addend<'a>>,
@@ -189,7 +189,7 @@ struct Addends<'a> {
 }
 
 impl<'a> Addends<'a> {
-    /// `None` if a kernel cannot read them as they are.
+    /// `None` if a kernel cannot read them without a copy.
     fn new(extras: &Extras<'a>) -> Option<Self> {
         let vector = |(storage, layout): Input<'a>| {
             layout.is_contiguous().then(|| Addend {
@@ -218,7 +218,7 @@ impl<'a> Addends<'a> {
     }
 }
 
-/// What may be absent, unless it is there and cannot be read.
+/// `None` if the addend is present but unreadable by this kernel.
 fn readable<T>(addend: Option<Option<T>>) -> Option<Option<T>> {
     match addend {
         None => Some(None),
@@ -226,7 +226,7 @@ fn readable<T>(addend: Option<Option<T>>) -> Option<Option<T>> {
     }
 }
 
-/// What follows the gate.
+/// The steps after the gate.
 fn after(mut dst: CudaStorage, extras: &Extras<'_>) -> Result<CudaStorage> {
     let functions = extras.activation.map_or(&[][..], |act| act.functions());
     for function in functions {

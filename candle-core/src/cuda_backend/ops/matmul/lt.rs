@@ -1,4 +1,4 @@
-//! Products by cuBLASLt, with the algorithm that it proposes for each shape kept.
+//! Products by cuBLASLt, with its choice of algorithm cached for each shape.
 
 use std::collections::HashMap;
 use std::ffi::c_void;
@@ -14,7 +14,7 @@ use crate::cuda_backend::libraries::Library;
 use crate::cuda_backend::{CudaDevice, CudaError, CudaStorage};
 use crate::{DType, Result};
 
-/// What cuBLASLt may use beside its operands; NVIDIA's advice for Hopper.
+/// Size in bytes of cuBLASLt's workspace; NVIDIA's recommendation for Hopper.
 const WORKSPACE: usize = 32 << 20;
 
 const BIAS_POINTER: sys::cublasLtMatmulDescAttributes_t =
@@ -26,13 +26,13 @@ struct Key {
     operands: DType,
     result: DType,
     reduced: bool,
-    /// As cuBLASLt counts, by columns: its first operand is our right one.
+    /// In cuBLASLt's column-major order: its first operand is our right one.
     m: usize,
     n: usize,
     k: usize,
     batch: usize,
     transposed: [bool; 2],
-    /// From column to column, and from matrix to matrix.
+    /// Strides between columns, and between matrices.
     steps: [(usize, usize); 2],
     bias: bool,
     residual: Option<usize>,
@@ -42,7 +42,7 @@ struct Key {
     alignment: [u32; 3],
 }
 
-/// What cuBLASLt needs for a product, made once.
+/// cuBLASLt's descriptions for a product, created once.
 struct Plan {
     product: sys::cublasLtMatmulDesc_t,
     layouts: [sys::cublasLtMatrixLayout_t; 4],
@@ -50,14 +50,14 @@ struct Plan {
     workspace: usize,
 }
 
-// SAFETY: descriptions are read by cuBLASLt from any thread; the one that changes, the bias's address, changes under the lock.
+// SAFETY: cuBLASLt reads descriptions from any thread; the only one that changes, the bias's address, changes under the lock.
 unsafe impl Send for Plan {}
 
 /// cuBLASLt on one device.
 pub(in crate::cuda_backend) struct Lt {
     handle: sys::cublasLtHandle_t,
     workspace: CudaStorage,
-    /// `None` where cuBLASLt has no algorithm.
+    /// `None` if cuBLASLt has no algorithm.
     plans: Mutex<HashMap<Key, Option<Plan>>>,
 }
 
@@ -67,7 +67,7 @@ unsafe impl Send for Lt {}
 unsafe impl Sync for Lt {}
 
 impl Lt {
-    /// `None` where it is not installed: this backend has kernels for that.
+    /// `None` if it is not installed: this backend has kernels for that case.
     pub(in crate::cuda_backend) fn new(device: &CudaDevice) -> Result<Option<Self>> {
         if let Err(missing) = Library::CublasLt.open() {
             static TOLD: AtomicBool = AtomicBool::new(false);
@@ -84,7 +84,7 @@ impl Lt {
         }))
     }
 
-    /// Computes the product, or says that cuBLASLt has no form for it.
+    /// Computes the product; returns false if cuBLASLt does not support it.
     pub(super) fn run(&self, product: &Product<'_>, dst: &CudaStorage) -> Result<bool> {
         let Some(key) = key(product, dst) else {
             return Ok(false);
@@ -120,7 +120,7 @@ impl Lt {
         let dst = dst.address();
         let residual = product.residual.map_or(dst, |residual| residual.address());
         let [rhs_l, lhs_l, residual_l, dst_l] = planned.layouts;
-        // SAFETY: descriptions and algorithm are of these operands, which the stream frees after the product.
+        // SAFETY: descriptions and algorithm are for these operands, which the stream frees after the product.
         let done = unsafe {
             lt::matmul(
                 self.handle,
@@ -142,7 +142,7 @@ impl Lt {
             )
         };
         match done {
-            // What it proposes is not always what it does.
+            // cuBLASLt may suggest an algorithm that it then rejects.
             Err(error) if error.0 == sys::cublasStatus_t::CUBLAS_STATUS_NOT_SUPPORTED => {
                 *plan = None;
                 Ok(false)
@@ -154,7 +154,7 @@ impl Lt {
 
 impl Drop for Lt {
     fn drop(&mut self) {
-        // SAFETY: made by `create_handle`, destroyed once. What it refuses is leaked.
+        // SAFETY: created by `create_handle`, destroyed once. A failure leaks the handle.
         let _ = unsafe { lt::destroy_handle(self.handle) };
     }
 }
@@ -163,7 +163,7 @@ fn blas_error(error: lt::CublasError) -> CudaError {
     CudaError::CublasLt(error)
 }
 
-/// A factor of the product, in the type that cuBLASLt sums in.
+/// A factor of the product, in cuBLASLt's accumulator type.
 enum Factor {
     F32(f32),
     F64(f64),
@@ -185,13 +185,13 @@ impl Factor {
     }
 }
 
-/// A matrix as cuBLASLt sees it: whether its memory has it transposed, and the step from one of its memory's columns to the next.
-/// `None` if neither rows nor columns are contiguous.
+/// A matrix in cuBLASLt's view: whether its memory holds the transpose, and the stride between columns of its memory. `None` if neither
+/// rows nor columns are contiguous.
 fn leading(
     (row, column): (usize, usize),
     (rows, columns): (usize, usize),
 ) -> Option<(bool, usize)> {
-    // A single row or column may have any step.
+    // A single row or column may have any stride.
     let by_rows = (column == 1 || columns == 1) && (rows == 1 || row >= columns);
     let by_columns = (row == 1 || rows == 1) && (columns == 1 || column >= rows);
     if by_rows {
@@ -254,7 +254,7 @@ fn key(product: &Product<'_>, dst: &CudaStorage) -> Option<Key> {
 }
 
 impl Product<'_> {
-    /// Of the first elements, the right operand's first.
+    /// Addresses of the first elements, the right operand's first.
     pub(super) fn addresses(&self) -> [u64; 2] {
         let [lhs, rhs] = self.batches.views.offsets;
         let at = |storage: &CudaStorage, offset: u64| {
@@ -293,9 +293,12 @@ impl Plan {
         let product = lt::create_matmul_desc(compute, data_type(scale)).map_err(blas_error)?;
         let [(rhs_step, rhs_batch), (lhs_step, lhs_batch)] = key.steps;
         let (m, n, k) = (key.m, key.n, key.k);
-        let stored = |transposed: bool, rows: usize, columns: usize| match transposed {
-            true => (columns, rows),
-            false => (rows, columns),
+        let stored = |transposed: bool, rows: usize, columns: usize| {
+            if transposed {
+                (columns, rows)
+            } else {
+                (rows, columns)
+            }
         };
         let [rhs_t, lhs_t] = key.transposed;
         let layout = |dtype, (rows, columns), step, batch| {
@@ -337,7 +340,7 @@ impl Plan {
             .w()
     }
 
-    /// Asks for the algorithm.
+    /// Queries the algorithm.
     fn choose(mut self, handle: sys::cublasLtHandle_t, key: &Key) -> Result<Option<Self>> {
         use sys::cublasLtMatmulPreferenceAttributes_t as Of;
         let preference = Preference(lt::create_matmul_pref().map_err(blas_error)?);
@@ -366,7 +369,7 @@ impl Plan {
 
 impl Drop for Plan {
     fn drop(&mut self) {
-        // SAFETY: made by this module, destroyed once. What is refused is leaked.
+        // SAFETY: created by this module, destroyed once. A failure leaks the object.
         unsafe {
             let _ = lt::destroy_matmul_desc(self.product);
             for layout in self.layouts {
@@ -394,7 +397,7 @@ impl Preference {
 
 impl Drop for Preference {
     fn drop(&mut self) {
-        // SAFETY: made by `create_matmul_pref`, destroyed once.
+        // SAFETY: created by `create_matmul_pref`, destroyed once.
         let _ = unsafe { lt::destroy_matmul_pref(self.0) };
     }
 }
@@ -436,10 +439,10 @@ mod tests {
 
     #[test]
     fn matrices_are_seen_by_columns() {
-        // Rows one after another, with or without a gap.
+        // Contiguous rows, with or without a gap between them.
         assert_eq!(leading((4, 1), (3, 4)), Some((false, 4)));
         assert_eq!(leading((9, 1), (3, 4)), Some((false, 9)));
-        // Columns one after another.
+        // Contiguous columns.
         assert_eq!(leading((1, 3), (3, 4)), Some((true, 3)));
         // Neither.
         assert_eq!(leading((8, 2), (3, 4)), None);

@@ -1,4 +1,4 @@
-//! Matrix products: few rows by a kernel that reads the weight once (`vector.rs`), all others by cuBLASLt where it is installed and knows
+//! Matrix products: few rows by a kernel that reads the weight once (`vector.rs`), all others by cuBLASLt if it is installed and supports
 //! dtype and strides (`lt.rs`), else by kernels for any of them (`plain.rs`).
 
 mod linear;
@@ -23,33 +23,33 @@ type Input<'a> = crate::fused::Operand<'a, CudaStorage>;
 #[derive(Clone, Copy)]
 pub(super) struct Operand<'a> {
     storage: &'a CudaStorage,
-    /// Steps from row to row and from column to column.
+    /// Strides between rows and between columns.
     row: usize,
     column: usize,
 }
 
-/// What is added to a product: a vector `(n)`, or a matrix `(m, n)` with contiguous rows.
+/// An addend of a product: a vector `(n)`, or a matrix `(m, n)` with contiguous rows.
 #[derive(Clone, Copy)]
 pub(super) struct Addend<'a> {
     storage: &'a CudaStorage,
     offset: usize,
-    /// From row to row.
+    /// Stride between rows.
     pub(super) row: usize,
 }
 
-/// A product of `batches` pairs of matrices, `(m, k)` by `(k, n)`, and what is added to it.
+/// A product of `batches` pairs of matrices, `(m, k)` by `(k, n)`, and its addends.
 #[derive(Clone, Copy)]
 pub(super) struct Product<'a> {
     lhs: Operand<'a>,
     rhs: Operand<'a>,
-    /// Where the matrices of each pair begin.
+    /// Offsets of the matrices of each pair.
     batches: Walk<2>,
     m: usize,
     n: usize,
     k: usize,
     bias: Option<Addend<'a>>,
     residual: Option<Addend<'a>>,
-    /// Three f32: what the product is multiplied with, 0 and 1.
+    /// Three f32: the factor of the product, 0 and 1.
     scales: Option<&'a CudaStorage>,
 }
 
@@ -112,7 +112,7 @@ pub(in crate::cuda_backend) fn matmul(
     product((lhs, lhs_l), (rhs, rhs_l), bmnk, lhs.dtype())
 }
 
-/// As [`matmul`], with a result of `dtype`: of the operands' own, or f32 for 16-bit floats.
+/// Like [`matmul`], with a result of `dtype`: the operands' own, or f32 for 16-bit floats.
 pub(in crate::cuda_backend) fn product(
     lhs: Input<'_>,
     rhs: Input<'_>,
@@ -126,7 +126,7 @@ pub(in crate::cuda_backend) fn product(
     } else if b * m * n > 0 {
         let product = Product::new(lhs, rhs, (m, n, k))?;
         if !run_known(&product, &dst)? {
-            // cuBLASLt takes neither general strides nor batches in several dimensions: with copies it does.
+            // cuBLASLt supports neither general strides nor batches in several dimensions; with copies it can compute the product.
             let helps = matches!(
                 lhs.0.dtype(),
                 DType::F16 | DType::BF16 | DType::F32 | DType::F64
@@ -153,8 +153,8 @@ fn in_rows((storage, layout): Input<'_>) -> Result<(elementwise::Ordered<'_>, La
     Ok((storage, layout))
 }
 
-/// `x (rows, k)` times a contiguous weight `(n, k)` transposed, times the first of `scales`, and what is added: by cuBLASLt, to `dst`, of
-/// the operands' dtype or f32. Whether it has a form for that.
+/// `x (rows, k)` times a contiguous weight `(n, k)` transposed, times the first of `scales`, plus the addends: by cuBLASLt, to `dst`, of
+/// the operands' dtype or f32. Returns whether cuBLASLt supports it.
 pub(super) fn by_lt(
     x: Input<'_>,
     weight: &CudaStorage,
@@ -173,7 +173,7 @@ pub(super) fn by_lt(
     }
 }
 
-/// By the kernels that want contiguous rows or columns; whether there is one.
+/// The kernels that require contiguous rows or columns; returns whether one supports the product.
 fn run_known(product: &Product<'_>, dst: &CudaStorage) -> Result<bool> {
     if vector::run(product, dst)? {
         return Ok(true);

@@ -1,5 +1,5 @@
-//! Products of few rows: a warp reads a row of the weight once and multiplies it with all of them. What stands before and after a
-//! linear layer in a transformer happens on the way.
+//! Products of few rows: a warp reads a row of the weight once and multiplies it with all of them. The other parts of a transformer's
+//! linear layer are fused with the product.
 
 use super::{Addend, Product};
 use crate::backend::BackendStorage;
@@ -15,10 +15,10 @@ const MAX_ROWS: usize = 8;
 const MAX_ROWS_BESIDE_LT: usize = 2;
 /// Threads of a block: few, so that blocks come and go evenly.
 const THREADS: u32 = 128;
-/// Columns from which on a warp makes two: fewer would leave multiprocessors idle.
+/// Minimum number of columns for two per warp: with fewer, multiprocessors would be idle.
 const MANY_COLUMNS: usize = 8192;
 
-/// What is done besides the product and what is added to it.
+/// The prologue and epilogue of the product, in addition to its addends.
 #[derive(Clone, Copy, Default)]
 pub(in crate::cuda_backend::ops) struct Around<'a> {
     /// Weights `(k)` of the rows' RMS norm, and epsilon.
@@ -37,12 +37,12 @@ struct Sizes {
     residual_row: u64,
 }
 
-/// Computes the product if it has few rows and the rows of the weight are contiguous; whether it did.
+/// Computes the product and returns true if it has few rows and the rows of the weight are contiguous.
 pub(super) fn run(product: &Product<'_>, dst: &CudaStorage) -> Result<bool> {
     few_rows(product, Around::default(), dst)
 }
 
-/// As [`run`], with what is `around` the product. With a gate, `n` counts the columns of the result.
+/// Like [`run`], with the prologue and epilogue `around`. With a gate, `n` counts the columns of the result.
 pub(super) fn few_rows(
     product: &Product<'_>,
     around: Around<'_>,
@@ -116,7 +116,7 @@ pub(super) fn few_rows(
     Ok(true)
 }
 
-/// Of `kernels/functions.cu`.
+/// The gate's function in `kernels/functions.cu`.
 pub(in crate::cuda_backend::ops) fn gate_function(gate: Gate) -> &'static str {
     match gate {
         Gate::Silu => "f_silu_mul",
@@ -130,7 +130,7 @@ pub(in crate::cuda_backend::ops) fn gate_function(gate: Gate) -> &'static str {
     }
 }
 
-/// Of `kernels/functions.cu`.
+/// The activation's function in `kernels/functions.cu`.
 pub(in crate::cuda_backend::ops) fn activation_function(activation: Activation) -> &'static str {
     match activation {
         Activation::Silu => "f_silu",

@@ -1,4 +1,4 @@
-//! Convolutions by looking up every tap: all groups in one dispatch, any steps, any dtype.
+//! Direct convolutions, which read every tap: all groups in one dispatch, any steps, any dtype.
 
 use std::ops::Range;
 
@@ -12,14 +12,14 @@ use crate::webgpu_backend::ops::{bind, ranges, window_parts, MOST_STEPS};
 use crate::webgpu_backend::WebGpuStorage;
 use crate::{DType, Layout, Result};
 
-/// Invocations in a workgroup: few, so that those of small planes have something to do.
+/// Invocations in a workgroup: few, so that small planes keep them busy.
 const WORKGROUP: usize = 64;
-/// Elements of a row of the result that an invocation makes, where there are that many: whole words of every dtype.
+/// Elements of a row of the result per invocation, if the row is long enough: whole words of every dtype.
 const STRIP: usize = 4;
-/// The most bytes of a kernel that a workgroup keeps: half of what there is in a browser, so that two fit a core.
+/// Maximum number of bytes of a kernel in workgroup memory: half of a browser's limit, so that two workgroups fit a core.
 const STAGED_BYTES: usize = 8 << 10;
 
-/// The most products that an invocation adds up for an element of its strip: each comes with two short loops over the strip.
+/// Maximum number of products that an invocation adds for an element of its strip: each comes with two short loops over the strip.
 const MOST_TAPS: usize = MOST_STEPS / (2 * STRIP);
 
 params!(DirectParams {
@@ -36,7 +36,7 @@ params!(DirectParams {
     kernel_row: u32,
     kernel_col: u32,
     groups: u32,
-    // Channels of a group.
+    // Channels of one group.
     c_in: u32,
     c_out: u32,
     i_h: u32,
@@ -51,17 +51,17 @@ params!(DirectParams {
     stride_w: u32,
     dilation_h: u32,
     dilation_w: u32,
-    // Of the result, in all images.
+    // Planes of the result, in all images.
     planes: u32,
-    // In a row.
+    // Strips in a row.
     strips: u32,
-    // Invocations of a workgroup for each plane, and workgroups that share it.
+    // Invocations of a workgroup for each plane, and workgroups that share a plane.
     lanes: u32,
     segments: u32,
 });
 
 impl DirectParams {
-    /// Those of the sums over some channels of the input, and some rows and columns of the kernel.
+    /// The parameters for the sums over some channels of the input, and some rows and columns of the kernel.
     fn part(
         &self,
         channels: &Range<usize>,
@@ -73,10 +73,13 @@ impl DirectParams {
             index(rows.start)?,
             index(cols.start)?,
         );
-        // A transposed convolution takes its taps in the other direction.
-        let start = |start: u32, tap: u32, dilation: u32| match transposed {
-            false => start.wrapping_add(tap.wrapping_mul(dilation)),
-            true => start.wrapping_sub(tap.wrapping_mul(dilation)),
+        // A transposed convolution reads its taps in the opposite direction.
+        let start = |start: u32, tap: u32, dilation: u32| {
+            if transposed {
+                start.wrapping_sub(tap.wrapping_mul(dilation))
+            } else {
+                start.wrapping_add(tap.wrapping_mul(dilation))
+            }
         };
         let kernel = [
             (channel, self.kernel_channel),
@@ -107,7 +110,7 @@ struct ConvDirect {
     transposed: bool,
     slide: bool,
     staged: bool,
-    /// Height and width of the kernel, or 0 for those of the parameters.
+    /// Height and width of the kernel, or 0 to read them from the parameters.
     kernel: [usize; 2],
 }
 
@@ -118,7 +121,7 @@ pub(super) fn run(conv: &Conv<'_>, to: DType) -> Result<WebGpuStorage> {
     let elem = device.elem(conv.src.dtype(), g.op)?;
     let [o_h, o_w] = g.output;
     let packed = device.elem(to, g.op)?;
-    // Rows of an odd length share words of a packed dtype; such a result is made of whole words first and then converted.
+    // Rows of an odd length share words of a packed dtype; such a result is computed in whole words first and then converted.
     let packs = o_w.is_multiple_of(packed.lanes() as usize);
     let made = if packs { to } else { accumulator(to) };
     let out = device.elem(made, g.op)?;
@@ -133,7 +136,7 @@ pub(super) fn run(conv: &Conv<'_>, to: DType) -> Result<WebGpuStorage> {
     let (c_in, c_out) = g.group_channels();
     let kept = c_in * taps(g) * together * scalar_bytes(elem);
 
-    // Transposed in steps of 1 is plain with the kernel the other way round.
+    // A transposed convolution with stride 1 is a plain one with the kernel reversed.
     let [kernel_row, kernel_col] = [conv.kernel_strides[2], conv.kernel_strides[3]];
     let mut kernel_offset = conv.kernel_offset;
     let mut kernel_steps = [index(kernel_row)?, index(kernel_col)?];
@@ -155,18 +158,21 @@ pub(super) fn run(conv: &Conv<'_>, to: DType) -> Result<WebGpuStorage> {
         transposed,
         slide: !transposed && g.steps[1].stride == g.steps[1].dilation,
         staged: kept <= STAGED_BYTES,
-        kernel: match g.kernel.iter().all(|size| *size <= MOST_COMPILED) {
-            true => g.kernel,
-            false => [0; 2],
+        kernel: if g.kernel.iter().all(|size| *size <= MOST_COMPILED) {
+            g.kernel
+        } else {
+            [0; 2]
         },
     };
-    let [out_step, channel_step] = match g.transposed {
-        false => [conv.kernel_strides[0], conv.kernel_strides[1]],
-        true => [conv.kernel_strides[1], conv.kernel_strides[0]],
+    let [out_step, channel_step] = if g.transposed {
+        [conv.kernel_strides[1], conv.kernel_strides[0]]
+    } else {
+        [conv.kernel_strides[0], conv.kernel_strides[1]]
     };
-    let group_step = match g.transposed {
-        false => c_out * out_step,
-        true => c_in * channel_step,
+    let group_step = if g.transposed {
+        c_in * channel_step
+    } else {
+        c_out * out_step
     };
     let [src_batch, src_channel, src_row, src_col] = conv.src_strides;
     let params = DirectParams {
@@ -208,7 +214,7 @@ pub(super) fn run(conv: &Conv<'_>, to: DType) -> Result<WebGpuStorage> {
         device.run(kernel, &bindings, params, grid)
     };
     if c_in * taps(g) > MOST_TAPS {
-        // More than an invocation may add up: some channels and taps at a time, in the dtype that sums are kept in.
+        // More terms than an invocation may add: some channels and taps at a time, in the dtype of sums.
         drop(dst);
         let sums_dtype = accumulator(to);
         let kernel = ConvDirect {
@@ -237,19 +243,21 @@ pub(super) fn run(conv: &Conv<'_>, to: DType) -> Result<WebGpuStorage> {
             Some(sums) => sums,
             None => device.alloc(0, sums_dtype, g.op)?,
         };
-        return match to == sums_dtype {
-            true => Ok(sums),
-            false => to_dtype(&sums, &all, to),
+        return if to == sums_dtype {
+            Ok(sums)
+        } else {
+            to_dtype(&sums, &all, to)
         };
     }
     launch(&convolution, &params, &dst)?;
-    match packs {
-        true => Ok(dst),
-        false => to_dtype(&dst, &Layout::contiguous(dst.len()), to),
+    if packs {
+        Ok(dst)
+    } else {
+        to_dtype(&dst, &Layout::contiguous(dst.len()), to)
     }
 }
 
-/// Bytes of a number that kernels compute with.
+/// Bytes of a number in the dtype's arithmetic.
 fn scalar_bytes(elem: Elem) -> usize {
     match elem.word_bytes() {
         8 => 8,
@@ -261,9 +269,10 @@ impl Kernel for ConvDirect {
     type Params = DirectParams;
 
     fn shader(&self, _: &Caps) -> Shader {
-        let staged = match self.staged {
-            true => STAGED_BYTES / scalar_bytes(self.elem),
-            false => 1,
+        let staged = if self.staged {
+            STAGED_BYTES / scalar_bytes(self.elem)
+        } else {
+            1
         };
         Shader::default()
             .input("src", self.elem)
@@ -285,9 +294,10 @@ impl Kernel for ConvDirect {
 
 /// `multiply_add(a, b, sum)` in the arithmetic of a dtype.
 fn multiply_add(elem: Elem) -> &'static str {
-    match elem.computes_in_f32() {
-        true => "fn multiply_add(a: f32, b: f32, sum: f32) -> f32 { return fma(a, b, sum); }",
-        false => "fn multiply_add(a: src_t, b: src_t, sum: src_t) -> src_t { return f_add(sum, f_mul(a, b)); }",
+    if elem.computes_in_f32() {
+        "fn multiply_add(a: f32, b: f32, sum: f32) -> f32 { return fma(a, b, sum); }"
+    } else {
+        "fn multiply_add(a: src_t, b: src_t, sum: src_t) -> src_t { return f_add(sum, f_mul(a, b)); }"
     }
 }
 

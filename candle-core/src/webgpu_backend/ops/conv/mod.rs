@@ -1,12 +1,12 @@
 //! Convolutions. One dimension is two with a height of 1.
 //!
-//! - *product*: a kernel of one element, in steps of 1, multiplies the input as it is.
-//! - *tile* (`matmul/conv.rs`): the kernel, seen as a matrix, multiplies the windows of the input, whose elements are looked up while the
+//! - *product*: a kernel of one element with stride 1 is a matrix product with the input.
+//! - *tile* (`matmul/conv.rs`): the kernel, as a matrix, multiplies the windows of the input. The elements of windows are read while the
 //!   tiles of a product are loaded. Nothing is unfolded.
-//! - *direct* (`direct.rs`): every tap is looked up for every element of the result; all groups in one dispatch.
+//! - *direct* (`direct.rs`): every tap is read for every element of the result; all groups in one dispatch.
 //!
-//! [`Form::of`] chooses between them. What one binding does not reach is made in parts (`parts.rs`). Transposed convolutions of many
-//! channels are a product, whose columns are then added up where they overlap (`transposed.rs`).
+//! [`Form::of`] chooses between them. Operands that exceed a binding are processed in parts (`parts.rs`). Transposed convolutions of many
+//! channels are a product, whose columns are then added where they overlap (`transposed.rs`).
 
 mod direct;
 mod parts;
@@ -20,9 +20,9 @@ use crate::webgpu_backend::kernel::Elem;
 use crate::webgpu_backend::WebGpuStorage;
 use crate::{DType, Layout, Result, Shape};
 
-/// Channels of a group's result up to which tiles, which have 16 rows at least, are half empty.
+/// Maximum number of a group's result channels for which tiles, which have at least 16 rows, are half empty.
 const FEW_CHANNELS: usize = 8;
-/// Products for an element of the result that one invocation can add up while others have nothing to do: some 0.1 ms on a large GPU.
+/// Maximum number of products that one invocation can add for an element of the result while others are idle: about 0.1 ms on a large GPU.
 const SHORT_SUM: usize = 4096;
 
 /// Elements of the kernel in one channel.
@@ -38,7 +38,7 @@ fn output_len(g: &Geometry) -> usize {
     g.output[0] * g.output[1]
 }
 
-/// How a convolution is made.
+/// The algorithm of a convolution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Form {
     Product,
@@ -47,15 +47,15 @@ enum Form {
 }
 
 impl Form {
-    /// The form of a plain convolution. `in_order`: its windows are single elements that follow each other in equal steps; `wide`:
-    /// tiles know the dtype.
+    /// The form of a plain convolution. `in_order`: its windows are single elements with a constant stride; `wide`: tiles support the
+    /// dtype.
     fn of(g: &Geometry, in_order: bool, wide: bool) -> Self {
         let (_, c_out) = g.group_channels();
         if g.groups == 1 && in_order {
             return Self::Product;
         }
-        // A tile shares what it loads between its rows, which are channels of the result: with few, lookups in full use of every
-        // invocation are less work.
+        // A tile shares its loads between its rows, which are channels of the result: with few rows, direct reads with all invocations busy
+        // are less work.
         let few = c_out <= FEW_CHANNELS && !Self::is_long(g);
         match (wide && !few, in_order) {
             (false, _) => Self::Direct,
@@ -64,14 +64,14 @@ impl Form {
         }
     }
 
-    /// Whether a transposed convolution is made directly. Columns are as many times the input as the kernel has elements for each channel
-    /// of the result; with few channels of the input they are more to write and to read than what they are made of.
+    /// Whether a transposed convolution is computed directly. The number of columns is the size of the input times the kernel's elements
+    /// for each channel of the result; with few channels of the input, writing and reading the columns is more work than computing them.
     fn transposed_is_direct(g: &Geometry) -> bool {
         let (c_in, _) = g.group_channels();
         c_in <= FEW_CHANNELS && !Self::is_long(g)
     }
 
-    /// Whether sums are longer than there are results to keep invocations busy, as those of a kernel's gradient: tiles can part a sum
+    /// Whether sums are so long and results so few that invocations would be idle, as for a kernel's gradient: tiles can split a sum
     /// between workgroups.
     fn is_long(g: &Geometry) -> bool {
         let (c_in, _) = g.group_channels();
@@ -79,7 +79,7 @@ impl Form {
     }
 }
 
-/// The operands of a convolution: the input `(batch, c_in, height, width)` (height left out in 1D) and the kernel.
+/// The operands of a convolution: the input `(batch, c_in, height, width)` (without height in 1D) and the kernel.
 pub(in super::super) struct Operands<'a> {
     src: &'a WebGpuStorage,
     src_l: &'a Layout,
@@ -106,13 +106,14 @@ impl<'a> Operands<'a> {
         self.src.device().elem(self.src.dtype(), op)
     }
 
-    /// All of it, as one part.
+    /// The whole convolution, as one part.
     fn whole(&self, g: Geometry) -> Result<Conv<'a>> {
         let start = |d: usize| -> Result<u32> {
             let padding = index(g.steps[d].padding)?;
-            Ok(match g.transposed {
-                false => padding.wrapping_neg(),
-                true => padding,
+            Ok(if g.transposed {
+                padding
+            } else {
+                padding.wrapping_neg()
             })
         };
         Ok(Conv {
@@ -128,25 +129,25 @@ impl<'a> Operands<'a> {
     }
 }
 
-/// A convolution of what kernels can bind: all of one, or a part.
+/// A convolution whose operands kernels can bind: a whole one, or a part.
 struct Conv<'a> {
-    /// The padding is left to `start`.
+    /// The geometry; `start` replaces its padding.
     g: Geometry,
-    /// Of a plain one, where its first window begins, by row and column of the input; before the first it wraps. Of a transposed one,
-    /// the padding.
+    /// For a plain convolution, the row and column of the input at which its first window begins; it wraps if that is before the first. For
+    /// a transposed one, the padding.
     start: [u32; 2],
     src: &'a WebGpuStorage,
     src_offset: usize,
-    /// Over batch, channel, row and column.
+    /// Strides over batch, channel, row and column.
     src_strides: [usize; 4],
     kernel: &'a WebGpuStorage,
     kernel_offset: usize,
-    /// Over the kernel's four dimensions.
+    /// Strides over the kernel's four dimensions.
     kernel_strides: [usize; 4],
 }
 
 impl Conv<'_> {
-    /// Whether every window is one element, and the windows follow each other in equal steps.
+    /// Whether every window is one element, and the windows have a constant stride.
     fn in_order(&self) -> bool {
         let g = &self.g;
         let [_, _, row, col] = self.src_strides;
@@ -222,13 +223,13 @@ fn contiguous(src: &WebGpuStorage, layout: &Layout) -> Result<(Option<WebGpuStor
     Ok((Some(elementwise::copy(src, layout)?), 0))
 }
 
-/// `(batch, group, row, column)`.
+/// A layout of matrices: `(batch, group, row, column)`.
 fn matrices(dims: [usize; 4], stride: [usize; 4], offset: usize) -> Layout {
     Layout::new(Shape::from(dims.to_vec()), stride.to_vec(), offset)
 }
 
-/// A convolution; of a plain one the kernel is `(c_out, c_in / groups, height, width)`, of a transposed one
-/// `(c_in, c_out / groups, height, width)`.
+/// A convolution. The kernel of a plain one is `(c_out, c_in / groups, height, width)`, that of a transposed one `(c_in, c_out / groups,
+/// height, width)`.
 pub(in super::super) fn run(operands: Operands<'_>, g: Geometry) -> Result<WebGpuStorage> {
     operands.elem(g.op)?;
     let device = operands.src.device();
@@ -244,7 +245,7 @@ pub(in super::super) fn run(operands: Operands<'_>, g: Geometry) -> Result<WebGp
         true => transposed::run(operands, g),
         false => {
             let conv = operands.whole(g)?;
-            // Products are split where they are made.
+            // The matrix products split themselves.
             if fits || (g.groups == 1 && conv.in_order()) {
                 return conv.make(dtype);
             }
@@ -290,7 +291,7 @@ mod tests {
         assert_eq!(form(1, 128, 3, 3, true), Form::Direct);
         assert_eq!(form(1, 64, 1, 9, true), Form::Tile);
         assert_eq!(form(1, 64, 9, 3, true), Form::Tile);
-        // A dtype that tiles do not know.
+        // A dtype that tiles do not support.
         assert_eq!(form(1, 64, 64, 3, false), Form::Direct);
     }
 }

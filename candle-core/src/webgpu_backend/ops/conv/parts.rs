@@ -1,5 +1,5 @@
-//! Plain convolutions of which one binding does not reach the input, the kernel or the result: made in parts. A part is a box: some images,
-//! groups, channels of the result and rows or columns of it, and the sum over some channels of the input.
+//! Plain convolutions whose input, kernel or result exceeds a binding, computed in parts. A part is a box: some images, groups, channels of
+//! the result and rows or columns of it, and the sum over some channels of the input.
 
 use std::ops::Range;
 
@@ -34,7 +34,7 @@ pub(super) fn run(operands: &Operands<'_>, g: &Geometry) -> Result<WebGpuStorage
     Ok(dst)
 }
 
-/// A part by its ranges; `outs` and `channels` are those of a group.
+/// A part by its ranges; `outs` and `channels` count within a group.
 #[derive(Debug, Clone)]
 struct Part {
     batch: Range<usize>,
@@ -45,7 +45,7 @@ struct Part {
     channels: Range<usize>,
 }
 
-/// What a part is cut along.
+/// The dimension along which a part is divided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Cut {
     Batch,
@@ -85,12 +85,12 @@ impl Part {
 struct Parts<'a> {
     operands: &'a Operands<'a>,
     g: &'a Geometry,
-    /// The most bytes of anything that is bound.
+    /// Maximum size in bytes of a binding.
     most: usize,
 }
 
 impl Parts<'_> {
-    /// The rows (or columns) of the input that a part's windows reach, or one of them, where all are in the padding.
+    /// The rows (or columns) of the input that a part's windows read, or one of them if all are in the padding.
     fn reached(&self, part: &Part, d: usize) -> Range<usize> {
         let (step, range) = (&self.g.steps[d], &part.area[d]);
         let first = range.start * step.stride;
@@ -100,13 +100,13 @@ impl Parts<'_> {
         top..bottom.clamp(top + 1, self.g.input[d])
     }
 
-    /// Along what a part has to be cut, if it is too large. Images come before channels and channels before rows, so that what is made is
-    /// always rows of equal distance in the result.
+    /// The dimension along which a part that is too large has to be divided. Images come before channels and channels before rows, so that
+    /// a part is always rows of the result with a constant stride.
     fn cut(&self, part: &Part) -> Result<Option<Cut>> {
         let Operands { src, kernel, .. } = self.operands;
         let size = src.dtype().size_in_bytes();
         let (planes, len) = part.planes();
-        // It may be made in f32 first.
+        // It may be computed in f32 first.
         let made = planes * len * size.max(4) > self.most;
         let channels = part.groups.len() * part.channels.len();
         let area = self.reached(part, 0).len() * self.reached(part, 1).len();
@@ -141,7 +141,7 @@ impl Parts<'_> {
         }
     }
 
-    /// Makes a part, in as many steps as it takes, where it belongs in the result.
+    /// Computes a part, in several steps if necessary, and writes it to its position in the result.
     fn place(&self, part: &Part, dst: &mut WebGpuStorage) -> Result<()> {
         match self.cut(part)? {
             None | Some(Cut::Channels) => {}
@@ -168,7 +168,7 @@ impl Parts<'_> {
         copy2d(&made, dst, rows)
     }
 
-    /// A part that has to be cut along the channels of the input at most: the sum over these, in the dtype that sums are kept in.
+    /// A part that only has to be divided along the channels of the input: the sum over these, in the dtype of sums.
     fn make(&self, part: &Part, to: DType) -> Result<WebGpuStorage> {
         if self.cut(part)? != Some(Cut::Channels) {
             return self.bound(part, to);
@@ -178,9 +178,10 @@ impl Parts<'_> {
         let (low, high) = (self.make(&low, sums)?, self.make(&high, sums)?);
         let all = Layout::contiguous(low.len());
         let sum = elementwise::binary(&low, &high, &all, &all, "add")?;
-        match to == sums {
-            true => Ok(sum),
-            false => elementwise::to_dtype(&sum, &all, to),
+        if to == sums {
+            Ok(sum)
+        } else {
+            elementwise::to_dtype(&sum, &all, to)
         }
     }
 
@@ -212,7 +213,7 @@ impl Parts<'_> {
         let starts = [out, part.channels.start, 0, 0];
         let dims = [outs, part.channels.len(), g.kernel[0], g.kernel[1]];
         let (kernel, kernel_l) = view(kernel, kernel_l, starts, dims)?;
-        // From the first row (or column) that is bound; a window that begins before it wraps.
+        // Relative to the first bound row (or column); a window that begins before it wraps.
         let start = |d: usize, top: usize| {
             let first = index(part.area[d].start * g.steps[d].stride)?;
             let before = index(g.steps[d].padding + top)?;

@@ -1,5 +1,5 @@
-//! Transposed convolutions as products: the kernel multiplies the input, and `fold` adds what the windows have in common. The columns
-//! cost memory, so a large problem is done in pieces.
+//! Transposed convolutions as products: the kernel multiplies the input, and `fold` adds the columns where windows overlap. The columns
+//! cost memory, so a large problem is computed in parts.
 
 use std::ops::Range;
 
@@ -15,7 +15,7 @@ use crate::webgpu_backend::ops::{bind, elementwise, window_parts, MOST_STEPS};
 use crate::webgpu_backend::WebGpuStorage;
 use crate::{DType, Layout, Result};
 
-/// The most bytes of columns at a time. More at once gains nothing: the products are large by then.
+/// Maximum number of bytes of columns at a time. More gains nothing: the products are already large.
 const MAX_COLUMN_BYTES: usize = 64 << 20;
 
 params!(FoldParams {
@@ -68,9 +68,9 @@ pub(super) fn run(operands: Operands<'_>, g: Geometry) -> Result<WebGpuStorage> 
     let (src_copy, src_offset) = contiguous(operands.src, operands.src_l)?;
     let src = src_copy.as_ref().unwrap_or(operands.src);
 
-    // What falls on one element is added up before it is rounded to the dtype.
+    // All contributions to an element are added before the sum is rounded to the dtype.
     let sums = accumulator(dtype);
-    // A piece is some images; of one that is too large, some groups; of one group, some channels.
+    // A part is some images; if one image is too large, some groups; of one group, some channels.
     let budget = MAX_COLUMN_BYTES / (taps * n * sums.size_in_bytes()).max(1);
     let channels = budget.clamp(1, c_out);
     let groups = (budget / c_out).clamp(1, g.groups);
@@ -130,7 +130,7 @@ fn fold(
         fold_into(&dst, (columns, &columns_l), g, (0, g.output[0]), 0)?;
         return Ok(dst);
     }
-    // Where an image's columns are past a binding's reach, some rows of it at a time.
+    // If an image's columns exceed a binding, some rows of it at a time.
     let step = &g.steps[0];
     let most = window_bytes(device) / columns.dtype().size_in_bytes();
     let input_rows = (most / (taps(g) * g.input[1])).saturating_sub(1) * step.stride;
@@ -140,7 +140,7 @@ fn fold(
         .clamp(1, g.output[0]);
     for first in (0..g.output[0]).step_by(rows) {
         let rows = rows.min(g.output[0] - first);
-        // The rows of the input whose windows reach these.
+        // The rows of the input whose windows cover these rows.
         let reach = (first + step.padding).saturating_sub((g.kernel[0] - 1) * step.dilation);
         let top = (reach / step.stride).min(g.input[0] - 1);
         let last = (first + rows - 1 + step.padding) / step.stride;
@@ -191,7 +191,7 @@ fn fold_into(
         let taps = g.kernel.map(|size| 0..size);
         return fold_taps(dst, (columns, columns_l), g, (first, rows), top, &taps);
     }
-    // A kernel of more taps than an invocation may look at: some of them at a time, added in the dtype of the columns.
+    // A kernel with more taps than an invocation may read: some of them at a time, added in the dtype of the columns.
     let all = Layout::contiguous(dst.len());
     let mut sums: Option<WebGpuStorage> = None;
     for taps in window_parts(g.kernel, MOST_STEPS) {
@@ -208,7 +208,7 @@ fn fold_into(
     }
 }
 
-/// As [`fold_into`], of some rows and columns of the kernel.
+/// Like [`fold_into`], for some rows and columns of the kernel.
 fn fold_taps(
     dst: &WebGpuStorage,
     (columns, columns_l): Operand<'_>,
@@ -224,7 +224,7 @@ fn fold_taps(
     let steps = columns_l.stride();
     let len = planes * rows * g.output[1];
     let first_tap = taps_h.start * g.kernel[1] + taps_w.start;
-    // A place above the first row wraps, as one in the padding does.
+    // A position above the first row wraps, like one in the padding.
     let padding_h = index(g.steps[0].padding + first)?;
     let padding_h = padding_h.wrapping_sub(index(top * g.steps[0].stride)?);
     let padding_h = padding_h.wrapping_sub(index(taps_h.start * g.steps[0].dilation)?);

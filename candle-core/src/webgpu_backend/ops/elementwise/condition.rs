@@ -1,4 +1,4 @@
-//! `where`: elements of one tensor or another.
+//! `where`: selects elements of one tensor or another.
 
 use super::super::windows::{fit, Operand, Split};
 use super::super::{bind, Views};

@@ -27,12 +27,12 @@ const UNARY: [&str; 25] = [
     "cos", "tanh", "erf", "gelu", "gelu_erf", "relu", "silu", "ceil", "floor", "round", "sign",
     "sigmoid", "to_dtype",
 ];
-/// Those that integers have too.
+/// The functions that support integers too.
 const UNARY_INT: [&str; 11] = [
     "id", "affine", "abs", "neg", "sqr", "relu", "ceil", "floor", "round", "sign", "to_dtype",
 ];
 
-/// The WGSL functions of one argument that take parameters.
+/// The WGSL functions of one argument that have parameters.
 fn parametrised(elem: Elem) -> &'static str {
     match elem.arithmetic() {
         "f32" => include_str!("../../shaders/map_float.wgsl"),
@@ -77,11 +77,11 @@ impl Kernel for Map {
     }
 }
 
-/// Where a one-argument kernel writes.
+/// The destination of a one-argument kernel.
 struct Target<'a> {
     dst: &'a WebGpuStorage,
     offset: usize,
-    /// Whether elements before and after the written range must stay.
+    /// Whether elements before and after the written range must be preserved.
     inside: bool,
 }
 
@@ -157,7 +157,7 @@ fn map(
     )
 }
 
-/// The conversion of `x`: Rust's `as`, which saturates and takes NaN to 0.
+/// The conversion of `x` with the semantics of Rust's `as`, which saturates and converts NaN to 0.
 fn cast(from: Elem, to: Elem) -> &'static str {
     use Elem::*;
     match (from.arithmetic(), to) {
@@ -223,13 +223,14 @@ pub(in crate::webgpu_backend) fn copy(
     unary(src, layout, "id")
 }
 
-/// The elements contiguously, and the index of the first: a copy, unless they are contiguous already.
+/// The elements contiguously, and the index of the first: copied unless they are already contiguous.
 pub(in crate::webgpu_backend::ops) fn in_order(
     (storage, layout): Operand<'_>,
 ) -> Result<(WebGpuStorage, usize)> {
-    match layout.is_contiguous() {
-        true => Ok((storage.share(), layout.start_offset())),
-        false => Ok((copy(storage, layout)?, 0)),
+    if layout.is_contiguous() {
+        Ok((storage.share(), layout.start_offset()))
+    } else {
+        Ok((copy(storage, layout)?, 0))
     }
 }
 
@@ -262,7 +263,7 @@ pub(in crate::webgpu_backend) fn affine(
     mapped(src, layout, "affine", params, dtype)
 }
 
-/// As [`scalar_bits`], for functions that take their parameter in the type that they compute in.
+/// Like [`scalar_bits`], for functions whose parameter has the type of arithmetic.
 fn argument_bits(value: f64, dtype: DType) -> u64 {
     match dtype {
         DType::F64 => scalar_bits(value, dtype),
@@ -310,7 +311,7 @@ pub(in crate::webgpu_backend) fn copy_strided_src(
     map(src, layout, "id", [0; 2], target)
 }
 
-/// As [`to_dtype`], written to `dst` from element `offset` on; other elements stay.
+/// Like [`to_dtype`], written to `dst` from element `offset` on; other elements are unchanged.
 pub(in crate::webgpu_backend::ops) fn convert_into(
     src: &WebGpuStorage,
     layout: &Layout,

@@ -24,7 +24,7 @@ params!(ZipParams {
 const BINARY: [&str; 12] = [
     "add", "sub", "mul", "div", "minimum", "maximum", "eq", "ne", "lt", "le", "gt", "ge",
 ];
-/// Those that only floats have.
+/// The functions that only floats support.
 const BINARY_FLOAT: [&str; 8] = [
     "silu_mul",
     "gelu_mul",
@@ -45,7 +45,7 @@ struct Zip {
 }
 
 impl Zip {
-    /// Whether it has to report a quotient by zero: WGSL defines it, the CPU has an error.
+    /// Whether it has to report a division by zero: WGSL defines its result, but the CPU returns an error.
     fn divides(&self) -> bool {
         self.function == "div" && !self.from.is_float()
     }
@@ -59,12 +59,13 @@ impl Kernel for Zip {
             .view("lhs", self.from, self.rank)
             .view("rhs", self.from, self.rank)
             .output("dst", self.to);
-        let (shader, report) = match self.divides() {
-            true => (
+        let (shader, report) = if self.divides() {
+            (
                 shader.status(),
                 format!("if (all(b == T())) {{ atomicStore(&status[0], {DIVISION_BY_ZERO}u); }} "),
-            ),
-            false => (shader, String::new()),
+            )
+        } else {
+            (shader, String::new())
         };
         let name = self.function;
         shader
@@ -77,7 +78,7 @@ impl Kernel for Zip {
     }
 }
 
-/// `f(lhs, rhs)` for two tensors of one shape and dtype.
+/// `f(lhs, rhs)` for two tensors of the same shape and dtype.
 fn zip(
     lhs: &WebGpuStorage,
     rhs: &WebGpuStorage,

@@ -1,4 +1,4 @@
-//! A token of each row of logits.
+//! Samples a token for each row of logits.
 
 use super::super::windows::{fit, Operand};
 use super::super::{bind, index};
@@ -10,10 +10,10 @@ use crate::{DType, Result};
 const OP: &str = "draw";
 /// Invocations of a row: every adapter has workgroups of this size.
 const WORKGROUP: u32 = 256;
-/// Logits of a row: the loops of an invocation over 13 passes, of 37 steps for each 4,096 logits, have 62,000 steps together
-/// (`loops.rs`).
+/// Maximum number of logits of a row: the loops of an invocation over 13 passes, of 37 steps for each 4,096 logits, have 62,000 steps in
+/// total (`loops.rs`).
 const MOST_LOGITS: usize = 1 << 19;
-/// Sums that a round of the search makes.
+/// Number of sums per round of the search.
 const SUMS: u32 = 14;
 
 params!(DrawParams {
@@ -30,7 +30,7 @@ struct Draw {
     aligned: bool,
 }
 
-/// How a word of a row is read: four logits, of which those behind the row's last are too low for any token.
+/// Reads a word of a row: four logits, with values too low for any token after the row's last.
 const ALIGNED: &str =
     "fn word_at(start: u32, word: u32) -> vec4<f32> { return x[start / 4u + word]; }";
 const UNALIGNED: &str = "fn logit_at(start: u32, i: u32) -> f32 {
@@ -46,9 +46,10 @@ impl Kernel for Draw {
     type Params = DrawParams;
 
     fn shader(&self, caps: &Caps) -> Shader {
-        let (shader, read) = match self.aligned {
-            true => (Shader::default().input_words("x", "vec4<f32>"), ALIGNED),
-            false => (Shader::default().input("x", Elem::F32), UNALIGNED),
+        let (shader, read) = if self.aligned {
+            (Shader::default().input_words("x", "vec4<f32>"), ALIGNED)
+        } else {
+            (Shader::default().input("x", Elem::F32), UNALIGNED)
         };
         let body = include_str!("../../shaders/draw.wgsl");
         shader
@@ -60,7 +61,7 @@ impl Kernel for Draw {
     }
 }
 
-/// As [`Fused::draw`](crate::fused::Fused::draw) has it.
+/// See [`Fused::draw`](crate::fused::Fused::draw).
 pub fn draw((x, x_l): Operand<'_>, (draws, draws_l): Operand<'_>) -> Result<WebGpuStorage> {
     let device = x.device();
     let [rows, len] = crate::fused::check_draw(x_l, x.dtype(), draws_l, draws.dtype())?;

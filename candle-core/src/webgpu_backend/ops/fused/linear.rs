@@ -1,7 +1,7 @@
-//! A linear layer with what stands before and after it in a transformer: RMS norm, bias, gated activation, residual sum.
+//! A linear layer fused with its neighbours in a transformer: RMS norm, bias, gated activation, residual sum.
 //!
-//! For few rows all of it is one kernel. For many rows a norm and a gate are kernels of their own, which then cost little
-//! beside the product.
+//! For few rows all of it is one kernel. For many rows the norm and the gate run as separate kernels, which then cost little compared with
+//! the product.
 
 use super::super::matmul::{self, Input, WeightRows};
 use super::super::quantized::Format;
@@ -43,9 +43,10 @@ pub fn linear(
                 Blocks::Planes(format) => Weight::Blocks(blocks, format),
                 Blocks::Floats(weight) => {
                     floats_l = Layout::contiguous(dims);
-                    floats = match weight.dtype() == dtype {
-                        true => weight.share(),
-                        false => elementwise::to_dtype(weight, &floats_l, dtype)?,
+                    floats = if weight.dtype() == dtype {
+                        weight.share()
+                    } else {
+                        elementwise::to_dtype(weight, &floats_l, dtype)?
                     };
                     Weight::Dense((&floats, &floats_l))
                 }
@@ -76,7 +77,7 @@ pub fn linear(
     }
 }
 
-/// What a weight is read from.
+/// The form of a weight that kernels read.
 #[derive(Clone, Copy)]
 enum Weight<'a> {
     Dense(Input<'a>),
@@ -84,7 +85,7 @@ enum Weight<'a> {
 }
 
 impl Weight<'_> {
-    /// The product with `x (rows, k)` and its `extras`, or `None` where no kernel does both. `n` counts the columns of the result.
+    /// The product with `x (rows, k)` and its `extras`, or `None` if no kernel computes both. `n` counts the columns of the result.
     fn fused_product(
         self,
         (x, x_l): Input<'_>,
@@ -111,7 +112,7 @@ impl Weight<'_> {
         }
     }
 
-    /// The product alone, of any size.
+    /// The product without extras, of any size.
     fn product(
         self,
         (x, x_l): Input<'_>,
@@ -127,7 +128,7 @@ impl Weight<'_> {
     }
 }
 
-/// The same in a kernel for each part; the residual comes with the product where nothing stands between them.
+/// The same with a kernel for each step; the residual is fused with the product if nothing is between them.
 fn plain(
     (x, x_l): Input<'_>,
     weight: Weight<'_>,
@@ -169,7 +170,7 @@ fn plain(
     last(dst, &extras)
 }
 
-/// What follows the gate.
+/// The steps after the gate.
 fn last(mut dst: WebGpuStorage, extras: &LinearExtras<'_>) -> Result<WebGpuStorage> {
     let functions = extras.activation.map_or(&[][..], |act| act.functions());
     for function in functions {

@@ -1,5 +1,5 @@
-//! Softmax and norms of rows that one binding does not reach, or that are too long for a workgroup: made of reductions and elementwise ops, which are split. As in the
-//! kernels all is f32, and rounded once.
+//! Softmax and norms of rows that exceed a binding or are too long for a workgroup: composed of reductions and elementwise ops, which are
+//! split. As in the kernels, all arithmetic is in f32, and rounded once.
 
 use super::super::windows::{window_bytes, Operand};
 use super::super::{elementwise, reduce, MOST_STEPS, WORKGROUP};
@@ -9,16 +9,16 @@ use crate::op::ReduceOp;
 use crate::webgpu_backend::{WebGpuDevice, WebGpuStorage};
 use crate::{DType, Layout, Result};
 
-/// The longest row that a workgroup takes: an invocation goes over its share three times, with loops over the lanes of words.
+/// Maximum length of a row for one workgroup: an invocation iterates over its share three times, with loops over the lanes of words.
 pub(super) const MOST_ROW: usize = MOST_STEPS / 4 * WORKGROUP as usize;
 
-/// Whether a row of `len` elements, in any of these dtypes, is past what a window reaches, or more than a workgroup may look at.
+/// Whether a row of `len` elements, in any of these dtypes, exceeds a window, or the limit of a workgroup.
 pub(super) fn is_long(device: &WebGpuDevice, len: usize, dtypes: [DType; 2]) -> bool {
     let bytes = dtypes.map(|dtype| len * dtype.size_in_bytes());
     len > MOST_ROW || bytes.into_iter().any(|bytes| bytes > window_bytes(device))
 }
 
-/// Rows in f32, side by side.
+/// Contiguous rows in f32.
 struct LongRows {
     storage: WebGpuStorage,
     offset: usize,
@@ -54,7 +54,7 @@ impl LongRows {
         }
     }
 
-    /// A number for each row.
+    /// One number for each row.
     fn reduced(&self, op: ReduceOp) -> Result<WebGpuStorage> {
         let dst = self
             .storage
@@ -74,12 +74,12 @@ impl LongRows {
         Ok(self.with(storage))
     }
 
-    /// With a number for each row.
+    /// Combines each row with its element of `rhs`.
     fn by_row(&self, name: &'static str, rhs: &WebGpuStorage) -> Result<Self> {
         self.zip(name, rhs, [1, 0])
     }
 
-    /// With a row that is the same for all.
+    /// Combines each row with a common row.
     fn by_column(&self, name: &'static str, (rhs, layout): Operand<'_>) -> Result<Self> {
         let wide = elementwise::to_dtype(rhs, layout, DType::F32)?;
         self.zip(name, &wide, [0, 1])
@@ -92,7 +92,7 @@ impl LongRows {
     }
 }
 
-/// Softmax of `softcap * tanh(scale * x / softcap)`, or of `scale * x` where `softcap` is 0.
+/// Softmax of `softcap * tanh(scale * x / softcap)`, or of `scale * x` if `softcap` is 0.
 pub(super) fn softmax(
     x: Operand<'_>,
     (scale, softcap): (f32, f32),
@@ -110,7 +110,7 @@ pub(super) fn softmax(
     finish(exps.by_row("div", &sums)?.storage, dtype)
 }
 
-/// A norm with nothing beside it.
+/// A norm without a second input.
 pub(super) fn norm(x: Operand<'_>, norm: Norm<'_>) -> Result<WebGpuStorage> {
     let dtype = x.0.dtype();
     let mut x = LongRows::new(x)?;

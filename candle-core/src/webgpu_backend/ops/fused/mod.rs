@@ -1,5 +1,5 @@
-//! Ops of candle-nn that do in one or two dispatches what would take many: norms, linear layers with what surrounds them,
-//! softmax, rotary embedding, gated activation, attention. Each has a twin made of plain ops in candle-nn, which says what it computes.
+//! Ops of candle-nn in one or two dispatches instead of many: norms, linear layers with their neighbours, softmax, rotary embedding, gated
+//! activation, attention. Each has an equivalent in candle-nn, composed of plain ops, which defines its result.
 
 mod attention;
 mod draw;
@@ -26,7 +26,7 @@ use crate::webgpu_backend::kernel::{Caps, Elem, Shader};
 use crate::webgpu_backend::{WebGpuDevice, WebGpuStorage};
 use crate::{DType, Error, Layout, Result, Shape, Storage};
 
-/// `gate` of its argument and of what passes it, elementwise over two tensors of one shape; the result is contiguous.
+/// `gate` of gate and up projection, elementwise over two tensors of the same shape; the result is contiguous.
 pub fn gated(x: Operand<'_>, up: Operand<'_>, gate: Gate) -> Result<WebGpuStorage> {
     super::elementwise::binary(x.0, up.0, x.1, up.1, gate.function())
 }
@@ -34,7 +34,7 @@ pub fn gated(x: Operand<'_>, up: Operand<'_>, gate: Gate) -> Result<WebGpuStorag
 impl Fused for WebGpuStorage {
     const DEVICE: &'static str = "WebGPU";
 
-    /// A Metal device's too, which holds one of these.
+    /// Returns the storage, for a Metal device the one inside.
     fn of(storage: &Storage) -> Option<&Self> {
         storage.as_wgpu()
     }
@@ -55,7 +55,7 @@ impl Fused for WebGpuStorage {
         gated(x, up, gate)
     }
 
-    /// Elementwise dispatches, in f32 so that only the last one rounds a 16-bit input.
+    /// Elementwise dispatches in f32, so that only the last one rounds a 16-bit input.
     fn sigmoid((x, layout): Operand<'_>) -> Result<Self> {
         let dtype = match x.dtype() {
             DType::F16 | DType::BF16 => DType::F32,
@@ -104,13 +104,13 @@ impl Fused for WebGpuStorage {
     }
 }
 
-/// `N` tensors of one shape as rows of their last dimension, for kernels that give a workgroup to a row.
+/// `N` tensors of the same shape as rows of their last dimension, for kernels with a workgroup per row.
 struct Rows<const N: usize> {
     /// The rows' starts: the layouts without their last dimension.
     starts: Views<N>,
     /// Elements in a row.
     len: usize,
-    /// The steps from one element of a row to the next.
+    /// The strides within a row.
     steps: [u32; N],
 }
 
@@ -139,7 +139,7 @@ impl<const N: usize> Rows<N> {
         self.starts.len as usize
     }
 
-    /// Invocations that share a row: few for short rows, so that they are not idle.
+    /// Invocations that share a row: few for short rows, so that none is idle.
     fn workgroup(&self) -> u32 {
         if self.len >= 1024 {
             256
@@ -148,7 +148,7 @@ impl<const N: usize> Rows<N> {
         }
     }
 
-    /// The dtype to write rows in: where an odd row would end within a word of a packed dtype, f32, to be converted.
+    /// The dtype of the rows' storage: f32, to be converted, if an odd row would end within a word of a packed dtype.
     fn out(&self, dtype: DType, elem: Elem) -> (DType, Elem) {
         if self.len.is_multiple_of(elem.lanes() as usize) {
             (dtype, elem)
@@ -167,7 +167,7 @@ fn float_elem(device: &WebGpuDevice, dtype: DType, op: &'static str) -> Result<E
     Ok(elem)
 }
 
-/// Converts a result that was made in f32 only because of its row length.
+/// Converts a result that was computed in f32 only because of its row length.
 fn finish(dst: WebGpuStorage, dtype: DType) -> Result<WebGpuStorage> {
     if dst.dtype() == dtype {
         return Ok(dst);

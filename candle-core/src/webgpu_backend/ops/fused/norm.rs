@@ -35,7 +35,7 @@ struct NormRows {
     out: Elem,
     rank: usize,
     workgroup: u32,
-    /// Words of its row that an invocation keeps; 0 for none.
+    /// Words of its row that an invocation keeps in registers; 0 for none.
     kept: u32,
     centred: bool,
     weight: bool,
@@ -53,17 +53,19 @@ impl Kernel for NormRows {
         let shader = Shader::default()
             .view("x", elem, rank)
             .output("dst", self.out);
-        let shader = match self.weight {
-            true => shader.input("alpha", elem).text(
+        let shader = if self.weight {
+            shader.input("alpha", elem).text(
                 "fn weight(i: u32) -> f32 { return alpha_at(p.alpha_offset + i * p.alpha_step); }",
-            ),
-            false => shader.text("fn weight(i: u32) -> f32 { return 1.0; }"),
+            )
+        } else {
+            shader.text("fn weight(i: u32) -> f32 { return 1.0; }")
         };
-        let shader = match self.bias {
-            true => shader.input("beta", elem).text(
-                "fn bias(i: u32) -> f32 { return beta_at(p.beta_offset + i * p.beta_step); }",
-            ),
-            false => shader.text("fn bias(i: u32) -> f32 { return 0.0; }"),
+        let shader = if self.bias {
+            shader
+                .input("beta", elem)
+                .text("fn bias(i: u32) -> f32 { return beta_at(p.beta_offset + i * p.beta_step); }")
+        } else {
+            shader.text("fn bias(i: u32) -> f32 { return 0.0; }")
         };
         let shader = match beside {
             Some(_) => shader
@@ -94,13 +96,13 @@ impl Kernel for NormRows {
     }
 }
 
-/// Words of its row that an invocation keeps in registers; longer rows are read again for each pass.
+/// Maximum number of words of its row that an invocation keeps in registers; longer rows are read again for each pass.
 const MAX_KEPT_WORDS: usize = 8;
 
-/// Which norm, and what goes with it.
+/// A norm and its parameters.
 pub type Norm<'a> = crate::fused::Norm<'a, WebGpuStorage>;
 
-/// The first element and the step of a vector.
+/// The offset and the stride of a vector.
 fn vector(layout: &Layout) -> Result<(u32, u32)> {
     let step = layout.stride().last().copied().unwrap_or(1);
     Ok((index(layout.start_offset())?, index(step)?))
@@ -143,7 +145,7 @@ pub fn norm(x: Operand<'_>, norm: Norm<'_>) -> Result<WebGpuStorage> {
         drop(dst);
         return long_rows::norm(x, norm);
     }
-    // By rows, as softmax. Weight and bias are as long as a row.
+    // By rows, like softmax. Weight and bias have the length of a row.
     let rank = layout.dims().len() - 1;
     let split = Split {
         op,
@@ -167,7 +169,7 @@ pub fn norm(x: Operand<'_>, norm: Norm<'_>) -> Result<WebGpuStorage> {
     finish(dst, dtype)
 }
 
-/// The same with what is beside it in a kernel for each step, where one binding does not reach all: then each has one result.
+/// The same with a separate kernel for the second input, for operands that exceed a binding: each kernel then has one result.
 fn in_steps(
     x: Operand<'_>,
     norm: Norm<'_>,
@@ -255,7 +257,7 @@ fn norm_into(dst: &WebGpuStorage, x: Operand<'_>, norm: Norm<'_>) -> Result<()> 
     )
 }
 
-/// `x / sqrt(mean(x^2) + eps) * alpha` over the last dimension. `alpha` has one element for each place of it.
+/// `x / sqrt(mean(x^2) + eps) * alpha` over the last dimension. `alpha` has one element for each index of that dimension.
 pub(super) fn rms_norm(x: Operand<'_>, alpha: Operand<'_>, eps: f32) -> Result<WebGpuStorage> {
     let rms = Norm {
         op: "rms-norm",

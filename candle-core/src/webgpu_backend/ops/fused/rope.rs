@@ -27,19 +27,19 @@ params!(RopeParams {
     sin_dim: u32,
     len: u32,
     heads: u32,
-    // The first heads, and the end of those that are rotated.
+    // The number of query heads, which are first, and the end of the rotated heads.
     queries: u32,
     rotated: u32,
     seq: u32,
     dim: u32,
-    // The first elements of a head that are rotated.
+    // The number of rotated elements of a head, from the first on.
     rotary: u32,
-    // Of the norms' weights.
+    // Offset and stride of the norms' weights.
     norms_offset: u32,
     norms_head: u32,
     norms_dim: u32,
     eps: f32,
-    // Of a cache: its steps, where its sequences go on, and how the op is named in the status buffer.
+    // For a cache: its strides, the positions at which sequences continue, and the op's code in the status buffer.
     cache_offset: u32,
     cache_batch: u32,
     cache_head: u32,
@@ -51,14 +51,14 @@ params!(RopeParams {
     op: u32,
 });
 
-/// What happens to heads.
+/// A rotation of heads, with norms before it.
 pub type Rotation<'a> = crate::fused::Rotation<'a, WebGpuStorage>;
-/// Where a sequence goes on in a cache.
+/// The index in a cache at which a sequence continues.
 pub type RopePosition<'a> = crate::fused::RopePosition<'a, WebGpuStorage>;
-/// Where the keys and values of a rotation go.
+/// The destination of the keys and values of a rotation.
 pub type RopeCache<'a> = crate::fused::RopeCache<'a, WebGpuStorage>;
 
-/// The name of errors of positions that are on the device.
+/// The op's name in errors about positions on the device.
 const APPEND: &str = "rope-append";
 const OP: &str = "rope";
 
@@ -83,7 +83,7 @@ fn over(layout: &Layout, dims: [usize; 3], seq_axis: usize) -> Result<Layout> {
     ))
 }
 
-/// Both over `x`, whose layout takes their place where nothing is rotated.
+/// `cos` and `sin` over `x`; the layout of `x` replaces theirs if nothing is rotated.
 fn angles_over(
     x_l: &Layout,
     [cos_l, sin_l]: [&Layout; 2],
@@ -140,13 +140,13 @@ pub fn rope(
     Ok(dst)
 }
 
-/// Whether [`rope_append`] takes these: `x`, cos, sin and the cache.
+/// Whether [`rope_append`] supports these storages: `x`, cos, sin and the cache.
 pub fn rope_append_fits(storages: [&WebGpuStorage; 4]) -> bool {
     fit(storages)
 }
 
-/// As [`rope`] on `[x, cos, sin]`, of which only the queries are the result, `(batch, queries, seq, dim)`; the others, keys
-/// and values, go straight into a cache, whose buffer is written in place. All of them have to fit a binding.
+/// Like [`rope`] on `[x, cos, sin]`, but returns only the queries, `(batch, queries, seq, dim)`; keys and values are written to a cache, in
+/// place. All of them have to fit a binding.
 pub fn rope_append(
     [(x, x_l), (cos, cos_l), (sin, sin_l)]: [Operand<'_>; 3],
     rotation: Rotation<'_>,
@@ -167,7 +167,7 @@ pub fn rope_append(
     Ok(dst)
 }
 
-/// The dimensions of heads and of positions.
+/// The indices of the heads' and the positions' dimensions.
 fn axes(kind: RopeKind) -> (usize, usize) {
     match kind {
         RopeKind::Thd => (2, 1),
@@ -196,7 +196,7 @@ enum Places {
 }
 
 impl Rope {
-    /// Elements that are written at once: a word of the result and of the cache, whichever has more.
+    /// Number of elements that are written at once: a word of the result or of the cache, whichever has more.
     fn unit(&self) -> u32 {
         let cache = self.cache.map_or(1, Elem::lanes);
         self.elem.lanes().max(cache)
@@ -233,13 +233,14 @@ impl Kernel for Rope {
             }
             Places::Each => positions(shader).text(include_str!("../../shaders/rope_places.wgsl")),
         };
-        shader = match self.norms {
-            true => shader
+        shader = if self.norms {
+            shader
                 .sums(caps, NORMS_WORKGROUP, 1)
-                .text(include_str!("../../shaders/rope_norms.wgsl")),
-            false => shader
+                .text(include_str!("../../shaders/rope_norms.wgsl"))
+        } else {
+            shader
                 .constant("WG", WORKGROUP)
-                .text(include_str!("../../shaders/rope_plain.wgsl")),
+                .text(include_str!("../../shaders/rope_plain.wgsl"))
         };
         shader
             .constant("INTERLEAVED", kind == RopeKind::Interleaved)
@@ -248,12 +249,12 @@ impl Kernel for Rope {
     }
 }
 
-/// Invocations that share a head where its norm is made.
+/// Invocations that share a head with a norm.
 const NORMS_WORKGROUP: u32 = 64;
-/// The longest head with a norm: an invocation goes over its share twice.
+/// Maximum `head_dim` with a norm: an invocation iterates over its share twice.
 const MOST_NORMED: usize = MOST_STEPS / 4 * NORMS_WORKGROUP as usize;
 
-/// `x`, `cos` and `sin` over one shape but for the last dimension.
+/// `x`, `cos` and `sin` have the same shape except for the last dimension.
 fn rope_into(
     dst: &WebGpuStorage,
     [(x, x_l), (cos, cos_l), (sin, sin_l)]: [Operand<'_>; 3],
@@ -347,9 +348,10 @@ fn rope_into(
             }
         }
     }
-    let grid = match kernel.norms {
-        true => device.grid(len / dims[3].max(1), 1),
-        false => device.grid(len.div_ceil(kernel.unit() as usize), WORKGROUP),
+    let grid = if kernel.norms {
+        device.grid(len / dims[3].max(1), 1)
+    } else {
+        device.grid(len.div_ceil(kernel.unit() as usize), WORKGROUP)
     };
     device.run(&kernel, &bindings, &params, grid)
 }

@@ -1,4 +1,4 @@
-//! Softmax over the last dimension, alone and as attention needs it: scaled, capped and causal.
+//! Softmax over the last dimension, plain and for attention: scaled, capped and causal.
 
 use super::super::windows::{fit, Operand, Split};
 use super::super::{bind, index};
@@ -48,13 +48,13 @@ impl Kernel for Softmax {
     }
 }
 
-/// What attention's softmax does beside softmax.
+/// Steps of attention's softmax in addition to the plain one.
 #[derive(Clone, Copy)]
 pub(super) struct Attention {
     pub(super) scale: f32,
     /// 0 for none.
     pub(super) softcap: f32,
-    /// If query `i` sees only keys up to `i + len - queries`, and the last dimension but one counts queries.
+    /// Whether query `i` sees only keys up to `i + len - queries`, where the last dimension but one counts queries.
     pub(super) causal: bool,
 }
 
@@ -99,7 +99,7 @@ pub(super) fn softmax(
         let bend = (attention.scale, attention.softcap);
         return long_rows::softmax((x, layout), bend, dtype);
     }
-    // The rows of causal attention are keys: those that a binding does not reach are an error.
+    // The rows of causal attention are keys: rows that exceed a binding are an error.
     let split = Split {
         op: OP,
         dims: &layout.dims()[..rank],

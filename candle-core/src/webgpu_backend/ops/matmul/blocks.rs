@@ -1,18 +1,17 @@
-//! Products of a few rows with quantised weights, a subgroup for a few columns: what generation is made of.
+//! Products of a few rows with quantised weights, one subgroup for a few columns: most of the work in generation.
 //!
-//! Against the vector kernel, which takes any operand: a lane reads 16 bytes of codes at once and not 4, rows of lhs are read once in a
-//! workgroup and not for every column or two, and weights are on their way before lhs is there. And lhs can be rounded to 8 bits while it
-//! goes to workgroup memory, a scale for 32 elements (16 where rhs has a scale for so few). Products are then sums of integers, four in
-//! an instruction, where f32 takes two instructions to make a float of a code before one multiplies it. The CPU does the same with
-//! these formats.
+//! Compared with the vector kernel, which supports any operand: a lane reads 16 bytes of codes at once instead of 4, a workgroup reads rows
+//! of lhs once instead of for every column or two, and the loads of weights are in flight before lhs arrives. Also, lhs can be rounded to 8
+//! bits while it is copied to workgroup memory, with a scale for 32 elements (16 if rhs has a scale for 16). Products are then sums of
+//! integers, four per instruction, whereas f32 takes two instructions to convert a code before one multiplies it. The CPU does the same
+//! with these formats.
 //!
-//! What comes out for a row does not depend on the other rows, nor on how many there are: who asks for several texts at once gets for
-//! each the one that it would get alone. Rows that do not fit workgroup memory together are several groups, which read the same weights at
-//! about the same time.
+//! The result for a row does not depend on the other rows, nor on their number: a batch of sequences has the same results as each sequence
+//! alone. If not all rows fit workgroup memory, they form several groups, which read the same weights at about the same time.
 //!
-//! It needs subgroups of one size, products of bytes, and codes of four bits or more. With rows in f32 the same kernel was slower than the
-//! vector kernel (8B in Q4_0 on an H200: 226 and 281 tokens a second, with bytes 400). Loops over rows and columns written out were slower
-//! too from two rows on (8 rows: 669 and 824).
+//! It requires subgroups of a single size, products of bytes, and codes of four bits or more. With rows in f32 the same kernel was slower
+//! than the vector kernel (8B in Q4_0 on an H200: 226 against 281 tokens a second; with bytes 400). Unrolled loops over rows and columns
+//! were also slower, from two rows on (8 rows: 669 against 824).
 
 use super::extras::Extras;
 use super::plan::MAX_BLOCKS_ROWS;
@@ -23,34 +22,34 @@ use crate::Result;
 
 /// Workgroups that keep the largest GPUs busy.
 const BUSY_WORKGROUPS: usize = 256;
-/// Columns of rhs up to which all of its loads in flight at once do not fill memory's queue.
+/// Maximum number of columns of rhs for which all of its loads in flight at once do not fill the memory queue.
 const FEW_COLUMNS: usize = 8192;
-/// Workgroup memory for lhs, so that several workgroups run side by side.
+/// Maximum workgroup memory for lhs in bytes, so that several workgroups run concurrently.
 const LHS_BYTES: u32 = 32 << 10;
 /// Loads of eight elements of lhs in flight.
 const LHS_LOADS: u32 = 8;
 
-/// The numbers that the kernel is specialised for.
+/// The specialisation constants of the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct BlocksShape {
     pieces: Pieces,
     subgroup: u32,
     /// Rows in a workgroup.
     rows: u32,
-    /// Columns of the result that a subgroup makes.
+    /// Columns of the result per subgroup.
     cols: u32,
     workgroup: u32,
-    /// Pieces of each column on their way while one is multiplied.
+    /// Vectors of each column in flight while one is multiplied.
     depth: u32,
     /// Loads of each row of lhs in flight.
     stages: u32,
-    /// Pieces of lhs in workgroup memory.
+    /// Vectors of lhs in workgroup memory.
     strip: u32,
-    /// Whether those are all.
+    /// Whether these are all vectors of lhs.
     whole: bool,
 }
 
-/// The most rows that are multiplied with such blocks and these extras at once.
+/// Maximum number of rows that are multiplied at once with such blocks and these extras.
 pub(super) fn most_rows(format: Format, extras: &Extras<'_>, caps: &Caps) -> usize {
     match takes(format, caps) {
         Some(_) => MAX_BLOCKS_ROWS,
@@ -64,7 +63,7 @@ fn takes(format: Format, caps: &Caps) -> Option<(Pieces, u32)> {
 }
 
 impl BlocksShape {
-    /// For few rows, or nothing where the kernel does not have them.
+    /// The kernel for few rows, or `None` if it does not support them.
     pub(super) fn choose(
         problem: &Problem,
         format: Format,
@@ -76,7 +75,7 @@ impl BlocksShape {
             return None;
         }
         let m = problem.m as u32;
-        // A gated product reads two columns for each of its result. Results of 16 bits are stored two at a time.
+        // A gated product reads two columns for each column of its result. Results of 16 bits are stored two at a time.
         let most_subgroups = (256 / subgroup).clamp(1, 8);
         let few = most_subgroups.min(4);
         let all = [(4, most_subgroups), (4, few), (2, most_subgroups), (2, few)];
@@ -87,25 +86,25 @@ impl BlocksShape {
         let (cols, subgroups) = *choices.iter().find(busy).or(choices.last())?;
         let workgroup = subgroups * subgroup;
         let columns = if gated { 2 * problem.n } else { problem.n };
-        // The sums of a workgroup take up to 2 KiB beside lhs.
+        // The sums of a workgroup take up to 2 KiB next to lhs.
         let room = LHS_BYTES.min(caps.limits.max_compute_workgroup_storage_size - (4 << 10));
         let count = problem.k as u32 / pieces.piece;
-        // What strips are multiples of, so that sums are made in one order.
+        // Granularity of strips, so that sums have the same order.
         let unit = subgroup.max(workgroup * 8 / pieces.piece);
         let bytes = pieces.lhs_bytes();
         let rows_at_once = (room / (bytes * unit.min(count))).clamp(1, MAX_BLOCKS_ROWS as u32);
         let rows = m.div_ceil(m.div_ceil(rows_at_once));
         let fit = room / (bytes * rows);
-        let strip = match count <= fit {
-            true => count,
-            false => {
-                let strips = count.div_ceil(fit / unit * unit);
-                count.div_ceil(strips).next_multiple_of(unit)
-            }
+        let strip = if count <= fit {
+            count
+        } else {
+            let strips = count.div_ceil(fit / unit * unit);
+            count.div_ceil(strips).next_multiple_of(unit)
         };
-        let depth = match columns <= FEW_COLUMNS && rows <= 2 {
-            true => strip.div_ceil(subgroup).min(2),
-            false => 1,
+        let depth = if columns <= FEW_COLUMNS && rows <= 2 {
+            strip.div_ceil(subgroup).min(2)
+        } else {
+            1
         };
         let stages = (strip * pieces.piece / 8)
             .div_ceil(workgroup)
@@ -137,9 +136,10 @@ impl Kernel for MatmulBlocks {
     fn shader(&self, _: &Caps) -> Shader {
         let Self { form, shape } = self;
         let Form { lhs, extras, .. } = *form;
-        let scale = match extras.norm {
-            true => "norm_scale(row)",
-            false => "1.0",
+        let scale = if extras.norm {
+            "norm_scale(row)"
+        } else {
+            "1.0"
         };
         Shader::default()
             .piece_operands(lhs, shape.pieces)
@@ -197,7 +197,7 @@ mod tests {
         BlocksShape::choose(&problem, format, false, caps).unwrap()
     }
 
-    /// Adapters here have subgroups of one size, so at least the compiler sees the others' kernels.
+    /// Adapters here have subgroups of one size, so at least the compiler checks the kernels for the others.
     #[test]
     fn every_blocks_kernel_is_valid_wgsl() {
         for dtype in [
@@ -252,7 +252,7 @@ mod tests {
         assert!(chosen(GgmlDType::Q4_0, &caps(128)).is_none());
     }
 
-    /// The order of a sum must not depend on how many rows there are: strips are whole turns, unless there is one alone.
+    /// The order of a sum must not depend on the number of rows: strips are whole iterations, unless there is only one strip.
     #[test]
     fn sums_have_one_order() {
         for caps in [caps(8), caps(32), caps(64)] {

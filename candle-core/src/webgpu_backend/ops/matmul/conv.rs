@@ -1,7 +1,7 @@
-//! Convolutions in the tile regime: the kernel is lhs, and rhs is the matrix whose columns are the windows of the input. It is nowhere:
-//! as a tile is loaded, row `k` stands for an element of the kernel `(channel, ky, kx)`, column `n` for a place of the result, and
-//! together they say which element of the input is meant. Written out, the matrix would be as many times the input as the kernel has
-//! elements, to be written once and read once for each row of tiles.
+//! Convolutions in the tile regime: the kernel is lhs, and rhs is the matrix whose columns are the windows of the input. That matrix is
+//! never stored. As a tile is loaded, row `k` corresponds to an element of the kernel `(channel, ky, kx)`, column `n` to a position of the
+//! result, and together they determine the element of the input. Stored, the matrix would have the size of the input times the kernel's
+//! elements, written once and read once for each row of tiles.
 
 use super::{make, Extras, MatmulParams, Problem};
 use crate::conv::Geometry;
@@ -11,20 +11,20 @@ use crate::webgpu_backend::unroll::unrolled;
 use crate::webgpu_backend::WebGpuStorage;
 use crate::{DType, Layout, Result, Shape};
 
-/// Sizes of a kernel up to this one are compiled in: a division by such a number is a multiplication.
+/// Maximum size of a kernel that is compiled in: a division by such a number becomes a multiplication.
 pub(in super::super) const MOST_COMPILED: usize = 16;
 
 /// The input of a convolution.
 pub(in super::super) struct Image<'a> {
     pub(in super::super) storage: &'a WebGpuStorage,
     pub(in super::super) offset: usize,
-    /// Over batch, channel, row and column.
+    /// Strides over batch, channel, row and column.
     pub(in super::super) strides: [usize; 4],
-    /// Where the first window begins, by row and column; before the first of these it wraps.
+    /// Row and column at which the first window begins; wraps if before the first.
     pub(in super::super) start: [u32; 2],
 }
 
-/// How elements of windows are found.
+/// Steps and sizes that locate the elements of windows.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Windows {
     channel: u32,
@@ -38,8 +38,8 @@ pub(super) struct Windows {
     dilation: [u32; 2],
 }
 
-/// A plain convolution of one of the dtypes of tiles, as `(batch, c_out, o_h, o_w)` of dtype `to`. The kernel is contiguous, from an
-/// element on; everything can be bound. The padding of `g` is not looked at.
+/// A plain convolution of one of the tile dtypes, as `(batch, c_out, o_h, o_w)` of dtype `to`. The kernel is contiguous, from an element
+/// on; everything can be bound. The padding of `g` is ignored.
 pub(in super::super) fn convolution(
     (kernel, kernel_offset): (&WebGpuStorage, usize),
     image: Image<'_>,
@@ -55,7 +55,7 @@ pub(in super::super) fn convolution(
         Layout::new(Shape::from(dims), strides.to_vec(), offset)
     };
     let lhs_l = matrices(c_out, k, [0, c_out * k, k, 1], kernel_offset);
-    // Steps within the matrix are those of the windows.
+    // Strides within the matrix are those of the windows.
     let rhs_l = matrices(k, n, [batch, c_in * channel, 0, 0], image.offset);
     let problem = Problem::new((g.b * g.groups, c_out, n, k), &lhs_l, &rhs_l)?;
     let pair = |of: &dyn Fn(usize) -> usize| Ok::<_, crate::Error>([index(of(0))?, index(of(1))?]);
@@ -81,9 +81,10 @@ impl Windows {
     /// The kernel's size if it is compiled in, else 0.
     pub(super) fn compiled(&self) -> [u32; 2] {
         let small = |size: &u32| *size as usize <= MOST_COMPILED;
-        match self.kernel.iter().all(small) {
-            true => self.kernel,
-            false => [0; 2],
+        if self.kernel.iter().all(small) {
+            self.kernel
+        } else {
+            [0; 2]
         }
     }
 
@@ -101,7 +102,7 @@ impl Windows {
 }
 
 impl Shader {
-    /// `rhs_block`, as the tile kernel reads an operand, of windows of a kernel of this size, which may be 0 for that of the parameters.
+    /// `rhs_block`, the tile kernel's access to an operand, for windows of a kernel of this size; 0 reads the size from the parameters.
     pub(super) fn windows(self, elem: Elem, kernel: [u32; 2]) -> Self {
         let [k_h, k_w] = match kernel {
             [0, 0] => ["p.k_h".into(), "p.k_w".into()],

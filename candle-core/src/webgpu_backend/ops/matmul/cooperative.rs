@@ -1,42 +1,43 @@
-//! The cooperative regime: as tiles, in 16x16x16 matrices of a subgroup; f16 inputs, f32 sums. rhs is f16 or blocks, which are decoded
-//! on their way to workgroup memory.
+//! The cooperative regime: like tiles, in 16x16x16 matrices of a subgroup; f16 inputs, f32 sums. rhs is f16 or blocks, which are
+//! dequantised while they are copied to workgroup memory.
 
 use super::operand::Scales;
 use super::{Form, MatmulParams, Problem, Rhs, Run};
 use crate::webgpu_backend::kernel::{Caps, Kernel, Shader};
 use crate::Result;
 
-/// Workgroups below which a smaller tile is taken: large ones read the operands less often.
+/// Number of workgroups below which a smaller tile is used: large tiles read the operands less often.
 const BUSY_TILES: usize = 64;
-/// Workgroups that cutting `k` aims at. Measured on an H200 with 132 multiprocessors, of which a large tile fills one: 32 tiles in 4
-/// parts each take 114 us where 64 smaller ones took 293 (512 x 8192 x 2048), and more parts take longer again.
+/// Target number of workgroups for splitting `k`. Measured on an H200 with 132 multiprocessors, each filled by one large tile: 32 tiles in
+/// 4 parts each take 114 us, 64 smaller ones took 293 (512 x 8192 x 2048), and more parts take longer again.
 const SPLIT_TILES: usize = 128;
-/// Parts of `k` are not made shorter than this.
+/// Minimum length of a part of `k`.
 const LEAST_CHUNK: usize = 512;
-/// Up to this many rows the product is bound by reading rhs, and more workgroups mean more loads in flight.
+/// Maximum number of rows for which the product is bound by reading rhs, and more workgroups mean more loads in flight.
 const FEW_ROWS: usize = 64;
-/// Workgroups that cutting `k` then aims at: of some 8 KiB of loads each, as many as memory of 4 TB/s answers in half a microsecond.
+/// Target number of workgroups for splitting `k` then: with about 8 KiB of loads each, this is what memory of 4 TB/s delivers in half a
+/// microsecond.
 const FEW_ROWS_TILES: usize = 256;
-/// The same with blocks, of which a workgroup has half as much on its way.
+/// The same with blocks, of which a workgroup has half the bytes in flight.
 const FEW_ROWS_BLOCKS: usize = 512;
-/// Parts of `k` are then not made shorter than this, nor than leaves their sums in f32 half of what is read.
+/// Minimum length of a part of `k` then; it also keeps the parts' sums in f32 below half of what is read.
 const FEW_ROWS_CHUNK: usize = 128;
-/// What `k` has to be a multiple of.
+/// `k` has to be a multiple of this.
 pub(super) const COOP_K: u32 = 32;
 
-/// A tile of the cooperative regime: subgroups down and across, with matrices of 16 x 16 down (`rows`) and across (`cols`) each.
+/// A tile of the cooperative regime: subgroups down and across, each with matrices of 16 x 16 down (`rows`) and across (`cols`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct CoopTile {
     pub(super) down: u32,
     pub(super) across: u32,
     pub(super) rows: u32,
     pub(super) cols: u32,
-    /// How deep it is over `k`.
+    /// Depth of the tile over `k`.
     pub(super) depth: u32,
-    /// Tiles of each operand in workgroup memory. With two, one is filled while the other is read, which saves a barrier a step;
-    /// where the memory then holds fewer workgroups it costs more. As measured on an H200.
+    /// Tiles of each operand in workgroup memory. With two, one is filled while the other is read, which saves a barrier per step; if the
+    /// memory then holds fewer workgroups it costs more. Measured on an H200.
     pub(super) buffers: u32,
-    /// Matrices of a subgroup that pass through workgroup memory at once when they are written.
+    /// Matrices of a subgroup that pass through workgroup memory at once when they are stored.
     pub(super) slots: u32,
 }
 
@@ -54,7 +55,7 @@ impl CoopTile {
         }
     }
 
-    /// For up to `16 * rows` rows: four subgroups side by side, 128 columns.
+    /// A tile for up to `16 * rows` rows: four adjacent subgroups, 128 columns.
     const fn low(rows: u32) -> Self {
         Self {
             down: 1,
@@ -67,7 +68,7 @@ impl CoopTile {
         }
     }
 
-    /// Largest first; the last two are for few rows, whatever `k` and `n` are.
+    /// Largest first; the last two are for few rows, with any `k` and `n`.
     pub(super) const ALL: [Self; 6] = [
         Self::of(4, 4, 1, 1),
         Self::of(4, 2, 2, 1),
@@ -77,8 +78,8 @@ impl CoopTile {
         Self::of(1, 2, 2, 4),
     ];
 
-    /// 128 x 128 in eight subgroups, twice as deep as the others. Measured on an H200 over a prompt of 512 tokens, in tokens a second: 8B in
-    /// Q4_0 10,470, in four subgroups of 64 x 64 9,059, and of depth 32 8,906; 1B in f16 60,547, by 128 x 256 58,182.
+    /// 128 x 128 in eight subgroups, with twice the depth of the others. Measured on an H200 over a prompt of 512 tokens, in tokens a
+    /// second: 8B in Q4_0 10,470, in four subgroups of 64 x 64 9,059, and with depth 32 8,906; 1B in f16 60,547, with 128 x 256 58,182.
     pub(super) const SQUARE: Self = Self {
         depth: 64,
         ..Self::of(4, 2, 1, 1)
@@ -99,7 +100,7 @@ impl CoopTile {
         32 * self.down * self.across
     }
 
-    /// How many there are down the rows.
+    /// Number of tiles down the rows.
     pub(super) fn bands(self, m: usize) -> usize {
         m.div_ceil(self.tile_m() as usize)
     }
@@ -112,17 +113,17 @@ impl CoopTile {
         let blocks = matches!(rhs, Rhs::Blocks(_));
         let (wanted, least) = match (problem.m, blocks) {
             (..=FEW_ROWS, false) => (FEW_ROWS_TILES, FEW_ROWS_CHUNK.max(4 * problem.m)),
-            // A weight of 4 to 8 bits is read, and 8 bytes of sums for each row are written and read in a cache.
+            // A weight of 4 to 8 bits is read, and for each row 8 bytes of sums are written to a cache and read.
             (..=FEW_ROWS, true) => (FEW_ROWS_BLOCKS, FEW_ROWS_CHUNK.max(8 * problem.m)),
-            // Two to a multiprocessor; more rows have enough tiles, whose sums would have to be joined.
+            // Two per multiprocessor; more rows have enough tiles, whose sums would have to be joined.
             (..=256, true) => (2 * SPLIT_TILES, LEAST_CHUNK),
             _ => (SPLIT_TILES, LEAST_CHUNK),
         };
         super::plan::splits(self.count(problem), problem.k, wanted, least)
     }
 
-    /// The largest tile that the adapter takes, that is not half empty, and of which there are enough, else the smallest; and
-    /// into how many parts `k` is cut.
+    /// The largest tile that the adapter supports, that is not half empty, and of which there are enough, else the smallest; and the number
+    /// of parts of `k`.
     pub(super) fn choose(problem: &Problem, rhs: Rhs, limits: &wgpu::Limits) -> (Self, usize) {
         let [large @ .., small, few_rows] = &Self::ALL;
         let fits = |tile: &&Self| {
@@ -134,7 +135,7 @@ impl CoopTile {
             (tile.tile_m() as usize) < 2 * problem.m && (tile.tile_n() as usize) < 2 * problem.n
         };
         let busy = |tile: &&Self| tile.count(problem) * tile.splits(problem, rhs) >= BUSY_TILES;
-        // What suits blocks alone.
+        // The tiles for blocks only.
         let (low, square) = match rhs {
             Rhs::Blocks(_) => (&Self::LOW[..], &[Self::SQUARE][..]),
             Rhs::Dense(_) => (&[][..], &[][..]),
@@ -157,7 +158,7 @@ impl CoopTile {
         (*tile, tile.splits(problem, rhs))
     }
 
-    /// Between the rows of slots, so that a matrix meets each bank once. With one slot there is no memory to spare.
+    /// Padding between the rows of slots, so that a matrix accesses each bank once. With one slot there is no memory to spare.
     fn slot_pad(self) -> u32 {
         match self.slots {
             1 => 0,
@@ -165,7 +166,7 @@ impl CoopTile {
         }
     }
 
-    /// Bytes of workgroup memory, as the kernel lays them out.
+    /// Bytes of workgroup memory in the kernel's layout.
     fn shared_bytes(self) -> u32 {
         let tiles = self.buffers * (self.tile_m() + self.tile_n()) * (self.depth / 4 + 2) * 8;
         let slots = self.down * self.across * 16 * (16 * self.slots + self.slot_pad()) * 4;
@@ -173,11 +174,11 @@ impl CoopTile {
     }
 }
 
-/// What the products are made with.
+/// The implementation of the products.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Matrices {
     Cooperative,
-    /// Loops in f32: no adapter without cooperative matrices could run what is around them otherwise.
+    /// Loops in f32: adapters without cooperative matrices could not run the surrounding code otherwise.
     #[cfg(test)]
     Plain,
 }
@@ -195,7 +196,7 @@ impl Kernel for MatmulCooperative {
 
     fn shader(&self, _: &Caps) -> Shader {
         let Self { form, tile, .. } = self;
-        // Rows of a tile that a workgroup loads at once, eight elements an invocation.
+        // Rows of a tile that a workgroup loads at once, eight elements per invocation.
         let step = tile.threads() / (tile.depth / 8);
         let counts = [
             ("ROWS", tile.rows),

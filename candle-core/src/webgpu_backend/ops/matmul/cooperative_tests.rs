@@ -11,7 +11,7 @@ use crate::webgpu_backend::quantized::QWebGpuStorage;
 use crate::webgpu_backend::{Options, WebGpuDevice, WebGpuStorage};
 use crate::{CpuStorage, DType, Device, Layout, Tensor};
 
-/// Every tile that some product takes.
+/// Every tile that some product uses.
 fn tiles() -> Vec<CoopTile> {
     [&CoopTile::ALL[..], &[CoopTile::SQUARE], &CoopTile::LOW].concat()
 }
@@ -20,7 +20,7 @@ fn format(dtype: GgmlDType) -> Format {
     Format::of(dtype).expect("a quantised format")
 }
 
-/// The kernel's text with loops in place of matrices.
+/// The kernel's text with loops instead of matrices.
 pub(super) fn plain(body: &str) -> String {
     let mut body = body.to_string();
     for (cooperative, plain) in [
@@ -72,7 +72,7 @@ fn kernel(
     }
 }
 
-/// No adapter here may have cooperative matrices, so at least the compiler sees each form of their kernel.
+/// Possibly no adapter here has cooperative matrices, so at least the compiler checks each form of their kernel.
 #[test]
 fn every_cooperative_kernel_is_valid_wgsl() {
     let dense = Rhs::Dense(Elem::F16);
@@ -109,7 +109,7 @@ fn every_cooperative_kernel_is_valid_wgsl() {
     }
 }
 
-/// What each tile takes of an adapter with 48 KiB of workgroup memory, and that its loads are whole.
+/// Each tile fits an adapter with 48 KiB of workgroup memory, and its loads are whole.
 #[test]
 fn tiles_fit_the_workgroup_memory() {
     for tile in tiles() {
@@ -121,7 +121,7 @@ fn tiles_fit_the_workgroup_memory() {
     }
 }
 
-/// Numbers of which sums of products are exact in f16 and f32.
+/// Numbers whose products have sums that are exact in f16 and f32.
 fn numbers(len: usize, step: usize) -> Vec<f32> {
     let number = |i: usize| ((i * step + i / 7) % 17) as f32 / 4. - 2.;
     (0..len).map(number).collect()
@@ -137,7 +137,7 @@ struct Case {
     splits: usize,
 }
 
-/// rhs as the kernel finds it, `(n, k)`, and what its elements are.
+/// rhs in the kernel's form, `(n, k)`, and its elements' values.
 struct Side {
     rhs: Rhs,
     planes: Vec<WebGpuStorage>,
@@ -180,7 +180,7 @@ impl Case {
         })
     }
 
-    /// Runs the kernel with a residual, and compares with sums in f64. `rounded` is what operands were rounded by.
+    /// Runs the kernel with a residual, and compares with sums in f64. `rounded` is the relative rounding of the operands.
     fn check(
         self,
         device: &WebGpuDevice,
@@ -250,8 +250,8 @@ impl Case {
     }
 }
 
-/// Loads, blocks, ragged ends, parts and stores, with loops in place of the matrices that few adapters have. The tiles are small,
-/// because f32 takes twice the memory.
+/// Loads, blocks, ragged ends, parts and stores, with loops instead of the matrices that few adapters have. The tiles are small, because
+/// f32 takes twice the memory.
 #[test]
 fn all_but_the_matrices() -> Result<()> {
     let device = WebGpuDevice::with_options(0, &Options::default())?;
@@ -305,7 +305,7 @@ fn all_but_the_matrices() -> Result<()> {
     Ok(())
 }
 
-/// The kernels as they are, where the adapter has cooperative matrices.
+/// The unmodified kernels, if the adapter has cooperative matrices.
 #[test]
 fn products_on_cooperative_matrices() -> Result<()> {
     let device = WebGpuDevice::with_options(0, &Options::default())?;

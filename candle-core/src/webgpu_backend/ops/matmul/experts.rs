@@ -1,5 +1,5 @@
-//! Rows times matrices out of a stack, which a router has chosen for them. The choice stays on the device: a workgroup of the vector kernel
-//! reads where its matrix begins.
+//! Rows times matrices of a stack, selected by a router. The selection stays on the device: a workgroup of the vector kernel reads the
+//! offset of its matrix.
 
 use super::extras::Input;
 use super::plan::MOST_BLOCKS_K;
@@ -21,10 +21,10 @@ pub(crate) enum Stack<'a> {
     Quantized(&'a QWebGpuStorage),
 }
 
-/// Which matrix of a stack each row is multiplied with.
+/// The matrix of a stack that multiplies each row.
 #[derive(Clone, Copy)]
 pub(super) struct Choice {
-    /// Of the ids, which are bound behind the result, one for each row.
+    /// Element type of the ids, which are bound after the result, one for each row.
     pub(super) elem: Elem,
     first: usize,
     /// Matrices in the stack.
@@ -41,7 +41,7 @@ impl Choice {
 }
 
 impl Shader {
-    /// `rhs_offset(i)`: where the matrix begins that the ids choose for row `i`.
+    /// `rhs_offset(i)`: the offset of the matrix that the ids select for row `i`.
     pub(super) fn chosen_offsets(self, ids: Elem) -> Self {
         self.input("ids", ids)
             .status()
@@ -54,10 +54,9 @@ impl Shader {
     }
 }
 
-/// `lhs (tokens, used, k)` times the matrices that `ids (tokens, used)` names, transposed: `(tokens, used, n)` in the dtype of `lhs`, or
-/// `None` where no kernel does it: for a stack that one binding does not reach or of another dtype than `lhs`, for dtypes that are not
-/// multiplied in quantity, and for rows that are not read in groups. An id that is out of range is an error with the next result that is
-/// read.
+/// `lhs (tokens, used, k)` times the matrices selected by `ids (tokens, used)`, transposed: `(tokens, used, n)` in the dtype of `lhs`.
+/// `None` if no kernel computes it: for a stack that exceeds a binding or has another dtype than `lhs`, for dtypes for which matmul speed
+/// does not matter, and for rows that are not read in groups. An id that is out of range is an error of the next readback.
 pub(crate) fn expert_rows(
     stack: Stack<'_>,
     (count, n, k): (usize, usize, usize),
@@ -67,7 +66,7 @@ pub(crate) fn expert_rows(
     let device = lhs.device();
     let elem = device.elem(lhs.dtype(), OP)?;
     let pairs = ids_l.shape().elem_count();
-    // Places in the stack are counted in 32 bits.
+    // Offsets in the stack have 32 bits.
     let counted = u32::try_from(count * n * k).is_ok();
     if pairs * n == 0 || k == 0 || k > MOST_BLOCKS_K || !counted || !elem.in_wide_kernels() {
         return Ok(None);
@@ -125,7 +124,7 @@ pub(crate) fn expert_rows(
         first: ids.1,
         count,
     };
-    // As in other products: rows of an odd length share words of a packed dtype.
+    // As in other products, rows of an odd length share words of a packed dtype.
     let packs = n.is_multiple_of(elem.lanes() as usize);
     let dtype = if packs { lhs.dtype() } else { DType::F32 };
     let dst = device.alloc(pairs * n, dtype, OP)?;

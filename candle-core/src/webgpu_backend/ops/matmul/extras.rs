@@ -1,5 +1,5 @@
-//! What a product does besides: a norm of its rows before it, a gate and a sum after it. A decoding step is bound by the
-//! number of its dispatches, and these would be dispatches of their own.
+//! The prologue and epilogue of a product: a norm of its rows before it, a gate and a sum after it. The number of dispatches limits a
+//! decoding step, and these would be separate dispatches.
 
 use std::fmt;
 
@@ -15,11 +15,11 @@ use crate::{Layout, Result};
 /// A tensor: its storage and its layout.
 pub type Input<'a> = (&'a WebGpuStorage, &'a Layout);
 
-/// What a linear layer does besides its product.
+/// The parts of a linear layer other than its product.
 pub type Extras<'a> = LinearExtras<'a, WebGpuStorage>;
 
 impl<'a> Extras<'a> {
-    /// What of these a kernel is made for.
+    /// The specialisation of a kernel for these extras.
     pub(super) fn form(&self) -> ExtrasForm {
         ExtrasForm {
             norm: self.norm.is_some(),
@@ -28,13 +28,13 @@ impl<'a> Extras<'a> {
         }
     }
 
-    /// Whether there is nothing but the product.
+    /// Whether there is only the product.
     pub(super) fn is_none(&self) -> bool {
         self.gate.is_none() && self.activation.is_none() && self.each().next().is_none()
     }
 
-    /// What comes after a product. The dtype of what is added is the result's, and not always that of a product's operands: those
-    /// with blocks may have been converted to f16.
+    /// The epilogue of a product. The dtype of its operands is the result's, which may differ from that of the product's operands: those of
+    /// a product with blocks may have been converted to f16.
     pub(super) fn last(&self) -> Last {
         Last {
             bias: elem_of(self.bias),
@@ -54,11 +54,11 @@ impl<'a> Extras<'a> {
             layout.row_step().is_some() && (layout.stride()[last] == 1 || layout.dims()[last] == 1)
         });
         let bias = self.bias.is_none_or(|(_, layout)| layout.is_contiguous());
-        // With the operands of products with blocks, a third would be a buffer too many.
+        // With the operands of products with blocks, a third would exceed the number of buffers.
         norm && bias && residual && self.each().count() <= 2
     }
 
-    /// The norm's weights, the bias and the residual, as far as there are such.
+    /// The norm's weights, the bias and the residual, those that are present.
     pub(super) fn each(&self) -> impl Iterator<Item = &'a WebGpuStorage> {
         let norm = self.norm.map(|(alpha, _)| alpha);
         let all = [norm, self.bias, self.residual];
@@ -79,7 +79,7 @@ impl<'a> Extras<'a> {
             params.bias_offset = index(layout.start_offset() + params.dst_first as usize)?;
         }
         if let Some((_, layout)) = self.residual {
-            // Kernels count columns from the first of a product, which may be one of several side by side.
+            // Kernels count columns from the first of a product, which may be one of several adjacent ones.
             params.residual_offset = index(layout.start_offset() + params.dst_first as usize)?;
             params.residual_row = index(layout.row_step().unwrap_or(0))?;
         }
@@ -91,7 +91,7 @@ fn elem_of(input: Option<Input<'_>>) -> Option<Elem> {
     input.and_then(|(storage, _)| Elem::of(storage.dtype()))
 }
 
-/// Which extras a kernel has.
+/// The extras that a kernel computes.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub(super) struct ExtrasForm {
     pub(super) norm: bool,
@@ -100,7 +100,7 @@ pub(super) struct ExtrasForm {
 }
 
 impl ExtrasForm {
-    /// Sums for each column of the result: with a gate one more, for what the gate is multiplied with.
+    /// Sums for each column of the result: with a gate one more, for the up projection.
     pub(super) fn sums(&self) -> u32 {
         1 + u32::from(self.gate.is_some())
     }
@@ -116,11 +116,11 @@ impl fmt::Debug for ExtrasForm {
     }
 }
 
-/// What comes after a product.
+/// The epilogue of a product.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub(super) struct Last {
     pub(super) bias: Option<Elem>,
-    /// Then the bias is added before the gate.
+    /// Whether there is a gate; the bias is then added before it.
     pub(super) gated: bool,
     pub(super) activation: Option<Activation>,
     pub(super) residual: Option<Elem>,
@@ -142,14 +142,15 @@ impl fmt::Debug for Last {
 }
 
 impl Shader {
-    /// `finish(row, col, sum)`: what is stored for a sum. With a gate, `bias_at` is there for what comes before it.
+    /// `finish(row, col, sum)`: the stored value for a sum. With a gate, `bias_at` is available for the value before it.
     pub(super) fn finish(mut self, last: Last) -> Self {
         let mut value = String::from("sum");
         if let Some(elem) = last.bias {
             self = self.input("bias", elem);
-            value.push_str(match last.gated {
-                true => "",
-                false => " + bias_at(p.bias_offset + col)",
+            value.push_str(if last.gated {
+                ""
+            } else {
+                " + bias_at(p.bias_offset + col)"
             });
         }
         for function in last.activation.map_or(&[][..], Activation::functions) {

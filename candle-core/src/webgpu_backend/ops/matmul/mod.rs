@@ -1,20 +1,19 @@
 //! Matrix products, in four regimes, by dtype and by the number of rows `m`:
 //!
-//! - *vector* (`m` up to 8, as in generation): a workgroup takes a few columns of the result and reads their weights once. For most blocks
-//!   there is a kernel of this kind where lhs goes through workgroup memory (`blocks.rs`).
-//! - *tile*: a workgroup takes a tile of the result and stages both operands through workgroup memory. Convolutions are products of this
+//! - *vector* (`m` up to 8, as in generation): a workgroup computes a few columns of the result and reads their weights once. Most block
+//!   formats have a variant that stages lhs through workgroup memory (`blocks.rs`).
+//! - *tile*: a workgroup computes a tile of the result and stages both operands through workgroup memory. Convolutions are products of this
 //!   kind (`conv.rs`).
-//! - *cooperative*: as tile, in 16x16x16 matrices of a subgroup, for f16 on adapters that have them; for bf16 and blocks by way of f16
+//! - *cooperative*: like tile, in 16x16x16 matrices of a subgroup, for f16 on adapters that have them; for bf16 and blocks via f16
 //!   (`via_f16.rs`).
-//! - *plain*: an element of the result in an invocation, for dtypes that are not multiplied in quantity: f64, f8e4m3 and integers.
+//! - *plain*: one element of the result per invocation, for dtypes for which matmul speed does not matter: f64, f8e4m3 and integers.
 //!
-//! All read through any strides; where the inner dimension is contiguous and aligned they read many elements at once. Sums
-//! are f32. Where tiles are too few to keep a GPU busy, `k` is cut into parts whose sums a second kernel joins. What a linear
-//! layer does around its product can come with it: [`Extras`].
+//! All support any strides; if the inner dimension is contiguous and aligned they read many elements at once. Sums are f32. If there are
+//! too few tiles to keep a GPU busy, `k` is split into parts whose sums a second kernel joins. The other parts of a linear layer can be
+//! fused with its product: [`Extras`].
 //!
-//! What differs between operands is how elements come out of their bindings. `operand.rs` has that for dense ones, by dtype, and for
-//! quantised blocks `ops/quantized/loader.rs`; the kernels know the functions that these define, and neither dtypes nor
-//! formats.
+//! Operands differ in how their elements are read from their bindings. `operand.rs` defines that for dense ones, by dtype, and
+//! `ops/quantized/loader.rs` for quantised blocks; the kernels call these functions, and are independent of dtypes and formats.
 
 mod blocks;
 mod conv;
@@ -68,21 +67,20 @@ pub(in super::super::super) fn matmul(
     product(lhs, rhs, bmnk, lhs_l, rhs_l, lhs.dtype())
 }
 
-/// The longest `k` that one product takes: an invocation of the plain kernel makes a word of the result by itself, and the parts that the
-/// others cut `k` into have to fit a binding.
+/// Maximum `k` of one product: an invocation of the plain kernel computes a word of the result alone, and the parts into which the other
+/// kernels split `k` have to fit a binding.
 fn longest_k(elem: Elem, len: usize, device: &WebGpuDevice) -> usize {
-    match elem.in_wide_kernels() {
-        false => MOST_STEPS / elem.lanes() as usize,
-        true => {
-            // A usize has 32 bits in a browser.
-            let parts = device.max_binding() / (4 * len as u64).max(1);
-            let parts = usize::try_from(parts.max(1)).unwrap_or(usize::MAX);
-            plan::MOST_TILE_K.saturating_mul(parts)
-        }
+    if elem.in_wide_kernels() {
+        // A usize has 32 bits in a browser.
+        let parts = device.max_binding() / (4 * len as u64).max(1);
+        let parts = usize::try_from(parts.max(1)).unwrap_or(usize::MAX);
+        plan::MOST_TILE_K.saturating_mul(parts)
+    } else {
+        MOST_STEPS / elem.lanes() as usize
     }
 }
 
-/// As [`matmul`], with a result of dtype `to`: the operands' own, or the one that sums are kept in.
+/// Like [`matmul`], with a result of dtype `to`: the operands' own, or that of sums.
 pub(super) fn product(
     lhs: &WebGpuStorage,
     rhs: &WebGpuStorage,
@@ -99,7 +97,7 @@ pub(super) fn product(
         let shape = Shape::from((b, m, n));
         return crate::backend::BackendDevice::zeros_impl(device, &shape, to);
     }
-    // The result may be made in f32 first.
+    // The result may be computed in f32 first.
     let fits = (b * m * n * to.size_in_bytes().max(4)) as u64 <= device.max_binding();
     if !(fits && fit([lhs, rhs])) || k > longest_k(elem, b * m * n, device) {
         return split::product((lhs, lhs_l), (rhs, rhs_l), bmnk, to);
@@ -114,7 +112,7 @@ pub(super) fn product(
     Ok(fused.expect("a product without extras has a kernel for every problem"))
 }
 
-/// A product with `extras`, or `None` where no kernel does both. `problem.n` counts the columns of the result.
+/// A product with `extras`, or `None` if no kernel computes both. `problem.n` counts the columns of the result.
 pub(super) fn fused_product(
     lhs: &WebGpuStorage,
     rhs: &WebGpuStorage,
@@ -125,7 +123,7 @@ pub(super) fn fused_product(
     make(lhs, rhs, problem, extras, None, to)
 }
 
-/// As [`fused_product`]; with `windows`, rhs is an image, of which they are the columns.
+/// Like [`fused_product`]; with `windows`, rhs is an image and its columns are the windows.
 fn make(
     lhs: &WebGpuStorage,
     rhs: &WebGpuStorage,
@@ -138,7 +136,7 @@ fn make(
     let device = lhs.device();
     let elem = device.elem(lhs.dtype(), OP)?;
     let (b, m, n) = (problem.batch, problem.m, problem.n);
-    // Rows of an odd length share words of a packed dtype; such a result is made in f32 and then converted.
+    // Rows of an odd length share words of a packed dtype; such a result is computed in f32 and then converted.
     let packed = device.elem(to, OP)?;
     let packs = n.is_multiple_of(packed.lanes() as usize);
     let (out, out_dtype) = if packs {
@@ -157,7 +155,7 @@ fn make(
     if !extras.fit(16 / elem_bytes(elem)) || !kernel_has_them {
         return Ok(None);
     }
-    // What one binding does not reach is for the plain products, which are split.
+    // The plain products handle operands that exceed a binding: they are split.
     let fits = extras.each().all(WebGpuStorage::fits_binding)
         && (b * m * n * 4) as u64 <= device.max_binding()
         && fit([lhs, rhs]);
@@ -165,9 +163,12 @@ fn make(
         return Ok(None);
     }
     let dst = device.alloc(b * m * n, out_dtype, OP)?;
-    let as_asked = |dst: WebGpuStorage| match packs {
-        true => Ok(Some(dst)),
-        false => super::elementwise::to_dtype(&dst, &Layout::contiguous((b, m, n)), to).map(Some),
+    let as_asked = |dst: WebGpuStorage| {
+        if packs {
+            Ok(Some(dst))
+        } else {
+            super::elementwise::to_dtype(&dst, &Layout::contiguous((b, m, n)), to).map(Some)
+        }
     };
     let reduced = gemm_reduced_precision_f32();
     if !vector && windows.is_none() && via_f16::takes(problem, elem, reduced, caps) {

@@ -1,13 +1,12 @@
-//! What the kernels of products read their operands with, in WGSL: by dtype, by format of quantised blocks, by an
-//! operand's layout.
+//! WGSL functions with which the kernels of products read their operands: by dtype, by format of quantised blocks, by an operand's layout.
 //!
 //! | kernel | functions |
 //! |---|---|
 //! | vector | `lhs_word(i)` and `rhs_word(i)` load `GROUP` elements from `i` on; `lhs_values`, `rhs_values` make numbers of them; `fma_values(a, b, sum)` adds the products to a `Sum`, and `sum_of` ends it |
-//! | with a norm | `alpha_word(i)` as `lhs_word(i)`; `normed_values(lhs, alpha)` in place of `lhs_values(lhs)`; `fma_squares(lhs, sum)` adds squares to a `Sum` |
+//! | with a norm | `alpha_word(i)` as `lhs_word(i)`; `normed_values(lhs, alpha)` instead of `lhs_values(lhs)`; `fma_squares(lhs, sum)` adds squares to a `Sum` |
 //! | tile | `name_block(base, outer, k, outer_len)`: four elements of each of four rows or columns |
 //!
-//! Loads are apart from the rest so that a kernel can have many of them on their way.
+//! Loads are separate from the rest, so that a kernel can have several in flight.
 
 use super::{elem_bytes, Access, Rhs};
 use crate::webgpu_backend::kernel::{Elem, Shader};
@@ -62,7 +61,7 @@ impl Shader {
         }
     }
 
-    /// Both operands of the kernel with pieces of blocks.
+    /// Both operands of the kernel for vectors of blocks.
     pub(super) fn piece_operands(self, lhs: Elem, pieces: Pieces) -> Self {
         let shader = self.input_words("lhs", wide_word(lhs));
         pieces
@@ -72,7 +71,7 @@ impl Shader {
             .text(include_str!("../../shaders/matmul_blocks_int8.wgsl"))
     }
 
-    /// `alpha_word(i)` of kernels of few rows: the weights of a norm, which have the layout of a row of lhs, or what stands in their place.
+    /// `alpha_word(i)` of kernels of few rows: the weights of a norm, which have the layout of a row of lhs, or a replacement.
     pub(super) fn norm_weights(self, normed: bool, lhs: Elem, rhs: Rhs, wide: bool) -> Self {
         if !normed {
             return self.text("fn alpha_word(i: u32) -> LhsWord { return LhsWord(); }");
@@ -109,13 +108,13 @@ impl Shader {
     }
 }
 
-/// What sums are multiplied by, as operands were before: powers of two, in bindings after the operands.
+/// The factors of sums that undo the scaling of operands: powers of two, in bindings after the operands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Scales {
     None,
     /// One for each row of lhs.
     Rows,
-    /// And one for each column of rhs.
+    /// One for each row of lhs and one for each column of rhs.
     Both,
 }
 
@@ -125,7 +124,7 @@ impl Shader {
         let value = match scales {
             Scales::None => "sum",
             Scales::Rows => "sum * lhs_scales[row]",
-            // The smaller one first: the other way a product in range could overflow between the two.
+            // The smaller factor first: in the other order a product in range could overflow in between.
             Scales::Both => {
                 "sum * min(lhs_scales[row], rhs_scales[col]) * max(lhs_scales[row], rhs_scales[col])"
             }
@@ -139,8 +138,8 @@ impl Shader {
             ))
     }
 
-    /// The operands of the cooperative kernel: eight elements of lhs at `lhs[e / 8u]`; of rhs `rhs_load(e)`, which `rhs_eight`
-    /// makes f16 of.
+    /// The operands of the cooperative kernel: eight elements of lhs at `lhs[e / 8u]`; for rhs `rhs_load(e)`, which `rhs_eight` converts to
+    /// f16.
     pub(super) fn cooperative_operands(self, rhs: Rhs) -> Self {
         let shader = self.input_words("lhs", "Eight");
         let shader = match rhs {
@@ -156,7 +155,7 @@ impl Shader {
         shader.text("struct Eight { @align(16) low: vec4<Half>, high: vec4<Half> }")
     }
 
-    /// Eight elements of a dense input: `name_word(i)` loads them, `lhs_eight(word)` makes f32 of them.
+    /// Eight elements of a dense input: `name_word(i)` loads them, `lhs_eight(word)` converts them to f32.
     pub(super) fn input_eight(self, name: &str, elem: Elem) -> Self {
         self.input_words(name, wide_word(elem))
             .text(eight(elem))
@@ -188,7 +187,7 @@ fn halves(elem: Elem) -> &'static str {
     }
 }
 
-/// Eight elements of a dense operand, in order, for products with blocks: how they are loaded, and as numbers.
+/// Eight elements of a dense operand, in order, for products with blocks: loads, and conversions to numbers.
 fn eight(elem: Elem) -> &'static str {
     match elem {
         Elem::F32 => {
@@ -210,7 +209,7 @@ fn eight(elem: Elem) -> &'static str {
     }
 }
 
-/// `name_word(i)`: the elements `i .. i + 8` of a binding, as they are loaded.
+/// `name_word(i)`: loads the elements `i .. i + 8` of a binding.
 fn eight_word(name: &str, elem: Elem) -> String {
     let load = match elem {
         Elem::F32 => format!("LhsWord({name}[i / 4u], {name}[i / 4u + 1u])"),

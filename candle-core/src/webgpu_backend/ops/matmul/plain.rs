@@ -1,5 +1,5 @@
-//! Products of the dtypes that the other kernels do not take: an invocation adds up one word of the result by itself, in the
-//! dtype's own arithmetic, through any strides.
+//! Products of the dtypes that the other kernels do not support: each invocation computes one word of the result, in the dtype's own
+//! arithmetic, through any strides.
 
 use super::{MatmulParams, Problem};
 use crate::backend::BackendStorage;
@@ -31,7 +31,7 @@ impl Kernel for MatmulPlain {
     }
 }
 
-/// `dst = lhs x rhs`; `dst` has the operands' dtype, or the one that its sums are kept in.
+/// `dst = lhs x rhs`; `dst` has the operands' dtype, or that of its sums.
 pub(super) fn product(
     lhs: &WebGpuStorage,
     rhs: &WebGpuStorage,

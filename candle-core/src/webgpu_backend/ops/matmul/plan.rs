@@ -1,4 +1,4 @@
-//! Which kernel runs, with the numbers that it is specialised for.
+//! Selects the kernel and its specialisation constants.
 
 use super::blocks::BlocksShape;
 use super::cooperative::{CoopTile, COOP_K};
@@ -9,22 +9,22 @@ use crate::webgpu_backend::adapter::Caps;
 use crate::webgpu_backend::kernel::Elem;
 use crate::webgpu_backend::ops::MOST_STEPS;
 
-/// The most rows that the vector regime takes.
+/// Maximum number of rows in the vector regime.
 const MAX_VECTOR_ROWS: usize = 8;
-/// The most rows that are multiplied with blocks as they are. On an H100 cooperative matrices are faster from some 16 on.
+/// Maximum number of rows for products with blocks without conversion. On an H100 cooperative matrices are faster from about 16 rows on.
 pub(super) const MAX_BLOCKS_ROWS: usize = 8;
-/// The most rows that it takes with a norm or a gate: their sums have to fit 16 KiB of workgroup memory.
+/// Maximum number of rows with a norm or a gate: their sums have to fit 16 KiB of workgroup memory.
 const MAX_FUSED_ROWS: usize = 4;
 /// Workgroups of the tile regime that keep a GPU busy.
 const BUSY_TILES: usize = 256;
-/// The longest part of `k` in an invocation of the tile and cooperative kernels, which take 16 of it and more in a pass, each pass with
-/// separate loops.
+/// Maximum length of a part of `k` in an invocation of the tile and cooperative kernels, which process at least 16 elements of it per
+/// iteration, each iteration with separate loops.
 pub(super) const MOST_TILE_K: usize = MOST_STEPS;
-/// The longest `k` of the vector kernels, which do not cut it.
+/// Maximum `k` of the vector kernels, which do not split it.
 pub(super) const MOST_VECTOR_K: usize = 8 * MOST_STEPS;
-/// The same with blocks, whose kernels have more loops for each of them.
+/// The same with blocks, whose kernels have more loops per element.
 pub(super) const MOST_BLOCKS_K: usize = 2 * MOST_STEPS;
-/// Parts of `k` are not made shorter than this.
+/// Minimum length of a part of `k`.
 const LEAST_CHUNK: usize = 128;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,7 +35,7 @@ pub(super) enum Plan {
         lhs: Access,
         rhs: Access,
         shape: TileShape,
-        /// Parts that `k` is cut into; their sums are joined by a second kernel.
+        /// Number of parts of `k`; a second kernel joins their sums.
         splits: usize,
     },
     Cooperative {
@@ -45,27 +45,28 @@ pub(super) enum Plan {
 }
 
 impl Extras<'_> {
-    /// Whether these are what only the vector kernel does.
+    /// Whether only the vector kernel supports these.
     pub(super) fn need_vector(&self) -> bool {
         self.norm.is_some() || self.gate.is_some()
     }
 
-    /// The most rows that the vector regime takes with these.
+    /// Maximum number of rows in the vector regime with these.
     pub(super) fn most_vector_rows(&self) -> usize {
-        match self.need_vector() {
-            true => MAX_FUSED_ROWS,
-            false => MAX_VECTOR_ROWS,
+        if self.need_vector() {
+            MAX_FUSED_ROWS
+        } else {
+            MAX_VECTOR_ROWS
         }
     }
 }
 
-/// Into how many parts `k` is cut so that `tiles` workgroups become `wanted`, each part at least `least` long.
+/// Number of parts of `k` that increases `tiles` workgroups to `wanted`, each part at least `least` long.
 pub(super) fn splits(tiles: usize, k: usize, wanted: usize, least: usize) -> usize {
     let parts = (wanted / tiles.max(1)).min(k / least).max(1);
     parts.max(k.div_ceil(MOST_TILE_K))
 }
 
-/// Chooses the kernel; pure, so that the tests can see every choice.
+/// Selects the kernel; a pure function, so that tests can cover every choice.
 pub(super) fn plan(
     problem: &Problem,
     elem: Elem,
@@ -88,20 +89,20 @@ pub(super) fn plan(
     tiles(problem, problem.access(0, 4), problem.access(1, 4))
 }
 
-/// The cooperative kernel, for operands in rows of `k` in order.
+/// The cooperative kernel, for operands in contiguous rows of `k`.
 pub(super) fn cooperative(problem: &Problem, rhs: Rhs, caps: &Caps) -> Plan {
     let (tile, splits) = CoopTile::choose(problem, rhs, &caps.limits);
     Plan::Cooperative { tile, splits }
 }
 
-/// What decoding a weight costs in a pass before the product, in picoseconds: a write and a read of memory. As measured on an H200: 9
-/// ms for the 7.5 thousand million of an 8B model, whatever the rows.
+/// Cost of dequantising one weight in a separate pass, in picoseconds: a write and a read of memory. Measured on an H200: 9 ms for the 7.5
+/// billion weights of an 8B model, for any number of rows.
 const DECODED_BEFORE: usize = 1200;
-/// The same in the product, each time: some 4.5 instructions, of which the GPU issues 32 a picosecond. Estimated; four times, with 512
-/// rows, are measured to be less than the pass.
+/// Cost of dequantising one weight within the product, each time: about 4.5 instructions, of which the GPU issues 32 per picosecond.
+/// Estimated; four times this cost, with 512 rows, was measured to be less than the pass.
 const DECODED_WITHIN: usize = 140;
 
-/// Whether the cooperative kernel decodes blocks itself: it does once for each row of tiles, where a pass before it does once.
+/// Whether the cooperative kernel dequantises blocks itself: once for each row of tiles, whereas a separate pass does so once.
 pub(super) fn decodes_within(plan: &Plan, problem: &Problem) -> bool {
     match plan {
         Plan::Cooperative { tile, .. } => tile.bands(problem.m) * DECODED_WITHIN <= DECODED_BEFORE,
@@ -109,7 +110,7 @@ pub(super) fn decodes_within(plan: &Plan, problem: &Problem) -> bool {
     }
 }
 
-/// The tile kernel, for operands that are read so.
+/// The tiled kernel for these access patterns.
 pub(super) fn tiles(problem: &Problem, lhs: Access, rhs: Access) -> Plan {
     let parts = |shape: TileShape| splits(shape.count(problem), problem.k, BUSY_TILES, LEAST_CHUNK);
     let large = TileShape::LARGE;
@@ -138,14 +139,15 @@ mod tests {
     use crate::Layout;
 
     fn caps(subgroup: Option<u32>, cooperative: bool) -> Caps {
-        // Cooperative matrices are a large GPU's.
-        let limits = match cooperative {
-            true => wgpu::Limits {
+        // Cooperative matrices imply a large GPU.
+        let limits = if cooperative {
+            wgpu::Limits {
                 max_compute_workgroup_storage_size: 48 << 10,
                 max_compute_invocations_per_workgroup: 1024,
                 ..Default::default()
-            },
-            false => wgpu::Limits::default(),
+            }
+        } else {
+            wgpu::Limits::default()
         };
         Caps {
             limits,
@@ -155,7 +157,7 @@ mod tests {
         }
     }
 
-    /// `(m, k) x (n, k)^T`, as a linear layer has it.
+    /// `(m, k) x (n, k)^T`, the form of a linear layer.
     fn linear(m: usize, n: usize, k: usize) -> Problem {
         let lhs = Layout::contiguous((m, k));
         let rhs = Layout::contiguous((n, k)).transpose(0, 1).unwrap();
@@ -174,12 +176,12 @@ mod tests {
                 rows: 1,
                 cols: 2,
                 workgroup: 128,
-                // 2048 elements are two turns of 128 invocations.
+                // 2048 elements are two iterations of 128 invocations.
                 unroll: 2,
                 wide: true
             })
         );
-        // Turns of the loop over k, and how many are made at once: what is left over are rounds as well.
+        // Iterations over k, and the unroll factor: the remainder runs in extra iterations.
         for (turns, unroll) in [
             (1, 1),
             (2, 2),
@@ -245,7 +247,7 @@ mod tests {
                 splits: 16
             }
         );
-        // Few rows: as many parts as keep memory busy, but fewer than would take longer to write than the weights take to read.
+        // Few rows: enough parts to keep memory busy, but writing them must not take longer than reading the weights.
         assert_eq!(
             cooperative(64, 2048, 2048),
             Plan::Cooperative {
@@ -260,7 +262,7 @@ mod tests {
                 splits: 2
             }
         );
-        // The weighted sums of values: as narrow as a head.
+        // The weighted sums of values: `n` is only `head_dim`.
         assert_eq!(
             cooperative(8192, 64, 512),
             Plan::Cooperative {
@@ -288,7 +290,7 @@ mod tests {
         ));
     }
 
-    /// Few rows read blocks in tiles that are as low; many decode them before the product.
+    /// Few rows use low tiles that read blocks directly; for many rows the blocks are dequantised before the product.
     #[test]
     fn blocks_are_decoded_within_products_of_few_rows() {
         let caps = caps(Some(32), true);
@@ -312,7 +314,7 @@ mod tests {
             (512, 4096, 14336, (CoopTile::SQUARE, 1, true)),
             (1024, 28672, 4096, (CoopTile::SQUARE, 1, true)),
             (1025, 28672, 4096, (CoopTile::SQUARE, 1, false)),
-            // Half a step is left of `k`.
+            // A remainder of half a step of `k`.
             (16, 4096, 4128, (CoopTile::ALL[5], 16, true)),
         ] {
             assert_eq!(chosen(m, n, k), expected, "{m} {n} {k}");
@@ -335,7 +337,7 @@ mod tests {
             let taken = via_f16::takes(problem, elem, reduced, caps);
             assert_eq!(taken, expected, "{elem:?} {reduced} {}", problem.k);
         }
-        // Columns of a matrix that is not transposed are not in order.
+        // Columns of a matrix that is not transposed are not contiguous.
         let rhs = Layout::contiguous((2048, 2048));
         let lhs = Layout::contiguous((512, 2048));
         let problem = Problem::new((1, 512, 2048, 2048), &lhs, &rhs).unwrap();

@@ -1,4 +1,4 @@
-//! The shapes and the steps of one product, as kernels see them.
+//! The shapes and the strides of one product, in the form that kernels need.
 
 use super::super::{index, Views};
 use crate::webgpu_backend::kernel::params;
@@ -22,7 +22,7 @@ params!(MatmulParams {
     dst_first: u32,
     // Elements of the result.
     len: u32,
-    // Parts of `k`, and how long each is.
+    // Number of parts of `k`, and their length.
     splits: u32,
     chunk: u32,
     alpha_offset: u32,
@@ -31,11 +31,11 @@ params!(MatmulParams {
     residual_row: u32,
     eps: f32,
     factor: f32,
-    // Of which matrix of a stack each row is multiplied with.
+    // Ids of the matrices of a stack that multiply the rows.
     ids_offset: u32,
     size: u32,
     op: u32,
-    // How rhs is found in the input of a convolution.
+    // Location of rhs in the input of a convolution.
     src_channel: u32,
     src_row: u32,
     src_col: u32,
@@ -52,7 +52,7 @@ params!(MatmulParams {
     dilation_w: u32,
 });
 
-/// How a kernel reads one operand, seen as a matrix of `outer` rows (of lhs) or columns (of rhs) by `k`.
+/// The access pattern of a kernel to one operand, as a matrix of `outer` rows (of lhs) or columns (of rhs) by `k`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Access {
     /// Element by element, through any strides.
@@ -63,7 +63,7 @@ pub(super) enum Access {
     Outer,
 }
 
-/// One product, after batch dimensions that are really rows were folded into `m`.
+/// One product, after batch dimensions that are equivalent to rows were folded into `m`.
 #[derive(Clone)]
 pub(in super::super) struct Problem {
     pub(super) batch: usize,
@@ -71,11 +71,11 @@ pub(in super::super) struct Problem {
     pub(super) n: usize,
     pub(super) k: usize,
     pub(super) views: Views<2>,
-    /// Steps of lhs over `m` and `k`.
+    /// Strides of lhs over `m` and `k`.
     pub(super) lhs: (usize, usize),
-    /// Steps of rhs over `n` and `k`.
+    /// Strides of rhs over `n` and `k`.
     pub(super) rhs: (usize, usize),
-    /// Columns that dst has, of which the product's are `n` from `dst_first` on.
+    /// Columns of dst; the product writes `n` of them, from `dst_first` on.
     pub(super) dst_row: usize,
     pub(super) dst_first: usize,
 }
@@ -111,7 +111,7 @@ impl Problem {
         Ok(problem)
     }
 
-    /// A batch over which rhs does not move and lhs moves by whole matrices is just more rows.
+    /// Folds a batch in which rhs has stride 0 and lhs the stride of a whole matrix into the rows.
     fn fold_batch(&mut self) {
         let views = &self.views;
         let one = views.rank == 1 && views.strides[1][0] == 0;
@@ -123,17 +123,17 @@ impl Problem {
         }
     }
 
-    /// Whether all places of an operand where a group of `width` elements may start are multiples of `width`.
+    /// Whether all offsets of an operand at which a group of `width` elements may start are multiples of `width`.
     fn aligned(&self, operand: usize, outer_step: usize, width: usize) -> bool {
         let views = &self.views;
-        // Unused steps are 0. The rank does not say which: it is also 0 for a batch whose matrices start one element apart.
+        // Unused strides are 0. The rank does not show which: it is also 0 for a batch whose matrices start one element apart.
         let steps = views.strides[operand];
         (views.offsets[operand] as usize).is_multiple_of(width)
             && outer_step.is_multiple_of(width)
             && steps.iter().all(|s| (*s as usize).is_multiple_of(width))
     }
 
-    /// How to read operand 0 (lhs) or 1 (rhs) in groups of `width`.
+    /// The access pattern to operand 0 (lhs) or 1 (rhs) in groups of `width`.
     pub(super) fn access(&self, operand: usize, width: usize) -> Access {
         let ((outer_step, inner_step), outer) = match operand {
             0 => (self.lhs, self.m),

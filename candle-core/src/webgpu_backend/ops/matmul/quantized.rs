@@ -1,4 +1,4 @@
-//! Products with quantised weights, straight from their blocks.
+//! Products with quantised weights, directly from their blocks.
 
 use super::blocks::{self, BlocksShape};
 use super::extras::Input;
@@ -22,8 +22,8 @@ use crate::{DType, Layout, Result, Shape};
 
 const OP: &str = "qmatmul";
 
-/// `lhs`, whose rows have `k` elements and are `m` in all, times the rows `first_row .. first_row + n` of `weight`, `k` elements each,
-/// transposed: `(m, n)` in the dtype of `lhs`.
+/// `lhs`, with `m` rows of `k` elements in total, times the rows `first_row .. first_row + n` of `weight`, `k` elements each, transposed:
+/// `(m, n)` in the dtype of `lhs`.
 pub(in crate::webgpu_backend) fn matmul_t(
     weight: &QWebGpuStorage,
     first_row: usize,
@@ -65,8 +65,8 @@ pub(in crate::webgpu_backend) fn matmul_t(
     }
 }
 
-/// `lhs (m, k)` times rows of a weight transposed, with `extras`, or `None` where no kernel does both. `n` counts the columns of the
-/// result, and nothing is of size 0.
+/// `lhs (m, k)` times rows of a weight transposed, with `extras`, or `None` if no kernel computes both. `n` counts the columns of the
+/// result, and no size is 0.
 pub(in crate::webgpu_backend) fn fused_blocks(
     (lhs, lhs_l): Input<'_>,
     rhs: WeightRows<'_>,
@@ -79,11 +79,11 @@ pub(in crate::webgpu_backend) fn fused_blocks(
     let vector =
         m <= blocks::most_rows(rhs.format, &extras, &device.kernels().caps) && k <= MOST_BLOCKS_K;
     let kernel_has_them = vector || !extras.need_vector();
-    // The gate and what it is multiplied with are `n` rows apart, and read through one binding.
+    // The rows of gate and up projection are `n` rows apart, and read through one binding.
     let at_once = rhs.weight.window_rows(rhs.format, k);
     let reaches = extras.gate.is_none() || at_once >= 2 * n;
     let fits = extras.fit(16 / elem_bytes(elem)) && extras.each().all(WebGpuStorage::fits_binding);
-    // The result may be made in f32 first.
+    // The result may be computed in f32 first.
     let bytes = lhs.dtype().size_in_bytes().max(4);
     let one_box = lhs.fits_binding() && (m * n * bytes) as u64 <= device.max_binding();
     let alone = extras.is_none();
@@ -93,7 +93,7 @@ pub(in crate::webgpu_backend) fn fused_blocks(
     if !one_box {
         return in_boxes((lhs, lhs_l), rhs, (m, k, n), bytes).map(Some);
     }
-    // Rows are read in groups, from places that are multiples of one.
+    // Rows are read in groups, from offsets that are multiples of the group.
     let in_groups = lhs_l.stride()[1] == 1
         && lhs_l.stride()[0].is_multiple_of(GROUP)
         && lhs_l.start_offset().is_multiple_of(GROUP);
@@ -109,7 +109,7 @@ pub(in crate::webgpu_backend) fn fused_blocks(
         offset,
         row,
     };
-    // As in a dense product: rows of an odd length share words of a packed dtype. So do columns that are made an odd number at a time.
+    // As in a dense product, rows of an odd length share words of a packed dtype. So do columns that are computed an odd number at a time.
     let lanes = elem.lanes() as usize;
     let packs = n.is_multiple_of(lanes) && (at_once >= n || at_once.is_multiple_of(lanes));
     let out_dtype = if packs { dtype } else { DType::F32 };
@@ -140,14 +140,14 @@ pub(in crate::webgpu_backend) fn fused_blocks(
     elementwise::to_dtype(&dst, &Layout::contiguous((m, n)), dtype).map(Some)
 }
 
-/// A product of which one binding does not reach `lhs (m, k)` or the result, with `bytes` for each element: boxes of rows and columns.
+/// A product whose `lhs (m, k)` or result, of `bytes` per element, exceeds one binding: computed in boxes of rows and columns.
 fn in_boxes(
     (lhs, lhs_l): Input<'_>,
     rhs: WeightRows<'_>,
     (m, k, n): (usize, usize, usize),
     bytes: usize,
 ) -> Result<WebGpuStorage> {
-    // lhs does not move over n.
+    // lhs has stride 0 over n.
     let [row, col] = [lhs_l.stride()[0], lhs_l.stride()[1]];
     let lhs_l = Layout::new((m, n, k).into(), vec![row, 0, col], lhs_l.start_offset());
     let dst = lhs.device().alloc(m * n, lhs.dtype(), OP)?;
@@ -179,12 +179,12 @@ struct Operands<'a> {
     rhs: WeightRows<'a>,
     lhs: Rows<'a>,
     elem: Elem,
-    /// Of a converted lhs: what its rows have to be multiplied by, if the weight is multiplied by a factor.
+    /// For a converted lhs: the factors of its rows, if the weight is multiplied by a factor.
     scales: Option<(&'a WebGpuStorage, f32)>,
     extras: Extras<'a>,
 }
 
-/// A product by cooperative matrices: either they decode the blocks, or a pass before them does.
+/// A product with cooperative matrices: either its kernel dequantises the blocks, or a pass before it does.
 fn by_matrices(
     operands: &Operands<'_>,
     (m, k, n): (usize, usize, usize),
@@ -193,7 +193,7 @@ fn by_matrices(
 ) -> Result<()> {
     let Operands { rhs, extras, .. } = *operands;
     let blocks = Rhs::Blocks(rhs.format);
-    // Beside the planes: lhs, its scales, dst.
+    // In addition to the planes: lhs, its scales, dst.
     let buffers = 3 + rhs.format.bindings() + extras.each().count();
     let whole = problem((m, k, n), k, [0, 0])?;
     let within = k <= MOST_F16_K && decodes_within(&cooperative(&whole, blocks, caps), &whole);
@@ -218,7 +218,7 @@ fn by_matrices(
     )
 }
 
-/// A product whose lhs is converted to f16, and whose blocks are by the kernel that `plan` chooses.
+/// A product whose lhs is converted to f16, and whose blocks are dequantised by the kernel that `plan` selects.
 fn within_f16(
     operands: &Operands<'_>,
     (m, k, n): (usize, usize, usize),
@@ -250,7 +250,7 @@ fn by_tiles(
     })
 }
 
-/// The kernels that decode blocks where they use them.
+/// The kernels that dequantise blocks on use.
 fn direct(
     operands: &Operands<'_>,
     (m, k, n): (usize, usize, usize),

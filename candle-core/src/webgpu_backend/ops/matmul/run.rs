@@ -1,4 +1,4 @@
-//! One call of a product: its operands, its problem, and what the kernels of every regime are made for.
+//! One call of a product: its operands, its problem, and the specialisation that the kernels of every regime share.
 
 use std::fmt;
 
@@ -14,7 +14,7 @@ use crate::webgpu_backend::queue::Binding;
 use crate::webgpu_backend::WebGpuDevice;
 use crate::Result;
 
-/// What the right-hand side is stored as.
+/// The storage format of the right-hand side.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Rhs {
     Dense(Elem),
@@ -30,13 +30,13 @@ impl fmt::Debug for Rhs {
     }
 }
 
-/// What every kernel of products is made for.
+/// The specialisation that all kernels of products share.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Form {
     pub(super) lhs: Elem,
     pub(super) rhs: Rhs,
     pub(super) out: Elem,
-    /// Dimensions of a batch.
+    /// Number of batch dimensions.
     pub(super) rank: usize,
     pub(super) extras: ExtrasForm,
 }
@@ -54,31 +54,31 @@ impl fmt::Debug for Form {
     }
 }
 
-/// The operands of one call and its problem, for the ways to run it.
+/// The operands of one call and its problem.
 #[derive(Clone, Copy)]
 pub(super) struct Run<'a> {
     pub(super) device: &'a WebGpuDevice,
-    /// lhs, what rhs has, scales if there are any, dst.
+    /// lhs, the bindings of rhs, scales if there are any, dst.
     pub(super) bindings: &'a [Binding<'a>],
     pub(super) problem: &'a Problem,
     pub(super) lhs: Elem,
     pub(super) rhs: Rhs,
     pub(super) out: Elem,
     pub(super) extras: Extras<'a>,
-    /// Of a convolution, whose rhs is the windows of an image. The tile kernel alone has such a form.
+    /// For a convolution, whose rhs is the windows of an image. Only the tile kernel supports it.
     pub(super) windows: Option<Windows>,
-    /// What sums are multiplied by. The vector kernel has no such form.
+    /// The factors of sums. The vector kernel does not support them.
     pub(super) scales: Scales,
-    /// What elements of blocks are multiplied by where the cooperative kernel makes f16 of them.
+    /// The factor of elements of blocks when the cooperative kernel converts them to f16.
     pub(super) factor: f32,
-    /// Parts that `k` is cut into, each with a separate result in `dst`.
+    /// Number of parts of `k`, each with a separate result in `dst`.
     pub(super) splits: usize,
-    /// For a stack of matrices. The vector kernel alone has such a form.
+    /// For a stack of matrices. Only the vector kernel supports it.
     pub(super) choice: Option<Choice>,
 }
 
 impl<'a> Run<'a> {
-    /// A product of two matrices and nothing else.
+    /// A product of two matrices without extras.
     pub(super) fn new(
         device: &'a WebGpuDevice,
         bindings: &'a [Binding<'a>],

@@ -1,5 +1,5 @@
-//! Products whose operands or result one binding does not reach: the result is made in blocks of rows and columns, each from
-//! windows of both operands; where `k` is too long for that, or for an invocation, from sums over parts of it.
+//! Products whose operands or result exceed one binding: the result is computed in blocks of rows and columns, each from windows of both
+//! operands; if `k` is too long for that, or for an invocation, from sums over parts of it.
 
 use crate::backend::BackendStorage;
 use crate::webgpu_backend::ops::copy2d::{copy2d, Rows};
@@ -9,7 +9,7 @@ use crate::webgpu_backend::ops::windows::{halves, window_bytes, Operand, Split};
 use crate::webgpu_backend::WebGpuStorage;
 use crate::{DType, Layout, Result, Shape};
 
-/// As [`super::product`].
+/// Like [`super::product`].
 pub(super) fn product(
     lhs: Operand<'_>,
     rhs: Operand<'_>,
@@ -19,10 +19,13 @@ pub(super) fn product(
     let (b, m, n, k) = bmnk;
     let device = lhs.0.device();
     let batch = lhs.1.dims().len() - 2;
-    // The span of one row of lhs or one column of rhs.
-    let span = |(storage, layout): Operand<'_>, dim: usize| match storage.fits_binding() {
-        true => 0,
-        false => ((k - 1) * layout.stride()[dim] + 1) * storage.dtype().size_in_bytes(),
+    // The extent of one row of lhs or one column of rhs.
+    let span = |(storage, layout): Operand<'_>, dim: usize| {
+        if storage.fits_binding() {
+            0
+        } else {
+            ((k - 1) * layout.stride()[dim] + 1) * storage.dtype().size_in_bytes()
+        }
     };
     let longest = span(lhs, batch + 1).max(span(rhs, batch));
     let elem = device.elem(lhs.0.dtype(), "matmul")?;
@@ -31,7 +34,7 @@ pub(super) fn product(
         return over_k(lhs, rhs, bmnk, to);
     }
 
-    // Both operands over (batch.., m, n), with k after them.
+    // Both operands over (batch.., m, n), followed by k.
     let over = |layout: &Layout, m_step: usize, n_step: usize, k_step: usize| {
         let (dims, stride) = (&layout.dims()[..batch], &layout.stride()[..batch]);
         Layout::new(
@@ -48,7 +51,7 @@ pub(super) fn product(
         op: "matmul",
         dims: &lhs_l.dims()[..batch + 2],
         unit: 1,
-        // A part may be made in f32 first.
+        // A part may be computed in f32 first.
         bytes: to.size_in_bytes().max(4),
         inputs: [(lhs.0, &lhs_l), (rhs.0, &rhs_l)],
         anywhere: false,
@@ -58,7 +61,7 @@ pub(super) fn product(
         let [dims @ .., m, n] = &part.dims[..] else {
             return Ok(());
         };
-        // Back to matrices: lhs does not move over n, nor rhs over m.
+        // Back to matrices: lhs has stride 0 over n, and rhs over m.
         let matrix = |layout: &Layout, order: [usize; 2], shape: [usize; 2]| {
             let steps = order.map(|dim| layout.stride()[batch + dim]);
             Layout::new(
@@ -80,7 +83,7 @@ pub(super) fn product(
     Ok(dst)
 }
 
-/// The sum of the products over both halves of `k`, in the dtype that sums are kept in.
+/// The sum of the products over both halves of `k`, in the dtype of sums.
 fn over_k(
     (lhs, lhs_l): Operand<'_>,
     (rhs, rhs_l): Operand<'_>,
@@ -98,8 +101,9 @@ fn over_k(
     debug_assert!(k > 1);
     let all = Layout::contiguous(b * m * n);
     let sum = elementwise::binary(&part(0)?, &part(1)?, &all, &all, "add")?;
-    match to == sums {
-        true => Ok(sum),
-        false => elementwise::to_dtype(&sum, &all, to),
+    if to == sums {
+        Ok(sum)
+    } else {
+        elementwise::to_dtype(&sum, &all, to)
     }
 }

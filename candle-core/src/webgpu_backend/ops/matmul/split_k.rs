@@ -1,4 +1,4 @@
-//! A product whose inner dimension is cut into parts, whose results a second kernel adds.
+//! A product whose inner dimension is split into parts; a second kernel adds their results.
 
 use super::super::{bind, index, WORKGROUP};
 use super::extras::Last;
@@ -37,10 +37,10 @@ impl Kernel for MatmulJoin {
     }
 }
 
-/// What the kernels' depth over `k` divides: a part ends where a tile does.
+/// A multiple of the kernels' depths over `k`: a part ends where a tile does.
 const CHUNK_UNIT: usize = 64;
 
-/// How long each part is.
+/// The length of each part.
 pub(super) fn chunk(k: usize, splits: usize) -> usize {
     match splits {
         1 => k,
@@ -49,7 +49,7 @@ pub(super) fn chunk(k: usize, splits: usize) -> usize {
 }
 
 impl Run<'_> {
-    /// Runs `kernel` over `splits` parts of `k`, and joins what they give.
+    /// Runs `kernel` over `splits` parts of `k`, and joins the results.
     pub(super) fn split(
         &self,
         splits: usize,
@@ -60,10 +60,10 @@ impl Run<'_> {
         let len = self.problem.batch * self.problem.m * self.problem.n;
         // The parts are one binding.
         let splits = splits.min(device.max_binding() as usize / (4 * len)).max(1);
-        // With parts rounded up, the last ones may have nothing left to do.
+        // With the parts' length rounded up, the last parts may be empty.
         let splits = k.div_ceil(chunk(k, splits));
         if chunk(k, splits) > MOST_TILE_K {
-            // `product` has cut longer dimensions before; convolutions and quantised weights have no other form.
+            // `product` has split longer dimensions before; convolutions and quantised weights have no other form.
             return Err(Error::WebGpu(format!(
                 "matmul: an inner dimension of {k} in {splits} parts for {len} results, which is what {} binds at once; parts of at most \
                  {MOST_TILE_K} are needed: use fewer rows or columns at a time",

@@ -1,4 +1,4 @@
-//! The tile regime: a workgroup takes a tile of the result and stages both operands through workgroup memory, in f32.
+//! The tile regime: a workgroup computes a tile of the result and stages both operands through workgroup memory, in f32.
 
 use super::operand::Scales;
 use super::{Access, Form, MatmulParams, Problem, Rhs, Run, Windows};
@@ -29,13 +29,13 @@ impl TileShape {
         Self { x, y, size }
     }
 
-    /// How many there are without cutting `k`.
+    /// Number of tiles without splitting `k`.
     pub(super) fn count(self, problem: &Problem) -> usize {
         let (m, n) = ((self.y * self.size) as usize, (self.x * self.size) as usize);
         problem.m.div_ceil(m) * problem.n.div_ceil(n) * problem.batch
     }
 
-    /// How deep a tile is over `k`: what 16 KiB of workgroup memory hold of both operands, in powers of two, so that parts of `k`
+    /// Depth of a tile over `k`: the greatest power of two for which 16 KiB of workgroup memory hold both operands, so that parts of `k`
     /// end where tiles do.
     fn depth(self) -> u32 {
         let rows = (self.x + self.y) * self.size;
@@ -50,7 +50,7 @@ struct MatmulTile {
     rhs: Access,
     shape: TileShape,
     scales: Scales,
-    /// Of a convolution: the kernel's size, or 0 for that of the parameters.
+    /// For a convolution: the kernel's size, or 0 to read it from the parameters.
     windows: Option<[u32; 2]>,
 }
 

@@ -1,31 +1,31 @@
-//! The vector regime: a workgroup takes a few columns of the result for all of its rows, and reads their weights once.
+//! The vector regime: a workgroup computes a few columns of the result for all of its rows, and reads their weights once.
 
 use super::extras::ExtrasForm;
 use super::{Form, MatmulParams, Problem, Run};
 use crate::webgpu_backend::kernel::{Caps, Elem, Kernel, Shader};
 use crate::Result;
 
-/// Loads of each operand in flight in the vector regime, at the most.
+/// Maximum number of loads of each operand in flight in the vector regime.
 const UNROLL: u32 = 4;
 /// Enough subgroups to keep the largest GPUs' memory busy.
 const BUSY_SUBGROUPS: u32 = 4096;
-/// Columns of which even four at a time keep a GPU busy.
+/// Minimum number of columns for which four per workgroup keep a GPU busy.
 const MANY_COLUMNS: usize = 4096;
 
-/// The numbers that the kernel is specialised for.
+/// The specialisation constants of the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct VectorShape {
     pub(super) rows: u32,
     /// Columns of a workgroup.
     pub(super) cols: u32,
     pub(super) workgroup: u32,
-    /// Loads of each operand on their way at once.
+    /// Loads of each operand in flight at once.
     pub(super) unroll: u32,
     /// Whether dense operands are read 16 bytes at a time.
     pub(super) wide: bool,
 }
 
-/// How many columns and invocations a workgroup has for a dense rhs that is read in groups of `group` elements. A gated product reads
+/// The number of columns and invocations of a workgroup for a dense rhs that is read in groups of `group` elements. A gated product reads
 /// two columns of the weight for each column of its result.
 pub(super) fn plan(
     problem: &Problem,
@@ -46,20 +46,21 @@ pub(super) fn plan(
     }
 }
 
-/// The same for blocks, whose words have more elements: more columns share what is read of lhs, and with several rows
-/// there would be no registers for as many loads at once.
+/// The same for blocks, whose words have more elements: more columns share the loads of lhs, and with several rows there would be no
+/// registers for that many loads at once.
 pub(super) fn plan_blocks(problem: &Problem, gated: bool, caps: &Caps) -> VectorShape {
     let columns = if gated { 2 * problem.n } else { problem.n };
-    let cols = match problem.m <= 2 && columns >= MANY_COLUMNS {
-        true => 4,
-        false => 2,
+    let cols = if problem.m <= 2 && columns >= MANY_COLUMNS {
+        4
+    } else {
+        2
     };
     let most = if gated { UNROLL / cols } else { UNROLL };
     let largest = match (gated, caps.subgroup) {
-        // Half the columns for as many loads in flight: on an H200 one subgroup is faster by a tenth than two, and than four.
+        // Half the columns with the same number of loads in flight: on an H200 one subgroup is faster by a tenth than two, and than four.
         (true, _) => 32,
         (false, Some(_)) => 256,
-        // The sums of 256 invocations would not fit workgroup memory.
+        // The sums of 256 invocations would exceed workgroup memory.
         (false, None) => 128,
     };
     let workgroup = workgroup(problem, cols, largest, caps);
@@ -72,8 +73,8 @@ pub(super) fn plan_blocks(problem: &Problem, gated: bool, caps: &Caps) -> Vector
     }
 }
 
-/// How many turns of the loop over `k`, of `step` elements each, are made at once: at most `most`, and as many as leave the fewest
-/// rounds. A round waits for memory once, and turns that are left over are rounds themselves.
+/// Unroll factor of the loop over `k`, for iterations of `step` elements: at most `most`, and the one that leaves the fewest rounds. A
+/// round waits for memory once, and each remaining iteration is a round.
 fn turns(k: usize, step: u32, most: u32) -> u32 {
     let all = (k as u32).div_ceil(step);
     let rounds = |unroll: &u32| all / unroll + all % unroll;
@@ -81,14 +82,14 @@ fn turns(k: usize, step: u32, most: u32) -> u32 {
     choices.rev().min_by_key(rounds).unwrap_or(1)
 }
 
-/// One subgroup where there are enough workgroups, else more that share the columns.
+/// One subgroup if there are enough workgroups, else several that share the columns.
 fn workgroup(problem: &Problem, cols: u32, largest: u32, caps: &Caps) -> u32 {
     let groups = (problem.n as u32).div_ceil(cols) * problem.batch as u32;
     let subgroup = caps.subgroup.unwrap_or(32).clamp(8, 64);
     let parts = BUSY_SUBGROUPS
         .div_ceil(groups.max(1))
         .clamp(1, largest / 32);
-    // A reduction through workgroup memory needs barriers in any case, so it may as well have two subgroups' worth.
+    // A reduction through workgroup memory needs barriers in any case, so it may as well use the size of two subgroups.
     let least = if caps.subgroup.is_some() { 32 } else { 64 };
     (subgroup * parts.next_power_of_two()).clamp(least, largest.max(subgroup).max(least))
 }
@@ -97,7 +98,7 @@ fn workgroup(problem: &Problem, cols: u32, largest: u32, caps: &Caps) -> u32 {
 struct MatmulVector {
     form: Form,
     shape: VectorShape,
-    /// Of a stack of matrices: what chooses them is stored as.
+    /// For a stack of matrices: the element type of the ids.
     ids: Option<Elem>,
 }
 
@@ -120,9 +121,10 @@ impl Kernel for MatmulVector {
             wide,
         } = self.shape;
         let sums = cols * extras.sums();
-        let scale = match extras.norm {
-            true => "inverseSqrt(total(ROWS * SUMS + row) / f32(p.k) + p.eps)",
-            false => "1.0",
+        let scale = if extras.norm {
+            "inverseSqrt(total(ROWS * SUMS + row) / f32(p.k) + p.eps)"
+        } else {
+            "1.0"
         };
         let shader = Shader::default()
             .vector_operands(lhs, rhs, wide)
@@ -164,8 +166,8 @@ impl Run<'_> {
 }
 
 impl Shader {
-    /// `value(row, at, col)`: what sum number `at` of a row, which is column `col`, is before what is added last; `scale` is what a norm
-    /// multiplies the row by.
+    /// `value(row, at, col)`: sum number `at` of a row, in column `col`, before the last additions; `scale` is the norm's factor of the
+    /// row.
     pub(super) fn vector_value(self, scale: &str, extras: &ExtrasForm) -> Self {
         let (gate_bias, up_bias) = match extras.last.bias {
             Some(_) => (

@@ -1,11 +1,11 @@
-//! Products by f16 matrices of operands that are not f16: blocks, bf16, and f32 where it is asked for.
+//! Products through f16 matrices of operands that are not f16: blocks, bf16, and f32 if requested.
 //!
-//! Rows of both sides are converted, those of lhs once, the weight piece by piece. Converting it apart from the product costs a write
-//! and a read of memory, but happens once and not for every tile down the rows of lhs. Sums are f32.
+//! Rows of both sides are converted, those of lhs once, the weight part by part. A separate conversion costs a write and a read of memory,
+//! but happens once instead of for every tile down the rows of lhs. Sums are f32.
 //!
 //! Powers of two keep both sides in the range of f16: one for each row of lhs, and one for each row of a dense weight or for all of a
-//! quantised one. f16 has three bits of mantissa more than bf16, so what was bf16 is exact unless it is 2^28 times smaller than its
-//! row's largest element.
+//! quantised one. f16 has three bits of mantissa more than bf16, so a bf16 element is exact unless it is 2^28 times smaller than its row's
+//! largest element.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -26,7 +26,7 @@ const OP: &str = "matmul";
 static REDUCED_F32: AtomicBool = AtomicBool::new(false);
 
 /// Whether products of f32 matrices may round their operands to f16's mantissa of 10 bits, which is that of TF32, on adapters with
-/// cooperative matrices. Sums stay f32. Off at first.
+/// cooperative matrices. Sums stay f32. Off by default.
 pub fn gemm_reduced_precision_f32() -> bool {
     REDUCED_F32.load(Ordering::Relaxed)
 }
@@ -36,7 +36,7 @@ pub fn set_gemm_reduced_precision_f32(reduced: bool) {
     REDUCED_F32.store(reduced, Ordering::Relaxed);
 }
 
-/// Rows of floats: where they begin in a storage, and from row to row, both multiples of [`GROUP`]. Elements of a row are in order.
+/// Rows of floats: their offset in a storage and their stride, both multiples of [`GROUP`]. Elements of a row are contiguous.
 #[derive(Clone, Copy)]
 pub(super) struct Rows<'a> {
     pub(super) floats: &'a WebGpuStorage,
@@ -44,7 +44,7 @@ pub(super) struct Rows<'a> {
     pub(super) row: usize,
 }
 
-/// Elements that are read at once.
+/// Number of elements that are read at once.
 pub(super) const GROUP: usize = 8;
 
 /// The rows of a quantised weight from `first` on.
@@ -55,28 +55,28 @@ pub(in crate::webgpu_backend) struct WeightRows<'a> {
     pub(in crate::webgpu_backend) first: usize,
 }
 
-/// The side of a product that is converted in pieces.
+/// The side of a product that is converted in parts.
 #[derive(Clone, Copy)]
 pub(super) enum Weight<'a> {
     Blocks(WeightRows<'a>),
     Floats(Rows<'a>),
 }
 
-/// Bytes of a weight in f16 that are made at a time, at the most: little beside the weights, and enough that a piece has tiles for
-/// all of a large GPU. Smaller pieces do not pay: what is read back from a cache is read while a product computes.
+/// Maximum number of bytes of a weight in f16 that are computed at a time: little compared with the weights, and enough for tiles on all of
+/// a large GPU. Smaller parts do not pay: reads from a cache overlap with a product's arithmetic.
 pub(super) const PIECE_BYTES: usize = 128 << 20;
-/// What the columns of a piece are a multiple of, so that only the last one has tiles that are not full.
+/// Granularity of a part's columns, so that only the last part has incomplete tiles.
 pub(super) const PIECE_UNIT: usize = 256;
 
-/// Rows from which on a dense weight is converted. Converting it moves 6 bytes an element, some 1.4 picoseconds at 4.3 TB/s; tiles in f32
-/// take one multiplication for each row, of which the GPU does some 14 a picosecond. Estimated.
+/// Minimum number of rows to convert a dense weight. The conversion moves 6 bytes per element, about 1.4 picoseconds at 4.3 TB/s; tiles in
+/// f32 take one multiplication for each row, of which the GPU does about 14 per picosecond. Estimated.
 const LEAST_ROWS: usize = 20;
 
-/// The longest rows that a workgroup converts: an invocation takes eight elements in a step, in two loops.
+/// Maximum length of the rows that a workgroup converts: an invocation converts eight elements per step, in two loops.
 pub(super) const MOST_F16_K: usize = 1 << 22;
 
-/// Whether a dense product goes this way: it is a linear layer's, with rows that can be read in groups, and its dtype asks for it, f32
-/// with `reduced` precision only.
+/// Whether a dense product is computed through f16: it has the form of a linear layer, its rows can be read in groups, and its dtype is
+/// bf16, or f32 with `reduced` precision.
 pub(super) fn takes(problem: &Problem, elem: Elem, reduced: bool, caps: &Caps) -> bool {
     let dtype = match elem {
         Elem::BF16 => true,
@@ -84,7 +84,7 @@ pub(super) fn takes(problem: &Problem, elem: Elem, reduced: bool, caps: &Caps) -
         _ => false,
     };
     let in_rows = |operand| problem.access(operand, GROUP) == Access::Inner;
-    // What is made of a piece of the weight, and of lhs.
+    // The sizes of a part of the weight, and of lhs, in f16.
     let bytes = 2 * problem.k * PIECE_UNIT.max(problem.m);
     dtype
         && caps.cooperative
@@ -99,7 +99,7 @@ pub(super) fn takes(problem: &Problem, elem: Elem, reduced: bool, caps: &Caps) -
         && bytes as u64 <= caps.limits.max_storage_buffer_binding_size
 }
 
-/// The operands of a dense product that [`takes`] takes.
+/// The operands of a dense product for which [`takes`] returns true.
 pub(super) fn operands<'a>(
     problem: &Problem,
     lhs: &'a WebGpuStorage,
@@ -116,7 +116,7 @@ pub(super) fn operands<'a>(
     )
 }
 
-/// A problem whose operands have rows of `k` elements in order; those of lhs are `row` apart.
+/// A problem whose operands have contiguous rows of `k` elements; those of lhs have stride `row`.
 pub(super) fn problem(
     (m, k, n): (usize, usize, usize),
     row: usize,
@@ -141,7 +141,7 @@ pub(super) fn problem(
     })
 }
 
-/// `lhs (m, k)` times a weight `(n, k)` transposed, into `dst (m, n)`, by the kernel that `plan` chooses for a piece.
+/// `lhs (m, k)` times a weight `(n, k)` transposed, into `dst (m, n)`, by the kernel that `plan` selects for a part.
 pub(super) fn via_f16(
     lhs: Rows<'_>,
     weight: Weight<'_>,
@@ -153,7 +153,7 @@ pub(super) fn via_f16(
 ) -> Result<()> {
     let device = dst.device();
     let (lhs, lhs_scales) = rows_as_f16(lhs, (m, k), 1. / weight.factor(), false)?;
-    // Pieces of one size: a small last one would leave most of the GPU idle.
+    // Parts of equal size: a small last one would leave most of the GPU idle.
     let pieces = n.div_ceil((piece_bytes / (2 * k)).max(1));
     let piece = n.div_ceil(pieces).next_multiple_of(PIECE_UNIT);
     let bound = device.max_binding() as usize / (2 * k) / PIECE_UNIT;
@@ -185,7 +185,7 @@ pub(super) fn via_f16(
 }
 
 impl Weight<'_> {
-    /// What all elements are multiplied by when they become f16.
+    /// The factor of all elements in the conversion to f16.
     fn factor(&self) -> f32 {
         match self {
             Self::Blocks(rows) => rows.weight.f16_factor(),
@@ -193,7 +193,7 @@ impl Weight<'_> {
         }
     }
 
-    /// Rows `first .. first + rows` as f16, and where each has a power of two, one over those.
+    /// Rows `first .. first + rows` as f16, and if each has a power of two, the reciprocals of those.
     fn as_f16(
         &self,
         (first, rows): (usize, usize),
@@ -202,7 +202,7 @@ impl Weight<'_> {
         match self {
             Self::Blocks(blocks) => {
                 let WeightRows { weight, format, .. } = *blocks;
-                // Cooperative matrices come with shader-f16.
+                // Adapters with cooperative matrices have shader-f16.
                 let converts = weight.device().kernels().caps.cooperative;
                 let range = ((blocks.first + first) * k, rows * k);
                 let factor = weight.f16_factor();
@@ -249,8 +249,8 @@ impl Kernel for RowsAsF16 {
     }
 }
 
-/// `src (m, k)` in f16, each row times a power of two, and for each row `scale` over that power. With `converts`, which needs
-/// shader-f16, numbers are rounded as the GPU does it.
+/// Returns `src (m, k)` in f16, with each row times a power of two, and for each row `scale` over that power. With `converts`, which needs
+/// shader-f16, the GPU converts to f16 with its own rounding.
 pub(super) fn rows_as_f16(
     src: Rows<'_>,
     (m, k): (usize, usize),

@@ -5,14 +5,14 @@ use crate::quantized::{GgmlDType, QTensor};
 use crate::webgpu_backend::WebGpuDevice;
 use crate::{CpuStorage, Device, Layout, Tensor};
 
-/// What a weight is stored as.
+/// The storage format of a weight.
 #[derive(Debug, Clone, Copy)]
 enum Stored {
     Blocks(GgmlDType),
     Floats(DType),
 }
 
-/// Rows of `k` numbers on a device as they come with others, with a group before the first and between two; and what they are there.
+/// Rows of `k` numbers on a device with gaps, a group before the first and between two rows; and their values.
 fn with_gaps(
     device: &WebGpuDevice,
     numbers: &[f32],
@@ -37,13 +37,13 @@ fn with_gaps(
     })
 }
 
-/// Software adapters have no cooperative matrices: here the tile kernel takes the f16 operands in their place.
+/// Software adapters have no cooperative matrices: here the tile kernel multiplies the f16 operands instead.
 #[test]
 fn products_via_f16() -> Result<()> {
     let Device::WebGpu(device) = Device::new_webgpu(0)? else {
-        unreachable!("a WebGPU device was asked for")
+        unreachable!("`new_webgpu` opens a WebGPU device")
     };
-    // Long enough for the inner dimension to be cut.
+    // Long enough to split the inner dimension.
     let (m, k, n) = (9, 512, 600);
     let rows = |rows: usize, step: usize| {
         let row = move |r: usize| (0..k).map(move |i| ((r * 31 + i * step) % 23) as f32 - 11.);
@@ -104,7 +104,7 @@ fn products_via_f16() -> Result<()> {
                     (Weight::Floats(rows), values)
                 }
             };
-            // As large as the products, from the second element of a storage on.
+            // Of the products' magnitude, from the second element of a storage on.
             let added =
                 |i: usize| ((i * 7) % 13) as f32 * x[i % x.len()] * values[i % values.len()];
             let added = (0..m * n + 1).map(added).collect::<Vec<_>>();
@@ -115,7 +115,7 @@ fn products_via_f16() -> Result<()> {
                 residual: Some((&residual, &residual_l)),
                 ..Extras::default()
             };
-            // Three pieces: 256, 256 and 88 columns.
+            // Three parts: 256, 256 and 88 columns.
             let piece = 256 * 2 * k;
             via_f16(lhs, weight, (m, k, n), extras, &dst, piece, |problem| {
                 tiles(problem, Access::Inner, Access::Inner)

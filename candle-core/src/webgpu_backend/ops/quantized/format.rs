@@ -1,51 +1,50 @@
-//! How blocks of GGML are stored on the device: in planes, each a part of every block, in the order of the elements.
+//! The memory layout of GGML's blocks on the device: in planes, each a part of every block, in the order of the elements.
 //!
-//! The blocks of a file have odd lengths (18, 22, 34, 110 or 210 bytes) and mix codes with scales, and the k-quants keep elements
-//! that are 32 apart in one byte. WGSL reads words of 32 bits, and neighbouring invocations should read neighbouring words. So
-//! every format is laid out anew when it is uploaded: codes of two, four or eight bits in one plane, further bits of the codes in
-//! another, scales of sub-blocks as bytes, scales of blocks as they are. Eight elements that follow each other have their
-//! codes in one place and share their scales, which makes them one load of a product's kernel.
+//! The blocks of a file have odd lengths (18, 22, 34, 110 or 210 bytes) and mix codes with scales, and the k-quants store elements that are
+//! 32 apart in one byte. WGSL reads words of 32 bits, and neighbouring invocations should read neighbouring words. So every format is
+//! packed again when it is uploaded: codes of two, four or eight bits in one plane, further bits of the codes in another, scales of
+//! sub-blocks as bytes, scales of blocks unchanged. The codes of eight consecutive elements are adjacent and share their scales, so a
+//! product's kernel loads them together.
 //!
-//! This is worth it for all formats: for those whose blocks are no whole words because they cannot be read otherwise, for the
-//! k-quants because one word of a file's block has elements of two sub-blocks and scales of 6 bits over several bytes, which
-//! would be unpacked again for every product. It costs memory only where 12 bytes of 6-bit scales become 16 (`Q3K`, `Q4K`,
-//! `Q5K`: 2 to 4 percent). F32, F16 and BF16 stay as they are.
+//! This is useful for all formats: for those whose blocks are not whole words because they cannot be read otherwise, and for the k-quants
+//! because one word of a file's block has elements of two sub-blocks and scales of 6 bits over several bytes, which would have to be
+//! unpacked for every product. It only costs memory where 12 bytes of 6-bit scales become 16 (`Q3K`, `Q4K`, `Q5K`: 2 to 4 percent). F32,
+//! F16 and BF16 are unchanged.
 //!
-//! No bit is lost: a plane is a list of places in the block, and the host goes the same list backwards
-//! ([`Format::join`]).
+//! No bit is lost: a plane is a list of bit positions in the block, and the host applies the list in reverse ([`Format::join`]).
 //!
-//! The formats with tables (IQ, TQ, MXFP4) find codes through grids and signs, each differently. The host brings them to one form
-//! before they are laid out ([`Format::arranged`]): an f32 and codes of four bits, and for 256 elements scales of every 16. That is 4.5 bits
-//! an element, for which kernels need no grids. The bytes of the file are kept in a separate plane, as the way back is not unique.
+//! The formats with tables (IQ, TQ, MXFP4) find codes through grids and signs, each differently. The host converts them to one form before
+//! they are packed ([`Format::arranged`]): an f32 and codes of four bits, and for 256 elements scales of every 16. That is 4.5 bits per
+//! element, and kernels need no grids. The bytes of the file are kept in a separate plane, since the conversion is not invertible.
 
 use std::borrow::Cow;
 
 use crate::quantized::k_quants::TableFormat;
 use crate::quantized::GgmlDType;
 
-/// A piece of a plane that no bit of a block is in.
+/// A part of a plane that holds no bits of the block.
 pub(super) const NOTHING: u32 = u32::MAX;
 
-/// How a block's scales make those of eight elements. Elements are `scale * code + offset`.
+/// The encoding of the scales of eight elements in a block. Elements are `scale * code + offset`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Scales {
-    /// An f16 a block.
+    /// One f16 per block.
     Half,
-    /// Two f16 a block: scale and offset.
+    /// Two f16 per block: scale and offset.
     HalfOffset,
-    /// Two f16 a block, of which the second is not needed.
+    /// Two f16 per block; the second is not needed.
     HalfSum,
-    /// An f32 a block.
+    /// One f32 per block.
     Single,
-    /// Two f16 a block, and a byte for 16 elements: their scale and minimum, 4 bits each.
+    /// Two f16 per block, and a byte for 16 elements: their scale and minimum, 4 bits each.
     Nibbles,
-    /// Two f16 a block, and two bytes for 32 elements: their scale and minimum.
+    /// Two f16 per block, and two bytes for 32 elements: their scale and minimum.
     Bytes,
-    /// An f16 a block, and a byte for 16 elements: their scale, 32 too large.
+    /// One f16 per block, and a byte for 16 elements: their scale plus 32.
     Biased,
-    /// An f16 a block, and a byte for 16 elements: their scale, signed.
+    /// One f16 per block, and a byte for 16 elements: their signed scale.
     Signed,
-    /// As `Signed`, with an f32 a block.
+    /// Like `Signed`, with one f32 per block.
     SingleSigned,
 }
 
@@ -60,7 +59,7 @@ pub(in crate::webgpu_backend) struct Format {
     /// The code of zero.
     pub(super) zero: u32,
     pub(super) scales: Scales,
-    /// The values of the codes, unless a code is its value.
+    /// The values of the codes, unless a code equals its value.
     pub(super) table: Option<[i8; 16]>,
 }
 
@@ -70,23 +69,23 @@ impl std::fmt::Debug for Format {
     }
 }
 
-/// A part of every block. A unit of blocks takes a whole number of words.
+/// A part of every block. A unit of blocks is a whole number of words.
 pub(super) struct Plane {
-    /// Bits of a piece, which are adjacent in the block as well.
+    /// Size in bits of the groups that are adjacent in the block as well.
     pub(super) piece: u32,
-    /// For every piece of a unit its first bit in the unit's blocks, or [`NOTHING`].
+    /// For every group of a unit its first bit in the unit's blocks, or [`NOTHING`].
     pub(super) places: Vec<u32>,
 }
 
 impl Plane {
-    /// Words that a unit takes.
+    /// Number of words of a unit.
     pub(super) fn words(&self) -> usize {
         self.places.len() * self.piece as usize / 32
     }
 }
 
 impl Format {
-    /// The format, or nothing for floats.
+    /// The format, or `None` for floats.
     pub(in crate::webgpu_backend) fn of(dtype: GgmlDType) -> Option<Self> {
         use Scales::*;
         if let Some(TableFormat { values, .. }) = TableFormat::of(dtype) {
@@ -128,7 +127,7 @@ impl Format {
         })
     }
 
-    /// The blocks of a file in the form that planes are made of.
+    /// The blocks of a file in the form from which planes are packed.
     pub(in crate::webgpu_backend) fn arranged(self, data: &[u8]) -> Cow<'_, [u8]> {
         let Some(table) = TableFormat::of(self.dtype) else {
             return Cow::Borrowed(data);
@@ -144,7 +143,7 @@ impl Format {
         Cow::Owned(arranged)
     }
 
-    /// Where the scales of sub-blocks, the codes, and the bytes of the file are in an arranged block.
+    /// The offsets of the scales of sub-blocks, the codes, and the bytes of the file in an arranged block.
     fn table_places(self) -> (u32, u32, u32) {
         let codes = 4 + if self.block() == 256 { 16 } else { 0 };
         (4, codes, codes + self.block() / 2)
@@ -160,7 +159,7 @@ impl Format {
         self.block() == 256 && self.scales != Scales::Single
     }
 
-    /// Blocks of a unit: as many as make every plane whole words.
+    /// Blocks of a unit: the smallest number for which every plane is whole words.
     pub(super) fn unit(self) -> usize {
         match self.scales {
             Scales::Half | Scales::Biased | Scales::Signed => 2,
@@ -168,8 +167,8 @@ impl Format {
         }
     }
 
-    /// The planes, in the order of a kernel's bindings: codes, further bits, scales of sub-blocks, scales of blocks; then what
-    /// no kernel reads.
+    /// The planes, in the order of a kernel's bindings: codes, further bits, scales of sub-blocks, scales of blocks; then a plane that no
+    /// kernel reads.
     pub(super) fn planes(self) -> Vec<Plane> {
         let mut planes = vec![self.plane(self.low, |e| self.code_bit(e))];
         if self.high > 0 {
@@ -196,7 +195,7 @@ impl Format {
         planes
     }
 
-    /// How many of the planes kernels read.
+    /// Number of planes that kernels read.
     pub(in crate::webgpu_backend) fn bindings(self) -> usize {
         2 + usize::from(self.high > 0) + usize::from(self.has_sub_scales())
     }
@@ -221,12 +220,12 @@ impl Format {
         }
     }
 
-    /// A plane of `bits` for each element. Codes of four and eight bits follow each other. Smaller ones are spread so that an
-    /// eighth element's codes, moved to the lowest bit, are the first four in the lower half of a word and the other four in its
-    /// upper half, as codes of four bits are too.
+    /// A plane of `bits` for each element. Codes of four and eight bits are consecutive. Smaller ones are spread so that the codes of eight
+    /// elements, shifted to the lowest bit, are the first four in the lower half of a word and the other four in its upper half, as with
+    /// codes of four bits.
     fn plane(self, bits: u32, place: impl Fn(u32) -> u32) -> Plane {
         let elements = self.block() * self.unit() as u32;
-        // A unit of 32 elements with codes of a bit has one word, the least there is.
+        // A unit of 32 elements with codes of one bit has one word, the minimum.
         let mut places = vec![NOTHING; elements as usize];
         for e in 0..elements {
             let word = 32 / bits;
@@ -302,7 +301,7 @@ impl Format {
         }
     }
 
-    /// The plane of scales of sub-blocks, 16 bytes a block.
+    /// The plane of scales of sub-blocks, 16 bytes per block.
     fn sub_scales(self) -> Plane {
         match self.scales {
             Scales::Bytes => self.pairs(|byte, pair| {
@@ -327,7 +326,7 @@ impl Format {
         }
     }
 
-    /// A plane of 16 bytes a block in pairs of bits, from the number of the byte and of the pair in it.
+    /// A plane of 16 bytes per block in pairs of bits, by the index of the byte and of the pair in it.
     fn pairs(self, place: impl Fn(u32, u32) -> u32) -> Plane {
         let places = (0..self.unit() as u32 * 64).map(|i| {
             let block = i / 64;
@@ -342,14 +341,15 @@ impl Format {
         }
     }
 
-    /// A bound of the elements of these [arranged](Self::arranged) blocks, from their scales alone; infinite if a scale is NaN.
+    /// Upper bound on the elements' magnitude in these [arranged](Self::arranged) blocks, from their scales alone; infinite if a scale is
+    /// NaN.
     pub(in crate::webgpu_backend) fn reach(self, data: &[u8]) -> f32 {
         let half = |block: &[u8], at: usize| {
             half::f16::from_le_bytes([block[at], block[at + 1]])
                 .to_f32()
                 .abs()
         };
-        // The place of the scale and what it is multiplied by at the most, then the same for what is added.
+        // The offset of the scale and its maximum factor, then the same for the additive term.
         let (at, most, offset) = match self.dtype {
             GgmlDType::Q4_0 => (0, 8., None),
             GgmlDType::Q4_1 => (0, 15., Some((2, 1.))),
@@ -388,7 +388,7 @@ impl Format {
         reach
     }
 
-    /// The blocks whose planes these are, in their order in a file.
+    /// The blocks of these planes, in a file's format.
     pub(super) fn join(self, planes: &[Vec<u32>], blocks: usize) -> Vec<u8> {
         let unit_bytes = self.unit() * self.bytes_of_block() as usize;
         let mut bytes = vec![0u8; blocks.div_ceil(self.unit()) * unit_bytes];
@@ -419,7 +419,7 @@ impl Format {
     }
 }
 
-/// All of them.
+/// All formats.
 #[cfg(test)]
 pub(in crate::webgpu_backend) const FORMATS: &[GgmlDType] = &[
     GgmlDType::Q4_0,

@@ -1,12 +1,12 @@
-//! Eight elements of blocks out of their planes, in WGSL: what every kernel over a quantised weight is made with.
+//! WGSL that reads eight elements of blocks from their planes, for every kernel over a quantised weight.
 //!
-//! A kernel gets `rhs_word(e)`, which loads what belongs to elements `e .. e + 8` and nothing more, so that many loads can be on
-//! their way at once; `rhs_values(word)`, their codes as floats with `scale` and `offset`; and `rhs_elements(word)`, the
-//! elements themselves, rounded as on the CPU.
+//! The functions are `rhs_word(e)`, which loads the data of elements `e .. e + 8` and nothing more, so that several loads can be in flight
+//! at once; `rhs_values(word)`, their codes as floats with `scale` and `offset`; and `rhs_elements(word)`, the elements themselves, rounded
+//! as on the CPU.
 //!
-//! A code becomes a float without a conversion from integer, which GPUs do slowly: put behind the exponent of an f16, `B` bits
-//! of code are `2^B + code`, two to a word. `rhs_values` leaves `2^B` and the code of zero in (`BIAS`); a sum of
-//! products subtracts it once, with the sum of the other side.
+//! A code becomes a float without an integer conversion, which is slow on GPUs: after the exponent of an f16, `B` bits of code are `2^B +
+//! code`, two per word. `rhs_values` keeps `2^B` and the code of zero (`BIAS`); a sum of products subtracts it once, with the sum of the
+//! other side.
 
 use std::fmt::Write;
 
@@ -18,7 +18,7 @@ const VALUES: &str =
     "struct RhsValues { low: vec4<f32>, high: vec4<f32>, scale: f32, offset: f32 }\n";
 
 impl Format {
-    /// What the codes that kernels see are too large by.
+    /// Bias of the stored codes.
     pub(in crate::webgpu_backend) fn bias(self) -> u32 {
         if self.table.is_some() {
             return 0;
@@ -64,7 +64,7 @@ impl Format {
         format!("struct RhsWord {{ {fields}, scales: u32 }}")
     }
 
-    /// WGSL for the last fields of what is loaded of elements from `e` on.
+    /// WGSL for the last fields of the loaded data of elements from `e` on.
     fn load_scales(self) -> String {
         let sub = if self.has_sub_scales() {
             ", rhs_sub[e / 64u]"
@@ -83,7 +83,7 @@ impl Format {
         }
     }
 
-    /// The same for codes of four bits that stand for something else.
+    /// The same for codes of four bits that are looked up in a table.
     fn looked_up(self, table: [i8; 16]) -> String {
         let words = table.as_chunks::<4>().0.iter();
         let words = words.map(|four| format!("{:#x}u", u32::from_le_bytes(four.map(|v| v as u8))));
@@ -113,7 +113,7 @@ impl Format {
         // The lowest bit of a code in an f16's mantissa of 10 bits.
         let shift = 10 - bits as i32;
         let twice = |half: u32| half << 16 | half;
-        // Codes of 8 bits are signed: what flips their sign makes them 128 larger.
+        // Codes of 8 bits are signed: flipping their sign bit adds 128.
         let sign = if self.low == 8 { 0x200 } else { 0 };
         let magic = twice((15 + bits) << 10 ^ sign);
         let part = |from: &str, at: i32, to: i32, bits: u32| {
@@ -166,7 +166,7 @@ impl Format {
         );
         let bias = self.bias();
         let exact = if offset == "0.0" {
-            // Not plus nothing: that would turn -0 to 0.
+            // Without adding zero, which would change -0 to 0.
             "v.scale * (v.low - BIAS), v.scale * (v.high - BIAS)"
         } else {
             "v.scale * (v.low - BIAS) + v.offset, v.scale * (v.high - BIAS) + v.offset"
@@ -180,9 +180,9 @@ impl Format {
         text
     }
 
-    /// WGSL for what scale and offset need, for the scale, and for the offset.
+    /// WGSL for the inputs of scale and offset, for the scale, and for the offset.
     fn scale(self) -> (String, &'static str, &'static str) {
-        // The second block's is the upper half.
+        // The second block's is in the upper half.
         let half_a_block = format!(
             "let own = unpack2x16float(w.scales >> ((w.at & {}u) / {}u)).x;",
             self.block(),
@@ -224,18 +224,18 @@ impl Format {
     }
 }
 
-/// What matmul_blocks.wgsl reads of a format: pieces, whose codes are 16 bytes.
+/// The access of matmul_blocks.wgsl to a format: vectors, whose codes are 16 bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(in crate::webgpu_backend) struct Pieces {
     format: Format,
-    /// Elements of a piece.
+    /// Elements of a vector.
     pub(in crate::webgpu_backend) piece: u32,
-    /// Elements of it that share a scale.
+    /// Elements of a vector that share a scale.
     pub(in crate::webgpu_backend) run: u32,
 }
 
 impl Pieces {
-    /// The pieces of a format, but for codes of two bits and those of tables.
+    /// The vectors of a format; `None` for codes of two bits and formats with tables.
     pub(in crate::webgpu_backend) fn of(format: Format) -> Option<Self> {
         if format.table.is_some() {
             return None;
@@ -252,12 +252,12 @@ impl Pieces {
         })
     }
 
-    /// Bytes of workgroup memory that the other side of a piece takes.
+    /// Bytes of workgroup memory for the other side of a vector.
     pub(in crate::webgpu_backend) fn lhs_bytes(self) -> u32 {
         self.piece + self.piece / self.run * 8
     }
 
-    /// Adds the bindings of the planes and the functions over pieces, whose codes become bytes.
+    /// Adds the bindings of the planes and the functions over vectors, whose codes become bytes.
     pub(in crate::webgpu_backend) fn load(self, shader: Shader) -> Shader {
         let format = self.format;
         let mut shader = shader.input_words("rhs_codes", "vec4<u32>");
@@ -288,7 +288,7 @@ impl Pieces {
             .text(&format.eight_bytes())
     }
 
-    /// `rhs_scale(piece, run)`: what a run's products with codes are multiplied by, and what the sum of the other side is multiplied by.
+    /// `rhs_scale(piece, run)`: the factor of a run's products with codes, and the factor of the sum of the other side.
     fn scale_of_run(self) -> String {
         let format = self.format;
         let (before, scale, offset) = format.scale();
@@ -308,7 +308,7 @@ impl Pieces {
 }
 
 impl Format {
-    /// `rhs_eight(piece, i)`: codes as bytes. Those of four bits and more are every second element's, then the others'.
+    /// `rhs_eight(piece, i)`: codes as bytes. Codes of at least four bits are those of every second element, then the others.
     fn eight_bytes(self) -> String {
         let codes = match self.low {
             8 => "vec2<u32>(w.codes[2u * i], w.codes[2u * i + 1u])",
@@ -316,7 +316,7 @@ impl Format {
         };
         let further = match self.high {
             0 => "",
-            // An element's further bits go above its four, from where `Format::plane` has them.
+            // An element's further bits are placed above its four; `Format::plane` defines their position.
             1 => {
                 "let f = w.high >> (4u * i);\n\
                  \x20 bytes |= vec2<u32>(((f & 0x10001u) << 4u) | ((f & 0x40004u) << 10u), \

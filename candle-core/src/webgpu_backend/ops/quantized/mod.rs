@@ -1,5 +1,4 @@
-//! Blocks of GGML: laid out in planes as they are uploaded, turned into floats, looked up by row. Products with them are in
-//! `ops/matmul`.
+//! Blocks of GGML: packed in planes on upload, dequantised, looked up by row. Products with them are in `ops/matmul`.
 
 mod format;
 mod loader;
@@ -38,10 +37,10 @@ params!(DequantizeParams {
     op: u32,
 });
 
-/// Lays out one plane of blocks, a unit of them at a time.
+/// Packs one plane of blocks, one unit at a time.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Repack {
-    /// Bits that stay together.
+    /// Number of bits that stay together.
     piece: u32,
     unit_words: usize,
     unit_bytes: usize,
@@ -105,13 +104,13 @@ impl Kernel for QuantizedEmbedding {
     }
 }
 
-/// Bytes of blocks that are uploaded before they are laid out: what the device needs beside the planes.
+/// Bytes of blocks that are uploaded before they are packed: memory that the device needs in addition to the planes.
 const PIECE_BYTES: usize = 32 << 20;
 
 /// The planes of [arranged](Format::arranged) blocks, as storages of words.
 ///
 /// # Errors
-/// When a plane is larger than the device takes.
+/// If a plane is larger than the device supports.
 pub(in crate::webgpu_backend) fn upload(
     device: &WebGpuDevice,
     format: Format,
@@ -127,7 +126,7 @@ pub(in crate::webgpu_backend) fn upload(
         storages.push(device.alloc(units * plane.words(), DType::U32, OP)?);
         places.push(device.storage_from_slice(&plane.places)?);
     }
-    // A plane's part of a piece fits a binding, and begins where one can.
+    // A plane's part of an upload fits a binding, and begins where one can.
     let piece_bytes = PIECE_BYTES.min(device.max_binding() as usize / 2);
     let piece_units = match piece_bytes / unit_bytes {
         units @ ..64 => units.max(1),
@@ -159,7 +158,7 @@ pub(in crate::webgpu_backend) fn upload(
     Ok(storages)
 }
 
-/// Where a kernel writes some elements of a storage: a window of it, or a buffer from which they are copied where there is none.
+/// The destination of a kernel: a window of a storage, or a buffer that is then copied, if there is no window.
 struct Target<'a> {
     dst: &'a WebGpuStorage,
     first: usize,
@@ -169,9 +168,10 @@ struct Target<'a> {
 
 impl<'a> Target<'a> {
     fn new(dst: &'a WebGpuStorage, first: usize, len: usize, op: &'static str) -> Result<Self> {
-        let window = match first == 0 && len == dst.len() && dst.fits_binding() {
-            true => Some(dst.share()),
-            false => dst.aligned_window(first, len),
+        let window = if first == 0 && len == dst.len() && dst.fits_binding() {
+            Some(dst.share())
+        } else {
+            dst.aligned_window(first, len)
         };
         let copied = window.is_none();
         let part = match window {
@@ -186,7 +186,7 @@ impl<'a> Target<'a> {
         })
     }
 
-    /// To be called once the kernel is in the queue.
+    /// Must be called after the kernel is queued.
     fn finish(self) -> Result<()> {
         if !self.copied {
             return Ok(());
@@ -196,7 +196,7 @@ impl<'a> Target<'a> {
     }
 }
 
-/// The bytes of the blocks whose planes these are. Waits for the GPU.
+/// The bytes of the blocks of these planes. Waits for the GPU.
 pub(in crate::webgpu_backend) fn download(
     format: Format,
     planes: &[WebGpuStorage],
@@ -212,8 +212,8 @@ pub(in crate::webgpu_backend) fn download(
 }
 
 impl Shader {
-    /// The output `dst`, to which `store_eight(i, a, b)` writes elements `8 i .. 8 i + 8` in few stores. With `converts` the GPU rounds
-    /// to f16 itself, as it likes, which takes an instruction where the exact way takes some ten.
+    /// Declares the output `dst`: `store_eight(i, a, b)` writes elements `8 i .. 8 i + 8` in few stores. With `converts` the GPU converts to f16
+    /// with its own rounding in one instruction; exact rounding takes about ten.
     pub(in crate::webgpu_backend) fn stores_eight(self, elem: Elem, converts: bool) -> Self {
         let (word, store) = match (elem, converts) {
             (Elem::F16, true) => (
@@ -233,15 +233,16 @@ impl Shader {
         let shader = self.output_words("dst", word).text(&format!(
             "fn store_eight(i: u32, a: vec4<f32>, b: vec4<f32>) {{ {store} }}"
         ));
-        match converts {
-            true => shader.directive("enable f16;\n"),
-            false => shader,
+        if converts {
+            shader.directive("enable f16;\n")
+        } else {
+            shader
         }
     }
 }
 
-/// Elements `first .. first + elements` times a power of two, in dtype `to`: f32, f16 or bf16. Both numbers are multiples of 32. With
-/// `converts`, which needs shader-f16, f16 is rounded as the GPU does it.
+/// Returns elements `first .. first + elements` times a power of two, in dtype `to`: f32, f16 or bf16. `first` and `elements` are multiples
+/// of 32. With `converts`, which needs shader-f16, the GPU converts to f16 with its own rounding.
 pub(in crate::webgpu_backend) fn dequantize(
     src: &QWebGpuStorage,
     format: Format,
@@ -258,9 +259,10 @@ pub(in crate::webgpu_backend) fn dequantize(
         out,
         converts,
     };
-    let piece = match src.fits_binding() && dst.fits_binding() {
-        true => elements.max(1),
-        false => src.window_elements(format, to.size_in_bytes()),
+    let piece = if src.fits_binding() && dst.fits_binding() {
+        elements.max(1)
+    } else {
+        src.window_elements(format, to.size_in_bytes())
     };
     for start in (0..elements).step_by(piece) {
         let len = piece.min(elements - start);
@@ -281,7 +283,7 @@ pub(in crate::webgpu_backend) fn dequantize(
     Ok(dst)
 }
 
-/// Rows of a table `(rows, hidden)` by their ids, as f32.
+/// Rows of a table `(rows, hidden)` at the given ids, as f32.
 pub(in crate::webgpu_backend) fn embedding(
     src: &QWebGpuStorage,
     format: Format,
@@ -325,7 +327,7 @@ fn embedding_into(
         ids: ids_elem(device, ids, EMBEDDING)?,
     };
     let count = ids_l.shape().elem_count();
-    // Rows outside of a window are left to the others.
+    // Other windows write the rows outside of this one.
     let step = src.window_rows(format, hidden).min(rows).max(1);
     for rows_first in (0..rows).step_by(step) {
         let here = step.min(rows - rows_first);

@@ -1,4 +1,4 @@
-//! Few queries: a block takes the rows that share keys, and a part of the keys.
+//! Few queries: a block processes the rows that share keys, over a part of the keys.
 
 use super::{Call, Parts};
 use crate::backend::BackendStorage;
@@ -8,12 +8,12 @@ use crate::cuda_backend::launch::Grid;
 use crate::cuda_backend::CudaStorage;
 use crate::Result;
 
-/// The most rows that share keys; more share them better in tiles.
+/// Maximum number of rows that share keys; more share them better in tiles.
 const MAX_ROWS: usize = 32;
-/// The most elements that a thread keeps of its rows: of the queries, and again of the sums.
+/// Maximum number of elements that a thread keeps of its rows: of the queries, and again of the sums.
 const MAX_KEPT: usize = 64;
 const WARPS: usize = 4;
-/// Keys in a part at the least: fewer take less time than joining their parts.
+/// Minimum number of keys in a part: computing fewer takes less time than joining the parts.
 const LEAST_CHUNK: usize = 64;
 
 /// The shape of a block.
@@ -21,15 +21,15 @@ const LEAST_CHUNK: usize = 64;
 pub(super) struct Form {
     rows: usize,
     lanes: usize,
-    /// Threads that share a key, and words of 16 bytes that each has of it.
+    /// Threads that share a key, and words of 16 bytes of it per thread.
     group: usize,
     packs: usize,
-    /// Keys that a thread has on their way at once.
+    /// Keys that a thread has in flight at once.
     ahead: usize,
 }
 
 impl Form {
-    /// `None` where heads are no whole words of 16 bytes, or too many rows share keys.
+    /// `None` if heads are not whole words of 16 bytes, or too many rows share keys.
     pub(super) fn choose(call: &Call<'_>) -> Option<Self> {
         let sizes = &call.sizes;
         let lanes = 16 / call.dtypes[1].size_in_bytes();
@@ -54,7 +54,7 @@ impl Form {
         })
     }
 
-    /// Keys of a turn of a block.
+    /// Keys per iteration of a block.
     fn turn(self) -> usize {
         WARPS * (32 / self.group) * self.ahead
     }
@@ -69,7 +69,7 @@ impl Call<'_> {
         let busy = 4 * self.inputs[0].0.device().card().multiprocessors;
         let keys = self.span(sizes.queries);
         let splits = match blocks {
-            // Enough of them, and more than there are counters for the parts that have come.
+            // Enough of them, and more than the number of counters for the parts.
             COUNTERS.. => 1,
             _ => busy.div_ceil(blocks).min(keys.div_ceil(LEAST_CHUNK)),
         };

@@ -8,14 +8,14 @@ use crate::cuda_backend::launch::Grid;
 use crate::cuda_backend::CudaStorage;
 use crate::{DType, Result};
 
-/// Keys in a part at the least.
+/// Minimum number of keys in a part.
 const LEAST_CHUNK: usize = 256;
 /// The largest head whose sums stay in registers.
 const MAX_DIM: usize = 256;
-/// Elements of 16 bytes, of which heads have to be whole words.
+/// Elements of 16 bytes; heads have to be whole words of that size.
 const LANES: usize = 8;
 
-/// Warps, blocks of 16 rows of each, and keys of a turn.
+/// Warps, blocks of 16 rows of each, and keys per iteration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Shape {
     warps: usize,
@@ -52,7 +52,7 @@ impl Shape {
         16 * self.warps * self.blocks
     }
 
-    /// As the kernel lays it out: queries, keys, values.
+    /// The kernel's layout: queries, keys, values.
     fn shared(self, head_dim: usize, v_dim: usize) -> usize {
         let pitch = |dim: usize| dim.next_multiple_of(16) + LANES;
         2 * ((self.rows() + self.keys) * pitch(head_dim) + self.keys * pitch(v_dim))

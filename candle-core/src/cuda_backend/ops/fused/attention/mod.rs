@@ -1,10 +1,10 @@
 //! Scaled dot-product attention with grouped heads (Vaswani et al., arXiv 1706.03762; Ainslie et al., arXiv 2305.13245).
 //!
-//! Few queries, as in generation, take a kernel that reads each key once for all heads that share it ([`decode`]); more go through
-//! tiles of queries and keys: with matrix instructions where dtypes and heads allow it ([`flash`]), else in f32 ([`tiles`]). All keep a running maximum and sum in place of a row of scores (Milakov and Gimelshein,
-//! arXiv 1805.02867), and cut the keys into parts where there are too few blocks, which a small kernel joins (Flash-Decoding, Dao et
-//! al. 2023). Memory does not grow with queries times keys. What the host passes depends on the sizes of the tensors alone, not on
-//! positions or lengths that are on the device.
+//! Few queries, as in generation, use a kernel that reads each key once for all heads that share it ([`decode`]); more use tiles of queries
+//! and keys: with matrix instructions if dtypes and heads allow it ([`flash`]), else in f32 ([`tiles`]). All keep a running maximum and sum
+//! instead of a row of scores (Milakov and Gimelshein, arXiv 1805.02867). With too few blocks, they split the keys into parts, which a
+//! small kernel joins (Flash-Decoding, Dao et al. 2023). Memory does not grow with queries times keys. The host's arguments depend only on
+//! the sizes of the tensors, not on positions or lengths on the device.
 
 mod decode;
 mod flash;
@@ -79,10 +79,10 @@ enum Plan {
     Tiles(tiles::Tile),
 }
 
-/// Whether [`sdpa`] has kernels for these: it has none for f64, and none where a head is too large for shared memory.
+/// Whether [`sdpa`] has kernels for these inputs: there are none for f64, or if a head is too large for shared memory.
 ///
 /// # Errors
-/// Sizes or dtypes do not fit each other.
+/// If sizes or dtypes do not match.
 pub fn has_sdpa(
     q: Operand<'_>,
     k: Operand<'_>,
@@ -93,11 +93,11 @@ pub fn has_sdpa(
 }
 
 /// `softmax(q kᵀ * scale) v` for `q (batch, heads, queries, dim)`, `k (batch, kv_heads, keys, dim)` and `v (batch, kv_heads, keys, v_dim)`,
-/// any strides, with the rules of `params`. The result is contiguous, `(batch, heads, queries, v_dim)` in the dtype of `q`; rows that see no
-/// key are 0.
+/// any strides, with the rules of `params`. The result is contiguous, `(batch, heads, queries, v_dim)` in the dtype of `q`; rows without a
+/// visible key are 0.
 ///
 /// # Errors
-/// Sizes or dtypes do not fit each other, or [`has_sdpa`] says no.
+/// If sizes or dtypes do not match, or [`has_sdpa`] returns `false`.
 pub fn sdpa(
     q: Operand<'_>,
     k: Operand<'_>,
@@ -109,7 +109,7 @@ pub fn sdpa(
     if call.sizes.rows() * call.sizes.v_dim == 0 {
         return q.0.device().new_storage(0, q.0.dtype(), OP);
     }
-    // The kernels step through a head one element after the other.
+    // The kernels require contiguous elements in a head.
     if let Some(place) = inputs
         .iter()
         .position(|(_, l)| l.stride()[3] != 1 && l.dims()[3] != 1)
@@ -134,7 +134,7 @@ pub fn sdpa(
     }
 }
 
-/// How the keys are cut.
+/// The division of the keys into parts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Parts {
     splits: usize,
@@ -143,7 +143,7 @@ struct Parts {
 }
 
 impl Parts {
-    /// About `splits` parts of whole turns of `turn` keys; none is empty.
+    /// About `splits` parts of whole iterations of `turn` keys; none is empty.
     fn new(keys: usize, splits: usize, turn: usize) -> Self {
         let turns = keys.div_ceil(turn);
         let chunk = turns.div_ceil(splits.max(1)) * turn;
@@ -154,14 +154,14 @@ impl Parts {
     }
 }
 
-/// One call, its inputs with heads whose elements are contiguous.
+/// A call with inputs whose heads are contiguous.
 struct Call<'a> {
     /// q, k, v.
     inputs: [Operand<'a>; 3],
     sizes: Sizes,
     params: SdpaParams<'a>,
     rules: Rules,
-    /// Of the queries and the result, and of keys and values.
+    /// Dtypes of the queries and the result, and of keys and values.
     dtypes: [DType; 2],
 }
 
@@ -204,7 +204,7 @@ impl<'a> Call<'a> {
         operand.1.dims()[3].is_multiple_of(lanes) && aligned(operand, 3, lanes)
     }
 
-    /// How many keys `queries` neighbours see at most.
+    /// Maximum number of keys that `queries` neighbours see.
     fn span(&self, queries: usize) -> usize {
         let keys = self.sizes.keys;
         match (self.params.left, self.params.right) {
@@ -229,7 +229,7 @@ impl<'a> Call<'a> {
             .define("JOINS", parts.splits > 1))
     }
 
-    /// Runs a kernel of `blocks` blocks for each part, and joins what it leaves, unless it does so itself.
+    /// Runs a kernel of `blocks` blocks for each part, and joins the parts, unless the kernel does so itself.
     fn run(
         &self,
         kernel: Kernel,

@@ -1,4 +1,4 @@
-//! Which keys a query sees and what is added to their scores, as the bits of RULES in `kernels/attention.cu`.
+//! The mask rules and score terms of attention, as the bits of RULES in `kernels/attention.cu`.
 
 use crate::fused::attention;
 

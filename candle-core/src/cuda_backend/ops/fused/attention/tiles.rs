@@ -1,5 +1,5 @@
-//! Many queries: a block takes a tile of rows that share keys, and goes through the keys in tiles (Dao et al., arXiv 2205.14135), in
-//! f32 whatever the dtypes are.
+//! Many queries: a block processes a tile of rows that share keys, and iterates over the keys in tiles (Dao et al., arXiv 2205.14135), in
+//! f32 for all dtypes.
 
 use super::{Call, Parts};
 use crate::backend::BackendStorage;
@@ -8,7 +8,7 @@ use crate::cuda_backend::launch::{Grid, BLOCK};
 use crate::cuda_backend::CudaStorage;
 use crate::Result;
 
-/// Keys in a part at the least.
+/// Minimum number of keys in a part.
 const LEAST_CHUNK: usize = 128;
 /// The largest head whose sums stay in registers.
 const MAX_V_DIM: usize = 1024;
@@ -38,7 +38,7 @@ impl Tile {
         Self::of(16, 16),
     ];
 
-    /// As the kernel lays it out: queries, keys or values, scores.
+    /// The kernel's layout: queries, keys or values, scores.
     fn shared(self, head_dim: usize, v_dim: usize) -> usize {
         let pitch = head_dim.div_ceil(4) | 1;
         let v_pitch = v_dim.div_ceil(4) | 1;
@@ -52,7 +52,7 @@ impl Tile {
             return None;
         }
         let limit = call.inputs[0].0.device().max_shared() as usize;
-        // Sums of large heads take a thread's registers.
+        // Sums of large heads use a thread's registers.
         let most_rows = if sizes.v_dim > 256 { 32 } else { 64 };
         let sized = Self::ALL.map(|tile| Self {
             shared: tile.shared(sizes.head_dim, sizes.v_dim),

@@ -7,17 +7,17 @@ use crate::backend::BackendStorage;
 use crate::webgpu_backend::WebGpuStorage;
 use crate::{DType, Layout, Result, Shape};
 
-/// Bytes of scores that a block of queries may have.
+/// Maximum number of bytes of a block's scores.
 const SCORE_BYTES: usize = 256 << 20;
-/// Queries in a block at the least; fewer leave cooperative matrices mostly empty.
+/// Minimum number of queries in a block; fewer leave cooperative matrices mostly empty.
 const LEAST_BLOCK: usize = 64;
 
-/// Queries in a block.
+/// Number of queries in a block.
 fn block(sizes: &Sizes) -> usize {
     SCORE_BYTES / (sizes.batch * sizes.heads * sizes.keys * 4)
 }
 
-/// Whether the scores of a block worth its products stay within their bound.
+/// Whether the scores of a block large enough for cooperative matrices stay within the limit.
 pub(super) fn fits(sizes: &Sizes) -> bool {
     block(sizes).min(sizes.queries) >= LEAST_BLOCK
 }
@@ -41,7 +41,7 @@ impl Call<'_> {
         let dtype = q.0.dtype();
         let mut dst = device.alloc(batch * heads * queries * v_dim, dtype, "sdpa")?;
         let block = block(&self.sizes).clamp(1, queries);
-        // Heads that share keys become a dimension over which k and v do not move.
+        // Heads that share keys become a dimension in which k and v have stride 0.
         let grouped = |l: &Layout, seq: usize| {
             let s = l.stride();
             Layout::new(
@@ -61,10 +61,11 @@ impl Call<'_> {
         let (k_l, v_l) = (shared(k.1, head_dim).transpose(3, 4)?, shared(v.1, v_dim));
         for start in (0..queries).step_by(block) {
             let count = block.min(queries - start);
-            // A causal block sees the keys up to its last query only.
-            let seen = match causal {
-                true => keys - queries + start + count,
-                false => keys,
+            // A causal block only sees the keys up to its last query.
+            let seen = if causal {
+                keys - queries + start + count
+            } else {
+                keys
             };
             let q_l = grouped(&q.1.narrow(2, start, count)?, count);
             let (k_l, v_l) = (k_l.narrow(4, 0, seen)?, v_l.narrow(3, 0, seen)?);

@@ -1,4 +1,5 @@
-//! Many queries, beside keys and values in f16, where there are cooperative matrices: the flash kernel with the products of a tile left to them.
+//! Many queries, with keys and values in f16, on adapters with cooperative matrices: the flash kernel with these matrices for the products
+//! of a tile.
 
 use super::join::Parts;
 use super::{first_filled, AttentionParams, Call, Heads, Sizes};
@@ -6,17 +7,17 @@ use crate::webgpu_backend::kernel::{Caps, Elem, Kernel, Shader};
 use crate::webgpu_backend::WebGpuStorage;
 use crate::Result;
 
-/// Workgroups below which keys are cut into parts.
+/// Number of workgroups below which keys are split into parts.
 const BUSY_WORKGROUPS: usize = 256;
-/// Keys in a part at the least: fewer take less time than joining their parts.
+/// Minimum number of keys in a part: computing fewer takes less time than joining the parts.
 const LEAST_CHUNK: usize = 512;
-/// The largest head whose sums stay in registers.
+/// Maximum `head_dim` whose sums stay in registers.
 const MAX_HEAD_DIM: usize = 128;
 
-/// Elements of a key and a value up to which an invocation of 32 rows has registers for the next of both.
+/// Maximum number of elements of a key and a value for which an invocation of 32 rows has registers to prefetch the next of both.
 const MAX_AHEAD: u32 = 128;
 
-/// A workgroup: subgroups, the keys of a turn, and how often 16 rows a subgroup has.
+/// A workgroup: subgroups, keys per iteration, and number of 16-row fragments per subgroup.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct CoopTile {
     subgroups: u32,
@@ -45,20 +46,20 @@ impl CoopTile {
         (16 * self.fragments * self.subgroups) as usize
     }
 
-    /// Quads of keys and values in workgroup memory, which before them has the queries.
+    /// Quads of keys and values in workgroup memory, which first holds the queries.
     fn tile_len(self, head_dim: usize, v_dim: usize) -> usize {
         let (pitch, v_pitch) = (head_dim / 4 + 2, v_dim / 4 + 2);
         (self.keys as usize * (pitch + v_pitch)).max(16 * self.subgroups as usize * pitch)
     }
 
-    /// Bytes of workgroup memory, as the kernel lays them out: keys and values, scores in f32, weights, two turns.
+    /// Bytes of workgroup memory in the kernel's layout: keys and values, scores in f32, weights, two iterations.
     fn shared_bytes(self, head_dim: usize, v_dim: usize) -> usize {
         let (quads, halves) = (self.keys as usize / 4, 2 / self.fragments as usize);
         let rows = self.rows() * ((quads + halves) * 16 + (quads + 2) * 8);
         self.tile_len(head_dim, v_dim) * 8 + rows + 32
     }
 
-    /// The first tile that the adapter takes and that is not mostly empty; none for heads that are not whole matrices or too large.
+    /// The first tile that the adapter supports and that is not mostly empty; `None` for heads that are not whole matrices or too large.
     pub(super) fn choose(sizes: &Sizes, caps: &Caps) -> Option<Self> {
         let dim_fits = |dim: usize| dim.is_multiple_of(16) && dim <= MAX_HEAD_DIM;
         if !caps.cooperative_attention || !dim_fits(sizes.head_dim) || !dim_fits(sizes.v_dim) {
@@ -81,7 +82,7 @@ impl Call<'_> {
         self.in_parts(tile, parts, |kernel| kernel)
     }
 
-    /// `kernel` stands for the tests' own, in which loops take the place of matrices.
+    /// `kernel` is a parameter for the tests' variant, in which loops replace matrices.
     fn in_parts<K: Kernel<Params = AttentionParams>>(
         &self,
         tile: CoopTile,
@@ -129,8 +130,8 @@ impl Kernel for SdpaCooperative {
 }
 
 impl SdpaCooperative {
-    /// The kernel `text`, with its constants. `shader` has q, k and v as `name_quad(start, quad)`, k and v in quads of type `Four`, q in those
-    /// or in `vec4<f32>`; and `other_half`, what the neighbour with the other half of a row's keys has.
+    /// The kernel `text`, with its constants. `shader` declares q, k and v as `name_quad(start, quad)`, k and v in quads of type `Four`, q
+    /// in that type or in `vec4<f32>`; and `other_half`, the value of the neighbour with the other half of a row's keys.
     fn body(&self, shader: Shader, text: &str) -> Shader {
         let Self { tile, heads } = self;
         let Heads {

@@ -54,7 +54,7 @@ fn tiles_fit_the_workgroup_memory() {
     assert_eq!(CoopTile::choose(&sizes(512, 64), &caps(LARGE, false)), None);
 }
 
-/// No adapter here may have cooperative matrices, so at least the compiler sees each form of what they run.
+/// Possibly no adapter here has cooperative matrices, so at least the compiler checks each form of the kernel.
 #[test]
 fn every_cooperative_kernel_is_valid_wgsl() {
     for tile in CoopTile::ALL {
@@ -67,7 +67,7 @@ fn every_cooperative_kernel_is_valid_wgsl() {
     }
 }
 
-/// The kernel with loops in f32 in place of matrices: no adapter without these could run what is around them otherwise.
+/// The kernel with f32 loops instead of matrices: adapters without cooperative matrices could not run the surrounding code otherwise.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Plain(SdpaCooperative);
 
@@ -103,7 +103,7 @@ impl Kernel for Plain {
                 "coopStoreT(whole, slot, pitch)",
                 "put_scores(whole, place, lane)",
             ),
-            // Browsers, which have no cooperative matrices, only believe that of a load that costs barriers that it is the same for all.
+            // Browsers, which have no cooperative matrices, need a load that costs barriers to prove that the value is uniform.
             (
                 "if (turns[1].x == turns[0].x) {",
                 "let marks = workgroupUniformLoad(&turns);\nif (marks[1].x == marks[0].x) {",
@@ -124,12 +124,12 @@ impl Kernel for Plain {
     }
 }
 
-/// A case of a kernel: sizes, rules, and what tensors look like.
+/// A case of a kernel: sizes, rules, and the contents of tensors.
 #[derive(Debug, Clone, Copy)]
 pub(in super::super) struct Case {
     /// The tile of the kernel with matrices.
     pub(in super::super) tile: CoopTile,
-    /// Of the queries, and of keys and values.
+    /// Dtypes of the queries, and of keys and values.
     pub(in super::super) dtypes: [DType; 2],
     pub(in super::super) batch: usize,
     pub(in super::super) kv_heads: usize,
@@ -140,21 +140,21 @@ pub(in super::super) struct Case {
     pub(in super::super) v_dim: usize,
     pub(in super::super) causal: bool,
     pub(in super::super) softcap: Option<f32>,
-    /// How far back a query sees.
+    /// Maximum distance back that a query sees.
     pub(in super::super) left: Option<usize>,
-    /// The position of the first query, and one further for each row of the batch.
+    /// The position of the first query; one more for each row of the batch.
     pub(in super::super) start: Option<u32>,
-    /// How many keys there are, and one less for each row of the batch.
+    /// The number of keys; one less for each row of the batch.
     pub(in super::super) len: Option<u32>,
     pub(in super::super) sinks: bool,
     pub(in super::super) slopes: bool,
-    /// How much larger each key is than the one before it, so that maxima move.
+    /// The difference between consecutive keys, so that maxima move.
     pub(in super::super) growth: f32,
-    /// Into how many parts the keys are cut.
+    /// The number of parts into which the keys are split.
     pub(in super::super) splits: usize,
 }
 
-/// `values` as they are in `dtype`, and the same on the device.
+/// `values` rounded to `dtype`, and the same on the device.
 fn rounded(
     device: &WebGpuDevice,
     values: Vec<f32>,
@@ -210,7 +210,7 @@ impl Case {
         splits: 1,
     };
 
-    /// The kernel with loops in place of matrices.
+    /// Runs the kernel with loops instead of matrices.
     fn run(self, device: &WebGpuDevice) -> Result<()> {
         self.check(device, 1e-4, |call| {
             let parts = Parts::new(self.keys, self.splits, self.tile.keys as usize);
@@ -218,7 +218,7 @@ impl Case {
         })
     }
 
-    /// What `run` makes of the case, beside sums in f64.
+    /// Compares the result of `run` for the case with sums in f64.
     pub(in super::super) fn check(
         self,
         device: &WebGpuDevice,
@@ -236,7 +236,7 @@ impl Case {
             ..
         } = self;
         let heads = kv_heads * group;
-        // Queries as a projection gives them, heads side by side; keys and values as a cache with spare capacity has them.
+        // Queries in the layout of a projection, heads adjacent; keys and values in the layout of a cache with spare capacity.
         let (before, room) = (8, keys + 3);
         let q = data(batch * queries * heads * head_dim, 1);
         let q_l = Layout::contiguous((batch, queries, heads, head_dim)).transpose(1, 2)?;
@@ -245,7 +245,7 @@ impl Case {
             for (i, x) in cache.iter_mut().enumerate().skip(before) {
                 let key = (i - before) / dim % room;
                 *x *= 1. + key as f32 * growth;
-                // What is past the end must not be looked at.
+                // Elements past the end must not be read.
                 if key >= keys {
                     *x = f32::NAN;
                 }
@@ -353,8 +353,8 @@ impl Case {
     }
 }
 
-/// Masks, moving maxima, ragged ends, parts and strides, with loops in place of the matrices that few adapters have. The tiles are
-/// small, because f32 takes twice the memory.
+/// Masks, moving maxima, ragged ends, parts and strides, with loops instead of the matrices that few adapters have. The tiles are small,
+/// because f32 takes twice the memory.
 #[test]
 fn all_but_the_matrices() -> Result<()> {
     let device = WebGpuDevice::with_options(0, &Options::default())?;
@@ -446,7 +446,7 @@ fn all_but_the_matrices() -> Result<()> {
             slopes: true,
             ..low
         },
-        // Rows at their own positions, of their own lengths, one of which sees nothing.
+        // Rows with separate positions and lengths, one of which sees no key.
         Case {
             batch: 2,
             kv_heads: 2,
@@ -504,7 +504,7 @@ fn all_but_the_matrices() -> Result<()> {
             ..low
         },
     ];
-    // Sums that take two rounds through the scores' memory, the second of them half empty.
+    // Sums that take two rounds through the scores' memory, the second half empty.
     let ragged = Case {
         head_dim: 48,
         v_dim: 48,
@@ -524,8 +524,8 @@ fn all_but_the_matrices() -> Result<()> {
     {
         cases.push(ragged);
     }
-    // Some of them with two fragments of rows to a subgroup, as far as they fit: plain, with moving maxima, causal, with larger heads, and
-    // in parts.
+    // Some of them with two fragments of rows per subgroup, if they fit: plain, with moving maxima, causal, with larger heads, and in
+    // parts.
     let largest = device
         .kernels()
         .caps
@@ -548,7 +548,7 @@ fn all_but_the_matrices() -> Result<()> {
     Ok(())
 }
 
-/// The kernel itself, with queries of all dtypes, on adapters that have the matrices; there is nothing to run on others.
+/// The kernel itself, with queries of all dtypes, on adapters that have the matrices; it cannot run on others.
 #[test]
 fn with_the_matrices_of_an_adapter() -> Result<()> {
     let device = WebGpuDevice::with_options(0, &Options::default())?;

@@ -1,4 +1,4 @@
-//! Few queries: a workgroup takes one query and a part of the keys.
+//! Few queries: a workgroup computes one query over a part of the keys.
 
 use super::join::Parts;
 use super::{AttentionParams, Call, Heads, Sizes};
@@ -7,18 +7,18 @@ use crate::webgpu_backend::kernel::{Caps, Elem, Kernel, Shader};
 use crate::webgpu_backend::WebGpuStorage;
 use crate::Result;
 
-/// The keys that the kernel looks at in one turn.
+/// Number of keys per iteration of the kernel.
 const TURN: u32 = 128;
-/// Invocations that share a key, where the adapter's workgroups are large enough: each has fewer loads to wait for.
+/// Invocations that share a key, if the adapter's workgroups are large enough: each has fewer loads to wait for.
 const SHARERS: u32 = 4;
-/// Quads of a key, and of values, that an invocation has on their way at once.
+/// Quads of a key, and of values, that an invocation has in flight at once.
 const AHEAD: u32 = 8;
-/// The most queries that it takes; more share their keys better in tiles.
+/// Maximum number of queries; more share their keys better in tiles.
 const MAX_QUERIES: usize = 8;
 /// Workgroups that keep a large GPU busy.
 const BUSY_WORKGROUPS: usize = 512;
 
-/// Whether the decode kernel takes this head: it handles four dimensions at once, all of them in one turn.
+/// Whether the decode kernel supports this head: it reads four dimensions at once, all of a head in one iteration.
 pub(super) fn fits(sizes: &Sizes, elem: Elem) -> bool {
     let dim_fits =
         |dim: usize| dim.is_multiple_of(4 * elem.lanes() as usize) && dim <= 4 * TURN as usize;

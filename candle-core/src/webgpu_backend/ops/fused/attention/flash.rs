@@ -1,4 +1,4 @@
-//! Many queries: a workgroup takes a tile of queries that share keys, and goes through the keys in tiles (Dao et al., arXiv
+//! Many queries: a workgroup computes a tile of queries that share keys, and iterates over the keys in tiles (Dao et al., arXiv
 //! 2205.14135).
 
 use super::super::super::MOST_STEPS;
@@ -11,10 +11,10 @@ use crate::Result;
 
 /// Workgroups that keep a large GPU busy.
 const BUSY_WORKGROUPS: usize = 256;
-/// Keys in a part at the least.
+/// Minimum number of keys in a part.
 const LEAST_CHUNK: usize = 64;
 
-/// The shape of a workgroup and of what it works on.
+/// The shape of a workgroup and of its tile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Tile {
     /// Invocations along the keys, and along the rows.
@@ -23,7 +23,7 @@ pub(super) struct Tile {
     /// Rows and keys of an invocation.
     rows: u32,
     keys: u32,
-    /// Whether keys and values go through workgroup memory.
+    /// Whether keys and values are staged through workgroup memory.
     staged: bool,
 }
 
@@ -86,8 +86,8 @@ impl Tile {
 }
 
 impl Call<'_> {
-    /// The most keys that one workgroup should take. A turn goes over the quads of a head in nested loops. Hardware bears that; a software
-    /// adapter counts the steps, and a browser does not say which of them it runs on.
+    /// Maximum number of keys for one workgroup. An iteration covers the quads of a head in nested loops. Hardware tolerates that; a
+    /// software adapter counts the steps, and a browser does not report which of them it uses.
     fn most_flash_keys(&self, tile: Tile) -> usize {
         if self.inputs[0].0.device().is_hardware() {
             return MOST_KEYS;
@@ -108,9 +108,10 @@ impl Call<'_> {
         let splits = splits.max(keys.div_ceil(self.most_flash_keys(tile)));
         let parts = Parts::new(keys, splits.min(self.most_parts()), tile.keys());
         // A head that ends within a word of a packed dtype is written in f32 first.
-        let out = match sizes.v_dim.is_multiple_of(elem.lanes() as usize) {
-            true => elem,
-            false => Elem::F32,
+        let out = if sizes.v_dim.is_multiple_of(elem.lanes() as usize) {
+            elem
+        } else {
+            Elem::F32
         };
         self.run(parts, out, workgroups, |heads| SdpaFlash { tile, heads })
     }

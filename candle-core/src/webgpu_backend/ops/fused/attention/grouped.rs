@@ -1,5 +1,5 @@
-//! Few queries: a workgroup takes the rows that share keys and values, and a part of the keys, so that these are read once for all of a
-//! group's heads.
+//! Few queries: a workgroup computes the rows that share keys and values, over a part of the keys, so that these are read once for all
+//! heads of a group.
 
 use super::join::{self, Parts};
 use super::{decode, AttentionParams, Call, Heads};
@@ -8,42 +8,42 @@ use crate::webgpu_backend::kernel::{Caps, Elem, Kernel, Shader};
 use crate::webgpu_backend::WebGpuStorage;
 use crate::Result;
 
-/// Invocations of a workgroup: few enough that several of them, with all that they hold in registers, are on a multiprocessor at once.
+/// Invocations of a workgroup: few enough that several workgroups, with all their registers, fit a multiprocessor at once.
 const WORKGROUP: u32 = 128;
 /// Invocations that share a key.
 const SHARERS: u32 = 8;
-/// The most rows of a workgroup.
+/// Maximum number of rows of a workgroup.
 const MOST_ROWS: usize = 8;
-/// Keys that an invocation has a share of in a turn, at the most.
+/// Maximum number of keys that an invocation has a share of per iteration.
 const MOST_KEYS: u32 = 4;
-/// Pieces of keys that an invocation has on their way at once.
+/// Vectors of keys that an invocation has in flight at once.
 const LOADS: u32 = 8;
-/// Sums that an invocation makes before it shares them.
+/// Number of sums that an invocation computes before it shares them.
 const MOST_SUMS: u32 = 16;
-/// Rows whose sums are added up over crews at once.
+/// Number of rows whose sums are added over crews at once.
 const FOLD: u32 = 2;
-/// Keys of a part, whatever there is beside it: texts have to be the same alone and in a batch, bit for bit. Few enough that a large GPU is
-/// busy with one text of some thousands of keys, and enough of them that joining parts takes little beside them.
+/// Keys of a part, independent of the rest of the batch: a sequence must have the same result alone and in a batch, bit for bit. Few enough
+/// that one sequence of some thousands of keys keeps a large GPU busy, and enough that joining parts takes little time in comparison.
 const PART: usize = 256;
-/// The most parts, as long as these may get longer.
+/// Maximum number of parts, while these may get longer.
 const MOST_SPLITS: usize = 8192;
 
-/// What the kernel is specialised for, beside the call.
+/// Specialisation constants of the kernel, in addition to the call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Form {
-    /// Of a workgroup.
+    /// Rows of a workgroup.
     rows: u32,
     /// Elements in 16 bytes of keys and values.
     piece: u32,
     head_dim: u32,
     v_dim: u32,
-    /// The size of subgroups, where they add up sharers' parts.
+    /// The subgroup size, if subgroups add the sharers' parts.
     subgroup: Option<u32>,
 }
 
 impl Form {
-    /// The most rows whose workgroup memory the adapter has; none where heads are not whole pieces, and for biases, which may be far below
-    /// what the kernel takes for no score.
+    /// The maximum number of rows for which the adapter has enough workgroup memory. `None` if heads are not whole vectors, and with a
+    /// bias, which may be far below the kernel's value for "no score".
     pub(super) fn choose(call: &Call<'_>) -> Option<Self> {
         let (sizes, caps) = (&call.sizes, &call.inputs[0].0.device().kernels().caps);
         let piece = if call.kv_elem == Elem::F32 { 4 } else { 8 };
@@ -64,7 +64,7 @@ impl Form {
         let subgroup = caps
             .subgroup
             .filter(|size| size.is_multiple_of(SHARERS) && WORKGROUP.is_multiple_of(*size));
-        // Blocks of rows of about one size.
+        // Blocks of rows of nearly equal size.
         let sharing = sizes.sharing();
         let blocks = sharing.div_ceil(MOST_ROWS)..=sharing;
         let mut forms = blocks.map(|blocks| Self {
@@ -77,12 +77,12 @@ impl Form {
         forms.find(|form| form.shared_bytes() <= limits.max_compute_workgroup_storage_size)
     }
 
-    /// Pieces of a key that an invocation has.
+    /// Vectors of a key per invocation.
     fn steps(self) -> u32 {
         (self.head_dim / self.piece).div_ceil(SHARERS)
     }
 
-    /// Keys that an invocation has a share of in a turn.
+    /// Keys that an invocation has a share of per iteration.
     fn own_keys(self) -> u32 {
         let (loads, sums) = (LOADS / self.steps(), MOST_SUMS / self.rows);
         MOST_KEYS.min(loads).min(sums).max(1)
@@ -92,7 +92,7 @@ impl Form {
         self.own_keys() * self.rows
     }
 
-    /// Keys of a turn.
+    /// Keys per iteration.
     fn turn(self) -> u32 {
         WORKGROUP / SHARERS * self.own_keys()
     }
@@ -105,7 +105,7 @@ impl Form {
         FOLD.min(self.rows)
     }
 
-    /// Numbers of `partials`.
+    /// Number of elements of `partials`.
     fn partials(self) -> u32 {
         let shared = match self.subgroup {
             Some(_) => 0,
@@ -114,7 +114,7 @@ impl Form {
         WORKGROUP * shared.max(self.fold() * self.piece)
     }
 
-    /// Bytes of workgroup memory, as the kernel declares it.
+    /// Bytes of workgroup memory in the kernel's layout.
     fn shared_bytes(self) -> u32 {
         let quads = self.piece / 4;
         let query = self.rows * self.steps() * quads * SHARERS * 16;
@@ -135,7 +135,7 @@ impl Call<'_> {
         let parts = Parts {
             splits: keys.div_ceil(chunk).max(1),
             chunk,
-            // However few they are: parts that count for nothing do not change a bit then.
+            // Even for few parts: parts without weight then do not change a bit.
             many: 2,
         };
         let workgroups = self.sizes.blocks(form.rows as usize);

@@ -9,7 +9,7 @@ use half::f16;
 
 const F16: [DType; 2] = [DType::F32, DType::F16];
 
-/// The kernel, which has to be the one for the case.
+/// Runs the kernel; fails if another kernel is chosen for the case.
 fn run(case: Case, device: &WebGpuDevice) -> Result<()> {
     let tolerance = match case.dtypes[0] {
         DType::F32 => 1e-4,
@@ -39,7 +39,7 @@ fn cases() -> Vec<Case> {
         ..low
     };
     let mut cases = Vec::new();
-    // A key, a turn and its neighbours, and many parts with a last one that is not full.
+    // One key, the keys of an iteration and its neighbours, and many parts with an incomplete last one.
     for keys in [1, 2, 63, 64, 65, 1025] {
         cases.push(Case { keys, ..low });
     }
@@ -50,7 +50,7 @@ fn cases() -> Vec<Case> {
             ..long
         });
     }
-    // Pieces that are not shared evenly, and crews that are not whole.
+    // Vectors that are not shared evenly, and incomplete crews.
     for [head_dim, v_dim] in [[80, 80], [256, 256], [40, 72], [8, 16]] {
         for dtypes in [F16, [DType::F32; 2]] {
             cases.push(Case {
@@ -75,7 +75,7 @@ fn cases() -> Vec<Case> {
         });
     }
     cases.extend([
-        // Several queries of a text, of which each sees one key more.
+        // Several queries of a sequence, each of which sees one key more.
         Case {
             queries: 5,
             causal: true,
@@ -103,7 +103,7 @@ fn cases() -> Vec<Case> {
             sinks: true,
             ..low
         },
-        // Rows of a batch, each at another place and with another length; one of them sees nothing.
+        // Rows of a batch, each with another position and length; one of them sees no key.
         Case {
             batch: 8,
             causal: true,
@@ -151,12 +151,12 @@ fn without_subgroups() -> Result<()> {
         ..Options::default()
     };
     let device = WebGpuDevice::with_options(0, &options)?;
-    // Another way for sums of scores alone: some of the sizes are enough.
+    // Another method for sums of scores only: some of the sizes are enough.
     let mut cases = cases().into_iter().step_by(3);
     cases.try_for_each(|case| run(case, &device))
 }
 
-/// A text has the same bits alone and beside others, whatever their lengths.
+/// A sequence has the same bits alone and in a batch with sequences of any lengths.
 #[test]
 fn a_row_does_not_depend_on_others() -> Result<()> {
     let device = WebGpuDevice::with_options(0, &Options::default())?;
@@ -177,7 +177,7 @@ fn a_row_does_not_depend_on_others() -> Result<()> {
         device.storage_from_slice(&values)
     };
     let (k, v) = (cache()?, cache()?);
-    // From one key to all of three parts, the borders of parts among them.
+    // From one key to all of three parts, including the boundaries of parts.
     let lens: Vec<u32> = (0..most)
         .map(|row| match row {
             0 => 1,
@@ -189,7 +189,7 @@ fn a_row_does_not_depend_on_others() -> Result<()> {
         .collect();
     let starts: Vec<u32> = lens.iter().map(|len| len - 1).collect();
     let starts = device.storage_from_slice(&starts)?;
-    // Rows `first .. first + batch`, which look at no more than `keys` keys.
+    // Rows `first .. first + batch`, which see at most `keys` keys.
     let attend = |first: usize, batch: usize, keys: usize| -> Result<Vec<u32>> {
         let q_l = Layout::contiguous((most, heads, 1, dim)).narrow(0, first, batch)?;
         let kv_l = Layout::contiguous((most, kv_heads, room, dim));
@@ -228,7 +228,7 @@ fn a_row_does_not_depend_on_others() -> Result<()> {
     Ok(())
 }
 
-/// WebGPU promises 16 KiB of workgroup memory.
+/// WebGPU guarantees 16 KiB of workgroup memory.
 #[test]
 fn forms_fit_the_workgroup_memory() {
     for piece in [4, 8] {

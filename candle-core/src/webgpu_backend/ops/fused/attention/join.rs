@@ -1,4 +1,4 @@
-//! Where a kernel puts its result: at once, or as parts over some of the keys each, which are joined by a second kernel.
+//! The destination of a kernel: the result, or parts over some of the keys each, which a second kernel joins.
 
 use super::super::super::{bind, index, MOST_STEPS};
 use super::super::finish;
@@ -13,21 +13,21 @@ params!(JoinParams {
     splits: u32,
 });
 
-/// The most keys that a workgroup takes, a turn of 8 or more at a time, each with separate loops.
+/// Maximum number of keys of a workgroup, in iterations of 8 or more, each with separate loops.
 pub(super) const MOST_KEYS: usize = MOST_STEPS / 2;
 
-/// How the keys are cut.
+/// The division of the keys into parts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Parts {
     pub(super) splits: usize,
     /// Keys in a part.
     pub(super) chunk: usize,
-    /// From how many parts on a workgroup joins those of a row.
+    /// Minimum number of parts for which a workgroup joins those of a row.
     pub(super) many: usize,
 }
 
 impl Parts {
-    /// About `splits` parts of whole turns of `turn` keys, or more, if they would be too long; none is empty.
+    /// About `splits` parts of whole iterations of `turn` keys, or more parts if these would be too long; none is empty.
     pub(super) fn new(keys: usize, splits: usize, turn: usize) -> Self {
         let splits = splits.max(keys.div_ceil(MOST_KEYS));
         let turns = keys.div_ceil(turn);
@@ -40,26 +40,27 @@ impl Parts {
     }
 }
 
-/// From this many parts on, a workgroup joins those of a row; an invocation would wait for one part after the other.
+/// Minimum number of parts for which a workgroup joins those of a row; a single invocation would wait for each part in sequence.
 const MANY: usize = 8;
-/// The most parts that it takes, and the most rows that are few.
+/// Maximum number of parts that it joins, and maximum number of rows that count as few.
 const MOST: usize = 1024;
-/// Invocations of such a workgroup, and the parts that each has on their way at once.
+/// Invocations of such a workgroup, and parts that each has in flight at once.
 const ROW_WORKGROUP: u32 = 256;
 const AHEAD: u32 = 4;
 const FEW_ROWS: usize = 4096;
 /// Invocations of any other workgroup.
 const WORKGROUP: u32 = 64;
 
-/// WGSL of what sums are divided by: the sum of weights, and 1 for a row without any.
+/// WGSL for the divisor of sums: the sum of weights, and 1 for a row without any.
 pub(super) fn divisor(blind: bool) -> &'static str {
-    match blind {
-        true => "fn divisor(sum: f32) -> f32 { return select(sum, 1.0, sum == 0.0); }",
-        false => "fn divisor(sum: f32) -> f32 { return sum; }",
+    if blind {
+        "fn divisor(sum: f32) -> f32 { return select(sum, 1.0, sum == 0.0); }"
+    } else {
+        "fn divisor(sum: f32) -> f32 { return sum; }"
     }
 }
 
-/// What a kernel writes.
+/// The destination of a kernel's stores.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Target {
     /// The result.
@@ -68,8 +69,8 @@ pub(super) enum Target {
 }
 
 impl Target {
-    /// `dst`, or `parts_out`: a head, its maximum and its sum of weights a part; and `store(dst_row, split, quad, value, most, sum)`, which
-    /// puts four sums there.
+    /// `dst`, or `parts_out`: a head, its maximum and its sum of weights per part; and `store(dst_row, split, quad, value, most, sum)`,
+    /// which writes four sums.
     pub(super) fn declare(self, shader: Shader) -> Shader {
         match self {
             Self::Whole(out) => shader
@@ -82,7 +83,7 @@ impl Target {
     }
 }
 
-/// The result of a call, and the parts that it is joined from.
+/// The result of a call, and the parts that are joined into it.
 pub(super) struct Destination {
     dst: WebGpuStorage,
     dtype: DType,
@@ -93,7 +94,7 @@ pub(super) struct Destination {
 }
 
 impl Destination {
-    /// `out` is what the result is made in: another than the inputs' where a head would end within a word.
+    /// `out` is the dtype of the result's storage: not the inputs' if a head would end within a word.
     pub(super) fn new(call: &Call<'_>, parts: Parts, out: Elem) -> Result<Self> {
         const OP: &str = "sdpa";
         let Parts { splits, many, .. } = parts;
@@ -128,19 +129,20 @@ impl Destination {
         }
     }
 
-    /// What the kernel writes to.
+    /// The storage that the kernel writes.
     pub(super) fn storage(&self) -> &WebGpuStorage {
         self.parts.as_ref().unwrap_or(&self.dst)
     }
 
-    /// Joins the parts, once the kernel is on its way.
+    /// Joins the parts, after the kernel is queued.
     pub(super) fn finish(self) -> Result<WebGpuStorage> {
         let Self { dst, join, .. } = self;
         if let Some(parts) = self.parts {
             let device = dst.device();
-            let grid = match join.by_row {
-                true => device.grid(self.rows, 1),
-                false => device.grid(dst.len() / join.out.lanes() as usize, WORKGROUP),
+            let grid = if join.by_row {
+                device.grid(self.rows, 1)
+            } else {
+                device.grid(dst.len() / join.out.lanes() as usize, WORKGROUP)
             };
             let params = JoinParams {
                 rows: index(self.rows)?,
@@ -156,9 +158,9 @@ impl Destination {
 struct SdpaJoin {
     out: Elem,
     v_dim: u32,
-    /// Whether a row may see nothing.
+    /// Whether a row may see no key.
     blind: bool,
-    /// Whether a workgroup takes a row, because parts are many and rows are few.
+    /// Whether a workgroup joins a row, because there are many parts and few rows.
     by_row: bool,
 }
 
@@ -171,17 +173,18 @@ impl Kernel for SdpaJoin {
             .output("dst", self.out)
             .constant("V_DIM", self.v_dim)
             .text(divisor(self.blind));
-        match self.by_row {
-            true => shader
+        if self.by_row {
+            shader
                 .constant("MOST_SPLITS", MOST as u32)
                 .sums(caps, ROW_WORKGROUP, 1)
                 .unrolled::<JoinParams>(
                     include_str!("../../../shaders/sdpa_join_row.wgsl"),
                     &[("AHEAD", AHEAD)],
-                ),
-            false => shader
+                )
+        } else {
+            shader
                 .constant("WG", WORKGROUP)
-                .body::<JoinParams>(include_str!("../../../shaders/sdpa_join.wgsl")),
+                .body::<JoinParams>(include_str!("../../../shaders/sdpa_join.wgsl"))
         }
     }
 }

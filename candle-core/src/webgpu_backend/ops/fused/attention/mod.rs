@@ -1,14 +1,14 @@
 //! Scaled dot-product attention with grouped heads (Vaswani et al., arXiv 1706.03762; Ainslie et al., arXiv 2305.13245).
 //!
-//! Few queries, as in generation, take a kernel in which those that share keys are together ([`grouped`]), or one with a workgroup to a
-//! query ([`decode`]) where heads are of odd sizes or there is a bias; more go through tiles of queries and keys ([`flash`]). All keep a
-//! running maximum and sum in place of a row of scores (Milakov and Gimelshein, arXiv 1805.02867), and cut the keys into parts where there
-//! are too few workgroups, which a small kernel joins (Flash-Decoding, Dao et al. 2023). Where there are cooperative matrices, tiles of keys
-//! in f16 are multiplied by them, with queries of any dtype ([`cooperative`]). Memory does not grow with queries times keys. Only where
-//! cooperative matrices make products much faster, and that kernel does not take the heads, are the scores of some hundreds of queries at a
-//! time written out ([`blocks`]).
+//! Few queries, as in generation, use a kernel in which queries that share keys are together ([`grouped`]), or one with a workgroup per
+//! query ([`decode`]) if heads have odd sizes or there is a bias. More queries use tiles of queries and keys ([`flash`]). All keep a
+//! running maximum and sum instead of a row of scores (Milakov and Gimelshein, arXiv 1805.02867). With too few workgroups, they split the
+//! keys into parts, which a small kernel joins (Flash-Decoding, Dao et al. 2023). With cooperative matrices, these multiply tiles of keys
+//! in f16, with queries of any dtype ([`cooperative`]). Memory does not grow with queries times keys. Only if cooperative matrices make
+//! products much faster, and that kernel does not support the heads, are the scores of some hundreds of queries at a time stored
+//! ([`blocks`]).
 //!
-//! A kernel is a struct with [`Heads`], what all of them are made for, and what is its own; a `.wgsl`; and a call of [`Call::run`].
+//! A kernel is a struct with [`Heads`], the specialisation that all share, and its own fields; a `.wgsl`; and a call of [`Call::run`].
 
 mod blocks;
 mod cooperative;
@@ -50,15 +50,15 @@ params!(AttentionParams {
     group: u32,
     queries: u32,
     keys: u32,
-    // Parts that the keys are cut into, and how long each is.
+    // Number of parts of the keys, and keys per part.
     splits: u32,
     chunk: u32,
     scale: f32,
     softcap: f32,
-    // Distances that a query sees back and ahead.
+    // Maximum distances back and ahead that a query sees.
     left: u32,
     right: u32,
-    // Of the bindings of `Rules`.
+    // Offsets of the bindings of `Rules`.
     starts_offset: u32,
     lens_offset: u32,
     slopes_offset: u32,
@@ -74,7 +74,7 @@ params!(AttentionParams {
     pages_last: u32,
 });
 
-/// How attention weighs keys.
+/// Parameters of attention on WebGPU storages.
 pub type SdpaParams<'a> = crate::fused::SdpaParams<'a, WebGpuStorage>;
 
 /// The first tile that fits and is not mostly empty, else the last that fits.
@@ -100,9 +100,8 @@ enum Plan {
     Blocks,
 }
 
-/// Whether [`sdpa`] has kernels for these: where a binding does not reach an input, or a head is too large for workgroup memory, it has none
-/// for rules beyond causal ones, nor for keys of another dtype. Heads whose elements are not contiguous are looked at as they are after
-/// the copy that they need.
+/// Whether [`sdpa`] has kernels for these inputs. If an input exceeds a binding, or a head is too large for workgroup memory, there are
+/// none for rules beyond causal ones, nor for keys of another dtype. Non-contiguous heads are judged by their layout after the copy.
 pub fn has_sdpa(
     (q, q_l): (&WebGpuStorage, &Layout),
     (k, k_l): (&WebGpuStorage, &Layout),
@@ -114,8 +113,8 @@ pub fn has_sdpa(
 }
 
 /// `softmax(q kᵀ * scale) v` for `q (batch, heads, queries, dim)`, `k (batch, kv_heads, keys, dim)` and `v (batch, kv_heads, keys, v_dim)`,
-/// any strides, with the rules of `params`. The result is contiguous, `(batch, heads, queries, v_dim)` in the dtype of `q`; rows that see no
-/// key are 0. An error where [`has_sdpa`] says no.
+/// any strides, with the rules of `params`. The result is contiguous, `(batch, heads, queries, v_dim)` in the dtype of `q`; rows without a
+/// visible key are 0. An error if [`has_sdpa`] returns `false`.
 pub fn sdpa(
     (q, q_l): (&WebGpuStorage, &Layout),
     (k, k_l): (&WebGpuStorage, &Layout),
@@ -127,7 +126,7 @@ pub fn sdpa(
     if call.sizes.rows() * call.sizes.v_dim == 0 {
         return q.device().alloc(0, q.dtype(), OP);
     }
-    // The kernels step through a head one element after the other.
+    // The kernels require contiguous elements in a head.
     if let Some(place) = inputs
         .iter()
         .position(|(_, l)| l.stride()[3] != 1 && l.dims()[3] != 1)
@@ -157,16 +156,16 @@ pub fn sdpa(
 
 const OP: &str = "sdpa";
 
-/// One call, its inputs with heads whose elements are contiguous.
+/// A call with inputs whose heads are contiguous.
 struct Call<'a> {
     /// q, k, v.
     inputs: [Input<'a>; 3],
     sizes: Sizes,
     params: SdpaParams<'a>,
     rules: Rules,
-    /// Of the queries and the result.
+    /// Element type of the queries and the result.
     elem: Elem,
-    /// Of keys and values.
+    /// Element type of keys and values.
     kv_elem: Elem,
 }
 
@@ -196,7 +195,7 @@ impl<'a> Call<'a> {
         let [(q, _), (k, _), (v, _)] = self.inputs;
         let device = q.device();
         let out = (sizes.rows() * sizes.v_dim * 4) as u64;
-        // What one binding does not reach is split by the matrix products.
+        // The matrix products split inputs that exceed a binding.
         let bound = fit([q, k, v])
             && self.rules_fit()
             && 4 + self.rule_tensors().count() <= MAX_BUFFERS
@@ -216,7 +215,7 @@ impl<'a> Call<'a> {
         }
         let caps = &device.kernels().caps;
         let f16 = [self.elem, self.kv_elem] == [Elem::F16; 2];
-        // A bias may be far below what the kernel takes for no score.
+        // A bias may be far below the kernel's value for "no score".
         let fast = self.kv_elem == Elem::F16 && self.wide(&[0, 1, 2]) && self.rules.bias.is_none();
         if let Some(tile) = cooperative::CoopTile::choose(sizes, caps).filter(|_| fast) {
             return Some(Plan::Cooperative(tile));
@@ -229,7 +228,7 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Into how many parts the keys can be cut before a binding does not reach all of them.
+    /// Maximum number of parts of the keys such that a binding covers all of them.
     fn most_parts(&self) -> usize {
         let part = (self.sizes.rows() * (self.sizes.v_dim + 2) * 4).max(1);
         self.inputs[0].0.device().max_binding() as usize / part
@@ -246,8 +245,8 @@ impl<'a> Call<'a> {
         })
     }
 
-    /// Runs a kernel in `workgroups` for each of `parts`, and joins these. `out` is what the result is made in: another dtype than the
-    /// queries' where a head would end within a word.
+    /// Runs a kernel in `workgroups` for each of `parts`, and joins the parts. `out` is the dtype of the result's storage: not the queries'
+    /// if a head would end within a word.
     fn run<K: Kernel<Params = AttentionParams>>(
         &self,
         parts: Parts,
@@ -307,7 +306,7 @@ impl<'a> Call<'a> {
         self.rule_tensors().all(|(storage, _)| fit([storage]))
     }
 
-    /// How many keys `queries` neighbours see at most.
+    /// Maximum number of keys that `queries` neighbours see.
     fn span(&self, queries: usize) -> usize {
         let keys = self.sizes.keys;
         match (self.params.left, self.params.right) {
@@ -385,13 +384,13 @@ impl<'a> Call<'a> {
     }
 }
 
-/// What every kernel is made for: a field of each.
+/// The specialisation that all kernels share: a field of each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Heads {
-    /// Of the queries, and of keys and values.
+    /// Element types of the queries, and of keys and values.
     elem: Elem,
     kv_elem: Elem,
-    /// Whether four elements of a head are read at once, of the queries, and of keys and values.
+    /// Whether four elements of a head are read at once, for the queries, and for keys and values.
     wide: bool,
     kv_wide: bool,
     head_dim: u32,
@@ -401,7 +400,7 @@ struct Heads {
 }
 
 impl Heads {
-    /// What the shader of every kernel begins with. `inputs` declares q, k and v; what is written, and the rules, come after them.
+    /// The beginning of every kernel's shader. `inputs` declares q, k and v; the outputs and the rules follow them.
     fn shader(&self, inputs: impl FnOnce(Shader) -> Shader) -> Shader {
         let shader = Shader::default()
             .constant("HEAD_DIM", self.head_dim)
@@ -412,7 +411,7 @@ impl Heads {
             .text(include_str!("../../../shaders/functions_float.wgsl"))
     }
 
-    /// The same, with q, k and v as [`Shader::head`]s.
+    /// Like [`shader`](Self::shader), with q, k and v as [`Shader::head`]s.
     fn by_quads(&self) -> Shader {
         self.shader(|shader| {
             shader
@@ -424,7 +423,8 @@ impl Heads {
 }
 
 impl Shader {
-    /// `name_quad(start, quad)`, elements `4 quad .. 4 quad + 4` of the head that starts at `start`, zeros past its end. Heads are as long as the constant `dim`.
+    /// `name_quad(start, quad)`: elements `4 quad .. 4 quad + 4` of the head that starts at `start`, zeros past its end. The length of
+    /// heads is the constant `dim`.
     fn head(self, name: &str, elem: Elem, wide: bool, dim: &str) -> Self {
         let word = match (wide, elem) {
             (true, Elem::F32) => Some("vec4<f32>"),
@@ -460,12 +460,13 @@ mod tests {
     use super::{Elem, Heads, Rules, Target};
     use crate::webgpu_backend::WebGpuDevice;
 
-    /// The step through a list of cases: `step` by day on a software adapter, which compiles a kernel for each, and 1 with
+    /// The stride through a list of cases: by default `step` on a software adapter, which compiles a kernel for each, and 1 with
     /// `CANDLE_EVERY_CASE=1` and on other adapters.
     pub(super) fn by_day(device: &WebGpuDevice, step: usize) -> usize {
-        match device.is_software() && std::env::var_os("CANDLE_EVERY_CASE").is_none() {
-            true => step,
-            false => 1,
+        if device.is_software() && std::env::var_os("CANDLE_EVERY_CASE").is_none() {
+            step
+        } else {
+            1
         }
     }
 
@@ -502,7 +503,7 @@ mod tests {
         })
     }
 
-    /// The same, one element at a time where they are not in pieces of four, and some of them with a bias.
+    /// The same, one element at a time if heads are not multiples of four, and some of them with a bias.
     pub(super) fn ragged_forms(dims: [u32; 2]) -> impl Iterator<Item = Heads> {
         forms(dims).step_by(5).enumerate().map(|(i, heads)| Heads {
             wide: i % 2 == 0,

@@ -1,4 +1,4 @@
-//! Which keys a query sees and what is added to their scores, as WGSL that all attention kernels share.
+//! The mask rules and score terms of attention, as WGSL that all attention kernels share.
 
 use super::join::divisor;
 use crate::fused::attention::{self, FAR};
@@ -7,7 +7,7 @@ use crate::webgpu_backend::kernel::{Elem, Shader};
 pub(super) type Rules = attention::Rules<Elem>;
 
 impl Rules {
-    /// Whether there are no rules but `causal` and `softcap`.
+    /// Whether there are no rules except `causal` and `softcap`.
     pub(super) fn plain(self) -> bool {
         let Self {
             softcap: _,
@@ -25,14 +25,14 @@ impl Rules {
         !(left || right || lens || slopes || sinks || bias.is_some())
     }
 
-    /// Whether the keys that a row sees depend on more than `causal`.
+    /// Whether the visible keys of a row depend on more than `causal`.
     fn ranged(self) -> bool {
         self.left || self.right || self.lens
     }
 
-    /// The bindings of rules, after all others; and
+    /// Declares the bindings of rules, after all others, and
     /// - `position_of(batch, at)`, the position of a row's query `at`,
-    /// - `seen_begin(batch, at)` and `seen_end(batch, at)`, the keys that it sees,
+    /// - `seen_begin(batch, at)` and `seen_end(batch, at)`, the range of its visible keys,
     /// - `slope_of(head)` and `sink_of(head)`,
     /// - `biased(score, batch, head, at, key, position)`, the score of a key that is seen, `LEAST` if its bias hides it,
     /// - `key_place(batch, key)`, where a row's key is among those of k and v,
@@ -64,13 +64,15 @@ impl Rules {
             true => format!("i32(min(starts_at(p.starts_offset + batch), {FAR}u) + at)"),
             false => "i32(p.keys + at) - i32(p.queries)".into(),
         };
-        let begin = match self.left {
-            true => "u32(max(position_of(batch, at) - i32(p.left), 0))",
-            false => "0u",
+        let begin = if self.left {
+            "u32(max(position_of(batch, at) - i32(p.left), 0))"
+        } else {
+            "0u"
         };
-        let keys = match self.lens {
-            true => "min(p.keys, lens_at(p.lens_offset + batch))",
-            false => "p.keys",
+        let keys = if self.lens {
+            "min(p.keys, lens_at(p.lens_offset + batch))"
+        } else {
+            "p.keys"
         };
         let end = match (self.causal, self.right) {
             (true, _) if self.lens => format!("min({keys}, p.keys - p.queries + at + 1u)"),
@@ -80,9 +82,12 @@ impl Rules {
             }
             (false, false) => keys.into(),
         };
-        let by_head = |used: bool, offset: &str| match used {
-            true => format!("by_head_at(p.{offset} + head)"),
-            false => "0.0".into(),
+        let by_head = |used: bool, offset: &str| {
+            if used {
+                format!("by_head_at(p.{offset} + head)")
+            } else {
+                "0.0".into()
+            }
         };
         let (slope, sink) = (
             by_head(self.slopes, "slopes_offset"),
@@ -90,7 +95,7 @@ impl Rules {
         );
         let mut biased = String::from("var s = score;");
         if self.bias.is_some() {
-            // The bits of -infinity, which a compiler may assume not to be there.
+            // The bits of -infinity: a compiler may assume that infinities do not occur.
             biased.push_str(
                 " let b = bias_at(p.bias_offset + batch * p.bias_batch + head * p.bias_head + at * p.bias_seq + key * p.bias_key);\n\
                  if ((bitcast<u32>(b) & 0xff800000u) == 0xff800000u) { return LEAST; }\ns += b;",
@@ -100,7 +105,7 @@ impl Rules {
             biased.push_str("\ns -= slope_of(head) * f32(abs(i32(key) - position));");
         }
         if self.bias.is_some() || self.slopes {
-            // A key with the least number for a bias is seen: LEAST is for hidden ones.
+            // A key whose bias is the least number is visible: LEAST is for hidden ones.
             biased.push_str("\ns = max(s, -0x1.fffffcp+127f);");
         }
         shader
