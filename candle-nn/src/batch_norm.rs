@@ -6,7 +6,7 @@ use candle_core::{bail, ModuleT, Result, Tensor, Var};
 /// The parameters of a [`BatchNorm`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BatchNormConfig {
-    /// What is added to the variance before its root is taken; 1e-5 by default.
+    /// Added to the variance before the square root; 1e-5 by default.
     pub eps: f64,
     /// Whether the mean is subtracted; it is by default.
     pub remove_mean: bool,
@@ -178,7 +178,7 @@ impl BatchNorm {
         self.running_var.as_tensor()
     }
 
-    /// What is added to the variance before its root is taken.
+    /// The value added to the variance before the square root.
     pub fn eps(&self) -> f64 {
         self.eps
     }

@@ -34,7 +34,7 @@ pub enum NormalOrUniform {
     Uniform,
 }
 
-/// What follows the layer; it decides the gain of the initialization.
+/// The function after the layer; it determines the gain of the initialization.
 #[derive(Clone, Copy, Debug)]
 pub enum NonLinearity {
     /// A ReLU.
@@ -89,7 +89,7 @@ pub enum Init {
         dist: NormalOrUniform,
         /// The side that is counted.
         fan: FanInOut,
-        /// What follows the layer.
+        /// The function after the layer.
         non_linearity: NonLinearity,
     },
 }

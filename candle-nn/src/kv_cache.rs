@@ -263,8 +263,8 @@ impl KvCache {
     }
 }
 
-/// Keys and values in tensors that are concatenated anew at each step. No length has to be known ahead of time, but each step
-/// copies all that came before it.
+/// Keys and values in tensors that each step concatenates with the new ones. The length need not be known in advance, but each step copies
+/// all earlier entries.
 #[derive(Clone, Debug)]
 pub struct ConcatKvCache {
     k: Option<Tensor>,
@@ -308,12 +308,12 @@ impl ConcatKvCache {
         self.v.as_ref()
     }
 
-    /// The keys, to be changed in place.
+    /// Mutable access to the keys.
     pub fn k_mut(&mut self) -> Option<&mut Tensor> {
         self.k.as_mut()
     }
 
-    /// The values, to be changed in place.
+    /// Mutable access to the values.
     pub fn v_mut(&mut self) -> Option<&mut Tensor> {
         self.v.as_mut()
     }

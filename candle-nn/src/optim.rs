@@ -27,7 +27,7 @@ use candle_core::{Result, Tensor, Var};
 
 /// Updates variables from the gradients of a loss.
 pub trait Optimizer: Sized {
-    /// What the optimiser is set up with.
+    /// The settings of the optimiser.
     type Config: Sized;
 
     /// An optimiser of `vars`. Those that are not of a float dtype have no gradient and are left out.

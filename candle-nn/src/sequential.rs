@@ -40,7 +40,7 @@ impl Sequential {
         self.add(func(f))
     }
 
-    /// What each layer returned, in order.
+    /// Runs the layers and returns the output of each, in order.
     ///
     /// # Errors
     /// That of the first layer to fail.

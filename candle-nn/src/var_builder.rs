@@ -302,7 +302,7 @@ impl<B: Backend> VarBuilderArgs<'_, B> {
                 expected,
                 got,
             },
-            // The path is one of those that the place lists.
+            // The path is in the list that `say_where` adds.
             Error::WithPath { inner, .. } if about_tensor(&inner) => self.say_where(*inner),
             Error::WithBacktrace { inner, backtrace } => Error::WithBacktrace {
                 inner: Box::new(self.say_where(*inner)),
@@ -332,12 +332,12 @@ impl<'a> VarBuilder<'a> {
         Self::at(Box::new(backend), place, dtype, dev.clone())
     }
 
-    /// Zeros for every tensor that is asked for, whatever its name.
+    /// A builder that returns zeros for every tensor, whatever its name.
     pub fn zeros(dtype: DType, dev: &Device) -> Self {
         Self::from_simple(backends::Zeros, "zeros".to_string(), dtype, dev)
     }
 
-    /// The tensors of a map, converted and moved when they are asked for.
+    /// A builder over the tensors of a map, converted and moved to the device at each request.
     pub fn from_tensors(ts: HashMap<String, Tensor>, dtype: DType, dev: &Device) -> Self {
         let place = format!("the {} given tensors", ts.len());
         Self::from_simple(ts, place, dtype, dev)
@@ -348,7 +348,7 @@ impl<'a> VarBuilder<'a> {
         Self::from_simple(varmap.clone(), "the VarMap".to_string(), dtype, dev)
     }
 
-    /// The tensors of safetensors files, which are mapped into memory and read when they are asked for.
+    /// A builder over the tensors of safetensors files, which are memory-mapped and read at each request.
     ///
     /// # Safety
     /// The files must not be changed or truncated while the builder or a clone of it lives.
@@ -384,19 +384,19 @@ impl<'a> VarBuilder<'a> {
         Ok(Self::from_simple(file, place, dtype, dev))
     }
 
-    /// The arrays of a NumPy `.npz` file, read when they are asked for.
+    /// A builder over the arrays of a NumPy `.npz` file, read at each request.
     ///
     /// # Errors
-    /// The file cannot be read, or is no zip archive.
+    /// The file cannot be read, or is not a zip archive.
     pub fn from_npz<P: AsRef<Path>>(p: P, dtype: DType, dev: &Device) -> Result<Self> {
         let place = p.as_ref().display().to_string();
         Ok(Self::from_simple(NpzTensors::new(p)?, place, dtype, dev))
     }
 
-    /// The tensors of a PyTorch checkpoint, read when they are asked for.
+    /// A builder over the tensors of a PyTorch checkpoint, read at each request.
     ///
     /// # Errors
-    /// The file cannot be read, or is no checkpoint.
+    /// The file cannot be read, or is not a checkpoint.
     pub fn from_pth<P: AsRef<Path>>(p: P, dtype: DType, dev: &Device) -> Result<Self> {
         let place = p.as_ref().display().to_string();
         let checkpoint = PthTensors::new(p, None)?;

@@ -19,7 +19,7 @@ pub(super) struct Rules {
     pub(super) scale: f32,
     pub(super) softcap: Option<f32>,
     pub(super) window: AttnWindow,
-    /// What is added to the scores; broadcasts to (batch, heads, queries, keys).
+    /// Added to the scores; broadcasts to (batch, heads, queries, keys).
     pub(super) mask: Option<Tensor>,
     /// ALiBi slopes, one per head: a key's score is reduced by its slope times the distance from the query; see
     /// <https://arxiv.org/abs/2108.12409>.

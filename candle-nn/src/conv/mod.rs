@@ -60,7 +60,7 @@ macro_rules! layer {
                 &self.weight
             }
 
-            /// What is added to each channel of the result, of shape (out_channels).
+            /// The bias, added to each channel of the result: (out_channels).
             pub fn bias(&self) -> Option<&Tensor> {
                 self.bias.as_ref()
             }

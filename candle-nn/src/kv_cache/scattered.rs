@@ -12,8 +12,8 @@ pub struct IndicesAndMask {
 }
 
 impl IndicesAndMask {
-    /// What is added to the scores: 0 where a token may see an entry, -infinity elsewhere; of shape (batch, 1, seq, context), or
-    /// (seq, seq) for steps that fill the whole ring.
+    /// The mask to add to the scores: 0 where a token may see an entry, -infinity elsewhere; of shape (batch, 1, seq, context), or (seq,
+    /// seq) for steps that fill the whole ring.
     pub fn mask(&self) -> &Tensor {
         &self.mask
     }
@@ -85,7 +85,7 @@ pub struct ScatteredCacheBuilder {
 }
 
 impl ScatteredCacheBuilder {
-    /// For `batch_size` sequences, of which the last `context` tokens are kept.
+    /// A cache for `batch_size` sequences, which keeps the last `context` tokens of each.
     ///
     /// # Errors
     /// None.

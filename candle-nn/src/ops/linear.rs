@@ -12,7 +12,7 @@ use candle_core::{
     CpuStorage, CustomOp1, CustomOp2, DType, Error, Layout, Module, Result, Shape, Tensor, Var, D,
 };
 
-/// The weight of a linear layer, `(n, k)`: what `&Tensor`, `&Var` and `&QMatMul` turn into. Not in upstream's interface.
+/// The weight of a linear layer, `(n, k)`; converted from `&Tensor`, `&Var` and `&QMatMul`. Not in upstream's interface.
 #[derive(Debug, Clone, Copy)]
 pub enum LinearWeight<'a> {
     /// A tensor of the input's dtype, any layout.
@@ -60,8 +60,8 @@ impl<'a> LinearWeight<'a> {
     }
 }
 
-/// What a linear layer does besides its product, in this order: a norm, a bias, a gate or an activation, a residual sum. Not in
-/// upstream's interface.
+/// The operations fused with a linear layer, in this order: a norm, a bias, a gate or an activation, a residual sum. Not in upstream's
+/// interface.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct LinearExtras<'a> {
     /// The input's rows are replaced by their [`rms_norm`]: weights (k) and epsilon.
@@ -70,7 +70,7 @@ pub struct LinearExtras<'a> {
     pub bias: Option<&'a Tensor>,
     /// The product is a gate and what passes it, side by side, which become one: (…, 2 n) to (…, n).
     pub gate: Option<GatedActivation>,
-    /// Applied to the product: what a feed-forward block has in place of a gate. [`Activation::Swiglu`] is one, so it is refused.
+    /// Applied to the product, instead of a gate. [`Activation::Swiglu`] is a gate and therefore refused.
     pub activation: Option<Activation>,
     /// Added to the result, (…, n).
     pub residual: Option<&'a Tensor>,
@@ -84,7 +84,7 @@ impl<'a> LinearExtras<'a> {
         }
     }
 
-    /// What these are called in errors.
+    /// The name in errors.
     fn name(&self) -> &'static str {
         match (self.norm, self.gate, self.residual) {
             (Some(_), Some(GatedActivation::Silu), _) => "rms-norm-swiglu",
@@ -469,7 +469,7 @@ impl CustomOp2 for FusedLinear<'_> {
     super::on_devices!(xs xs_l, weight weight_l);
 }
 
-/// The same of (xs), with a weight that is no tensor.
+/// The same op on (xs), with a quantized weight, which is not a tensor.
 struct FusedQuantized<'a> {
     fused: FusedLinear<'a>,
     weight: &'a QTensor,

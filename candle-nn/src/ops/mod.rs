@@ -1,9 +1,9 @@
 //! Functions over tensors: activations, softmax, norms, attention.
 //!
-//! The fused ones ([`softmax_last_dim`], [`rms_norm`], [`layer_norm`], [`act_mul`], [`sdpa`] and those of
-//! [`rotary_emb`](crate::rotary_emb)) are one kernel on each device, take any strided layout, and compute 16-bit inputs in
-//! f32. Beside each stands its plain form, made of tensor ops. Inputs that are part of a graph for autograd take the plain
-//! form, so that gradients flow through all of them.
+//! The fused functions ([`softmax_last_dim`], [`rms_norm`], [`layer_norm`], [`act_mul`], [`sdpa`] and those of
+//! [`rotary_emb`](crate::rotary_emb)) are one kernel on each device, take any strided layout, and compute 16-bit inputs in f32. Each also
+//! has a plain form, composed of tensor ops. Inputs that are part of an autograd graph take the plain form, so that gradients flow through
+//! all functions.
 
 mod dropout;
 mod elementwise;

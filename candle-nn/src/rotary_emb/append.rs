@@ -9,9 +9,9 @@ use candle_core::{CpuStorage, CustomOp3, DType, Layout, Result, Shape, Tensor};
 /// Where in a cache new keys and values go. Not in upstream's interface.
 #[derive(Clone, Copy, Debug)]
 pub enum CachePosition<'a> {
-    /// From this place on in all sequences of the batch.
+    /// The same first index for all sequences of the batch.
     Same(usize),
-    /// From a place on for each sequence: (batch), u32, on the cache's device. So sequences of different lengths are one batch.
+    /// A first index per sequence: (batch), u32, on the cache's device. Sequences of different lengths can form one batch.
     PerRow(&'a Tensor),
 }
 
@@ -57,12 +57,12 @@ pub fn rope_append_slow(
     rope_append_with_slow(xs, &Rotation::new(cos, sin, pairs), cache, position)
 }
 
-/// Applies `rotation` to the queries and keys of `xs`, (batch, queries + 2 * kv_heads, seq, head_dim), where the heads of the
-/// queries come first, then those of the keys, then those of the values. Keys and values are written to `cache`, (batch,
-/// 2 * kv_heads, capacity, head_dim), from `position` on, in place; the result are the queries, (batch, queries, seq, head_dim).
+/// Applies `rotation` to the queries and keys of `xs`, (batch, queries + 2 * kv_heads, seq, head_dim): first the heads of the queries, then
+/// those of the keys, then those of the values. Writes keys and values to `cache`, (batch, 2 * kv_heads, capacity, head_dim), in place,
+/// starting at `position`. Returns the queries, (batch, queries, seq, head_dim).
 ///
-/// The cache may be of another float dtype than `xs`, f16 beside f32 say: what is written is rounded to it. On a WebGPU device this
-/// is one kernel. Not in upstream's interface.
+/// The cache may have another float dtype than `xs`, such as f16 for `xs` in f32; keys and values are rounded to it. One kernel on a WebGPU
+/// device. Not in upstream's interface.
 ///
 /// # Errors
 /// Those of [`super::rope_heads_with`], or `cache` is not contiguous, does not fit `xs`, or ends before. Positions that are on a
@@ -183,7 +183,7 @@ impl<'a> Append<'a> {
         let last = self.cache.dim(2)? - seq;
         if new.device().is_cpu() {
             let positions = positions.to_vec1::<u32>()?;
-            // All are looked at before the first is used: an error leaves the cache as it was.
+            // All positions are checked before the first write: an error leaves the cache unchanged.
             if let Some(position) = positions.iter().find(|&&position| position as usize > last) {
                 return Err(candle_core::Error::InvalidIndex {
                     op: NAME,

@@ -6,7 +6,7 @@ use crate::ops::{beside, on_devices};
 use candle_core::fused::{Fused, Operand, RopeKind, Rotation};
 use candle_core::{CpuStorage, CustomOp3, Layout, Result, Shape, Storage, WithDType};
 
-/// A rotation of (x, cos, sin). Without a rotation, `rotary` being 0, cos and sin are not looked at.
+/// A rotation of (x, cos, sin). Without a rotation (`rotary` is 0), cos and sin are not read.
 pub(super) struct Rope<'a> {
     pub(super) kind: Kind,
     /// The first elements of a head that are rotated; those after them stay.
@@ -94,7 +94,7 @@ impl Rope<'_> {
         Ok((dst, inputs[0].1.shape().clone()))
     }
 
-    /// What `f` makes of this in the terms of the devices' kernels.
+    /// Calls `f` with the rotation in the kernels' terms.
     pub(super) fn with_rotation<S: Fused, R>(
         &self,
         f: impl FnOnce(Rotation<'_, S>) -> Result<R>,

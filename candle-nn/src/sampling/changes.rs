@@ -16,9 +16,10 @@ pub struct Change {
 impl Change {
     fn of(&self, logit: f32) -> f32 {
         let sum = logit + self.offset;
-        match sum >= 0. {
-            true => sum / self.penalty,
-            false => sum * self.penalty,
+        if sum >= 0. {
+            sum / self.penalty
+        } else {
+            sum * self.penalty
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Attention over head sizes, lengths of keys and queries, groups and dtypes, beside what a kernel takes in a turn; against the plain
-//! form in f32 on the CPU.
+//! Attention over head sizes, lengths of keys and queries, groups and dtypes around a kernel's tile sizes; compared with the plain form in
+//! f32 on the CPU.
 
 use super::common::{assert_close, data, dtypes, every, reference};
 use candle_core::{test_device, DType, Device, Result, Tensor};

@@ -72,7 +72,7 @@ impl Cases {
     }
 }
 
-/// What the reference of an op in `dtype` is computed in.
+/// Converts `t` to the dtype in which the reference of an op is computed.
 pub fn reference(t: &Tensor) -> Result<Tensor> {
     let dtype = match t.dtype() {
         DType::F64 => DType::F64,

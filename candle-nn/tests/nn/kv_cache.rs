@@ -167,10 +167,11 @@ fn scattered_cache(dev: &Device) -> Result<()> {
             .to_device(&Device::Cpu)?
             .flatten_from(1)?
             .to_vec2::<f32>()?;
-        let mask = match len < context {
-            true => places.mask().squeeze(1)?,
+        let mask = if len < context {
+            places.mask().squeeze(1)?
+        } else {
             // One for all sequences.
-            false => places.mask().broadcast_left(2)?,
+            places.mask().broadcast_left(2)?
         };
         let mask = mask.to_device(&Device::Cpu)?.to_vec3::<f32>()?;
         for b in 0..2 {
