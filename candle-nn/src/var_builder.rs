@@ -302,7 +302,7 @@ impl<B: Backend> VarBuilderArgs<'_, B> {
                 expected,
                 got,
             },
-            // The path is in the list that `say_where` adds.
+            // The path is one of the files that `place` lists.
             Error::WithPath { inner, .. } if about_tensor(&inner) => self.say_where(*inner),
             Error::WithBacktrace { inner, backtrace } => Error::WithBacktrace {
                 inner: Box::new(self.say_where(*inner)),

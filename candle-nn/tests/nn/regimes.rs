@@ -25,7 +25,7 @@ candle_core::with_webgpu! {
         run.try_for_each(|(_, body)| body(device))
     }
 
-    /// Beside the kernel that has all of attention in it: its products alone.
+    /// Attention without the cooperative attention kernel, composed of cooperative matrix products.
     #[test]
     fn without_cooperative_attention_webgpu() -> Result<()> {
         let device = Device::WebGpu(super::common::webgpu_without("-coop-attention")?);

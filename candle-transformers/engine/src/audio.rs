@@ -42,8 +42,8 @@ const KNOWN: &str =
 /// A sound, decoded.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Audio {
-    /// One channel, the mean of the file's, at [`SAMPLE_RATE`]. From -1 to 1; a loud file of floats, or the filter beside a clipped sample,
-    /// can go a little beyond.
+    /// One channel, the mean of the file's channels, at [`SAMPLE_RATE`]. From -1 to 1; float files with a high level, and the filter's
+    /// overshoot near clipped samples, can exceed that slightly.
     pub samples: Vec<f32>,
     /// How long it lasts, in seconds, by the samples that were decoded.
     pub seconds: f64,
@@ -59,8 +59,8 @@ pub struct Audio {
 /// and a warning is logged of what is missing.
 ///
 /// # Errors
-/// A file that cannot be read, is empty, of a format or codec that is not known, has no audio track or no samples, more than
-/// [`MAX_SECONDS`] of them, ones that are no numbers, or a sample rate outside 1 to 768 kHz.
+/// A file that cannot be read, is empty, has an unknown format or codec, has no audio track or no samples, has more than [`MAX_SECONDS`] of
+/// them or NaN ones, or a sample rate outside 1 to 768 kHz.
 pub fn read_audio(path: &Path) -> Result<Audio> {
     let name = path.display().to_string();
     let problem = |err: std::io::Error| Error::file(path, err);
@@ -75,7 +75,7 @@ pub fn read_audio(path: &Path) -> Result<Audio> {
     read(&name, Box::new(file), MAX_SECONDS)
 }
 
-/// As [`read_audio`], of a file that is in memory. `name` stands for it in messages, and its ending is a hint at the format.
+/// As [`read_audio`], for a file in memory. `name` names it in messages, and its extension is a hint at the format.
 ///
 /// # Errors
 /// Those of [`read_audio`].
@@ -174,7 +174,7 @@ fn read(name: &str, source: Box<dyn MediaSource + '_>, most: u64) -> Result<Audi
     })
 }
 
-/// What came of a file's packets.
+/// The decoded packets of a file.
 struct Decoded {
     /// `None` if there was no sample.
     mono: Option<Mono>,
@@ -263,7 +263,7 @@ struct Mono {
     most: u64,
     /// Samples of a channel so far.
     taken: u64,
-    /// What does not fill a chunk of the filter yet.
+    /// Samples that do not fill a chunk of the filter yet.
     pending: Vec<f32>,
     samples: Vec<f32>,
     /// `None` for a file that has the rate already.
@@ -339,7 +339,7 @@ impl Mono {
         Ok(())
     }
 
-    /// The samples: as many as last as long as the file, the first of them at the time of the file's first.
+    /// The samples, for the duration of the file; the first is at the time of the file's first sample.
     fn finish(&mut self) -> std::result::Result<Vec<f32>, String> {
         let mut samples = std::mem::take(&mut self.samples);
         if let Some(filter) = &mut self.filter {

@@ -15,8 +15,8 @@ pub trait InferenceBackend: Send + Sync {
     /// A short name: the device that the model runs on, such as `webgpu`.
     fn id(&self) -> &str;
 
-    /// Completes a prompt and hands over the pieces of text as they are made. `on_piece` stops the generation by
-    /// returning `ControlFlow::Break`; the pieces put together are the completion's text.
+    /// Completes a prompt and passes each piece of text to `on_piece` as soon as it exists. `on_piece` stops the generation by returning
+    /// `ControlFlow::Break`. The concatenated pieces are the completion's text.
     ///
     /// # Errors
     /// A parameter out of range, a prompt without tokens or past the model's positions, and failures of the device.
@@ -40,8 +40,8 @@ pub trait InferenceBackend: Send + Sync {
 pub struct CompletionRequest {
     /// Text to complete.
     pub prompt: String,
-    /// Images of the prompt, in their order: [`CandleBackend::prompt_with_pictures`](crate::CandleBackend::prompt_with_pictures) says where they
-    /// stand in it. For models that take them, on one device.
+    /// Images of the prompt, in their order: [`CandleBackend::prompt_with_pictures`](crate::CandleBackend::prompt_with_pictures) gives
+    /// their positions in it. For models with image input, on one device.
     pub pictures: Vec<Arc<Picture>>,
     /// Whether a chat template made the prompt, which has put all special tokens in it: no begin token is added then.
     pub from_template: bool,

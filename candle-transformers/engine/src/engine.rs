@@ -33,7 +33,7 @@ pub struct CandleBackend {
     /// The stored size of the weights.
     bytes: u64,
     draft: Option<Box<DraftModel>>,
-    /// The most rows of a step of which each is computed as if it were alone, where there is a limit.
+    /// Maximum number of rows in a step for which each row's result is the same as if computed alone; `None` without a limit.
     rows_alike: Option<usize>,
     pub(crate) model: ParallelDecoder,
     /// Never modified: each completion starts from a clone, which shares the tables of the rotary embedding.
@@ -46,11 +46,10 @@ pub struct CandleBackend {
 }
 
 impl CandleBackend {
-    /// Places the weights on `device`, floats as `dtype`, blocks as they are. `progress` is told of each tensor's bytes
-    /// as they arrive.
+    /// Loads the weights onto `device`, floats as `dtype`, blocks unchanged. Calls `progress` with each tensor's bytes as they arrive.
     ///
     /// # Errors
-    /// Failures to read a tensor, to convert it, or to place it on the device.
+    /// Failures to read a tensor, to convert it, or to copy it to the device.
     pub fn load(
         files: ModelFiles,
         id: &'static str,
@@ -133,9 +132,12 @@ impl CandleBackend {
             id,
             bytes: files.total_bytes(),
             draft: None,
-            rows_alike: device.is_cpu().then(|| match files.has_dense_products() {
-                true => DENSE_ROWS,
-                false => BLOCK_ROWS,
+            rows_alike: device.is_cpu().then(|| {
+                if files.has_dense_products() {
+                    DENSE_ROWS
+                } else {
+                    BLOCK_ROWS
+                }
             }),
             name: files.name,
             pictures: files.pictures,
@@ -227,15 +229,15 @@ impl CandleBackend {
         self.model.world_size()
     }
 
-    /// The element type of activations, and of weights that are no blocks.
+    /// The element type of activations, and of weights that are not blocks.
     pub fn dtype(&self) -> DType {
         self.dtype
     }
 
-    /// A cache for `count` texts that run together.
+    /// A cache for `count` texts that share the model's steps.
     ///
     /// # Errors
-    /// A model of which texts cannot share one: with layers that are not attention to keys and values, or on several devices.
+    /// A model whose texts cannot share a cache: one that has layers other than attention over keys and values, or is on several devices.
     pub(crate) fn new_slots(&self, count: usize) -> Result<DecoderState> {
         if self.ranks() > 1 {
             let ranks = self.ranks();
@@ -301,9 +303,10 @@ impl CandleBackend {
             prompt, pictures, ..
         } = request;
         let prompt = self.prompt_with_pictures(prompt, pictures, request.from_template)?;
-        match request.from_template {
-            true => self.rendered_tokens(&prompt),
-            false => self.prompt_tokens(&prompt),
+        if request.from_template {
+            self.rendered_tokens(&prompt)
+        } else {
+            self.prompt_tokens(&prompt)
         }
     }
 
@@ -447,7 +450,7 @@ impl Parked {
     }
 }
 
-/// What a model keeps of a text.
+/// The state that a model keeps of a text.
 pub(crate) enum State {
     Whole(ParallelState),
     /// One slot, which can be cut.
@@ -575,12 +578,13 @@ impl Session<'_> {
     /// How many tokens the model has seen after `more`, if it has positions for them.
     pub(crate) fn seen_with(&self, more: usize) -> Result<usize> {
         let seen = self.position + more;
-        match seen > self.backend.max_positions {
-            true => Err(Error::PromptTooLong {
+        if seen > self.backend.max_positions {
+            Err(Error::PromptTooLong {
                 tokens: seen,
                 limit: self.backend.max_positions,
-            }),
-            false => Ok(seen),
+            })
+        } else {
+            Ok(seen)
         }
     }
 }

@@ -13,7 +13,7 @@ pub enum Error {
     File {
         /// The file, as the user can find it.
         file: String,
-        /// What was found, and what was expected.
+        /// The actual and the expected value.
         problem: String,
     },
     /// A file in which one field is missing or has a value that does not fit.
@@ -23,7 +23,7 @@ pub enum Error {
         file: String,
         /// The field's path, parts joined by dots; of a GGUF file the metadata's key.
         field: String,
-        /// What was found, and what was expected.
+        /// The actual and the expected value.
         problem: String,
     },
     /// A tensor that is missing or has the wrong shape or dtype.
@@ -33,18 +33,18 @@ pub enum Error {
         file: String,
         /// The tensor's name.
         tensor: String,
-        /// What was found, and what was expected.
+        /// The actual and the expected value.
         problem: String,
     },
     /// A model of the Hugging Face Hub that cannot be had.
     #[error("{model}: {problem}")]
     Hub {
-        /// The model, as it was asked for.
+        /// The requested model.
         model: String,
-        /// What is wrong, and what to do.
+        /// The problem and the remedy.
         problem: String,
     },
-    /// A device that was asked for and is not there.
+    /// A requested device is not present.
     #[error("device {asked}: {reason}")]
     Device {
         /// The device's name.
@@ -61,7 +61,7 @@ pub enum Error {
         needed: u64,
         /// Bytes that were free.
         free: u64,
-        /// How many of the model's last layers fit beside its output layer, if that does.
+        /// Number of the model's last layers that fit next to its output layer; `None` if even that does not fit.
         fits: Option<usize>,
         /// Layers of the model.
         layers: usize,
@@ -108,7 +108,7 @@ pub enum Error {
     Text {
         /// Which one it is.
         origin: String,
-        /// What is wrong, and what to do.
+        /// The problem and the remedy.
         problem: String,
     },
     /// A language or a task that the speech model does not know.
@@ -119,7 +119,7 @@ pub enum Error {
     ChatTemplate {
         /// Where it is from.
         origin: String,
-        /// What is wrong.
+        /// The problem.
         problem: String,
     },
     /// A model that comes without a chat template.
@@ -139,7 +139,7 @@ pub enum Error {
     /// Images that do not fit a prompt.
     #[error("images: {0}")]
     Pictures(String),
-    /// More completions at once than there are places for.
+    /// More completions at once than there are slots.
     #[error("{0} requests are running or queued, the maximum; try again later")]
     Busy(usize),
     /// A model whose completions cannot share a cache, and why.
@@ -167,7 +167,7 @@ pub enum Error {
     /// An operation on tensors failed.
     #[error("{doing}: {}", brief(.source))]
     Tensors {
-        /// What was being done.
+        /// The operation that failed.
         doing: &'static str,
         /// The tensor library's own error.
         source: Box<candle_core::Error>,
@@ -247,7 +247,7 @@ pub(crate) fn unlocated(err: &candle_core::Error) -> &candle_core::Error {
     }
 }
 
-/// `text` with every run of white space that holds a line break turned into one space.
+/// `text` with every run of white space that contains a line break replaced by one space.
 pub fn one_line(text: &str) -> String {
     text.lines()
         .map(str::trim)

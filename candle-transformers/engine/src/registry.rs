@@ -138,11 +138,11 @@ impl BackendEntry {
         Ok(devices)
     }
 
-    /// Loads a model onto this backend's device. `dtype` of `None` takes [`ModelFiles::default_dtype`]; `progress` is
-    /// told of each tensor's bytes as they arrive.
+    /// Loads a model onto this backend's device. `dtype` of `None` means [`ModelFiles::default_dtype`]. Calls `progress` with each tensor's
+    /// bytes as they arrive.
     ///
     /// # Errors
-    /// The backend's absence, and whatever fails while weights are read and placed on the device.
+    /// The backend is absent, or the weights cannot be read or copied to the device.
     pub fn load(
         &self,
         files: ModelFiles,

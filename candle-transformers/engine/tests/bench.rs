@@ -151,7 +151,7 @@ fn bytes_per_token() {
     }
 }
 
-/// What Llamas' figures were before other families had any.
+/// The figures of Llamas, which must not change with the support for other families.
 #[test]
 fn dimensions_of_a_llama() {
     let expected = Dimensions {

@@ -106,7 +106,7 @@ fn alone_and_in_a_batch(kind: DeviceKind) {
             assert_eq!(&completion.token_ids, made, "{name}");
             assert_eq!(completion.prompt_tokens, tokens.len(), "{name}");
         }
-        // Pieces that end inside an image, slots that were used before, and a text without images beside them.
+        // Prefill chunks that end inside an image, reused slots, and a text without images in the same batch.
         let settings = BatchSettings {
             slots: 2,
             piece: 3,

@@ -59,10 +59,11 @@ impl Seeing {
     /// The model of a case.
     pub fn new(name: &str) -> Self {
         let package = Path::new(env!("CARGO_MANIFEST_DIR"));
-        let package = match package.ends_with("engine") {
-            true => package.join(".."),
+        let package = if package.ends_with("engine") {
+            package.join("..")
+        } else {
             // candle-dvm's tests share this file.
-            false => package.join("../candle-transformers"),
+            package.join("../candle-transformers")
         };
         let text = std::fs::read(package.join("tests/transformers/pictures.json")).unwrap();
         let all: Value = serde_json::from_slice(&text).unwrap();
@@ -122,17 +123,18 @@ impl Seeing {
 
 /// 32 words, some of them special.
 fn tokenizer(gemma: bool) -> Value {
-    let special: &[(usize, &str)] = match gemma {
-        true => &[
+    let special: &[(usize, &str)] = if gemma {
+        &[
             (29, "<begin_of_image>"),
             (30, "<end_of_image>"),
             (31, "<image_soft_token>"),
-        ],
-        false => &[
+        ]
+    } else {
+        &[
             (7, "<fake_token_around_image>"),
             (9, "<global-img>"),
             (31, "<image>"),
-        ],
+        ]
     };
     let word = |id: usize| {
         let found = special.iter().find(|(at, _)| *at == id);

@@ -108,9 +108,10 @@ pub(super) fn run(args: Args) -> Result<()> {
         options.dim.unwrap_or(encoder.config().size),
         encoder.config().size,
         options.pooling.name(),
-        match options.normalize {
-            true => "length 1",
-            false => "not normalized",
+        if options.normalize {
+            "length 1"
+        } else {
+            "not normalized"
         },
         describe(device),
     ));

@@ -68,7 +68,7 @@ pub(super) struct Args {
     srt: bool,
 }
 
-/// What `--json` prints.
+/// The output of `--json`.
 #[derive(Serialize)]
 struct Report<'a> {
     model: &'a str,

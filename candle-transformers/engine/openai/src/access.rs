@@ -32,7 +32,7 @@ const OPEN: &str = "/health";
 /// Who may ask. The default is everybody, under an address or `localhost`, and no page of another site.
 #[derive(Default)]
 pub struct Access {
-    /// Keys, one of which a request has to have; none where nobody needs one.
+    /// Accepted API keys; a request needs one of them. Empty if no key is required.
     keys: Vec<Zeroizing<String>>,
     /// Names that the server goes by, in lower case.
     hosts: Vec<String>,
@@ -65,9 +65,10 @@ impl Access {
             }
             self.keys.push(Zeroizing::new(key.to_string()));
         }
-        match self.keys.is_empty() {
-            true => Err(wrong("has no key; expected one in each line".to_string())),
-            false => Ok(self),
+        if self.keys.is_empty() {
+            Err(wrong("has no key; expected one in each line".to_string()))
+        } else {
+            Ok(self)
         }
     }
 
@@ -133,9 +134,10 @@ impl Access {
         // All are compared, in the same time whichever it is.
         let keys = self.keys.iter().zip(1..);
         let found = keys.fold(0, |found, (key, number)| {
-            match bool::from(key.as_bytes().ct_eq(given)) {
-                true => number,
-                false => found,
+            if bool::from(key.as_bytes().ct_eq(given)) {
+                number
+            } else {
+                found
             }
         });
         match found {

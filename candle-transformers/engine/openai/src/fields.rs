@@ -30,7 +30,7 @@ const NOTES: &[&str] = &[
 
 /// The fields of an object that have not been taken yet. `null` is as good as absent.
 pub(super) struct Fields {
-    /// The place of the object in messages, such as `messages[2].`.
+    /// The path of the object in messages, such as `messages[2].`.
     prefix: String,
     map: Map<String, Value>,
 }
@@ -226,12 +226,11 @@ impl Common {
         }
         let mut penalty = |name: &str| {
             let value = fields.take::<f32>(name, number)?.unwrap_or(0.0);
-            match (-2.0..=2.0).contains(&value) {
-                true => Ok(value),
-                false => {
-                    let problem = format!("{value} is out of range; expected -2 to 2");
-                    Err(fields.wrong(name, problem))
-                }
+            if (-2.0..=2.0).contains(&value) {
+                Ok(value)
+            } else {
+                let problem = format!("{value} is out of range; expected -2 to 2");
+                Err(fields.wrong(name, problem))
             }
         };
         let presence_penalty = penalty("presence_penalty")?;

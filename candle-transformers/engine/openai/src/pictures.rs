@@ -39,10 +39,11 @@ impl<'a> Pictures<'a> {
         matches!(kind, Some("image_url" | "input_image"))
     }
 
-    /// Takes the image of a part; what templates see of it.
+    /// Adds the image of a message part; returns the part as templates see it.
     ///
     /// # Errors
-    /// A model that takes none, no `data:` URL of a PNG or JPEG, or too many or too large ones; `place` names the field.
+    /// A model without image input, a URL that is not a `data:` URL of a PNG or JPEG, too many images, or too large ones; `place` names the
+    /// field.
     pub(super) fn take(
         &mut self,
         place: &str,

@@ -21,7 +21,7 @@ use tokio::sync::mpsc::{unbounded_channel, UnboundedReceiver};
 /// The field of `usage` with counts of a part of the tokens.
 const DETAILS: &str = "completion_tokens_details";
 
-/// What becomes of a completion.
+/// An event of a completion.
 pub(super) enum Event {
     Token(Likely),
     Piece(String),
@@ -54,9 +54,10 @@ pub(super) fn begin(
             Heard::Done(result) => Some(Event::Done(result)),
         };
         let sent = event.is_none_or(|event| sender.send(event).is_ok());
-        match sent && !sender.is_closed() {
-            true => ControlFlow::Continue(()),
-            false => ControlFlow::Break(()),
+        if sent && !sender.is_closed() {
+            ControlFlow::Continue(())
+        } else {
+            ControlFlow::Break(())
         }
     };
     let order = Order {
@@ -181,7 +182,7 @@ pub(super) fn id(prefix: &str) -> String {
     format!("{prefix}-{:032x}", rand::random::<u128>())
 }
 
-/// The text of one token; bytes that are no character show as U+FFFD.
+/// The text of one token; bytes that do not form a character show as U+FFFD.
 pub(super) fn token_text(tokenizer: &TextTokenizer, id: u32) -> String {
     tokenizer.decode(&[id]).unwrap_or_default()
 }
@@ -228,7 +229,7 @@ pub(super) fn stream(
         .into_response()
 }
 
-/// What a failure in the middle of a stream is told as.
+/// The JSON of a failure in the middle of a stream.
 pub(super) fn failure(error: candle_engine::Error) -> Value {
     ApiError::from(error).body()
 }

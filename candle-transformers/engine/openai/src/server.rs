@@ -62,7 +62,7 @@ pub(super) async fn run(
     let mut stop = pin!(stop);
     loop {
         while connections.try_join_next().is_some() {}
-        // The place comes first: who has none is left in the system's queue.
+        // The permit comes first: without one, a connection stays in the system's queue.
         let accepted = async {
             let place = places.clone().acquire_owned().await;
             (place, listener.accept().await)

@@ -30,7 +30,7 @@ struct Shelf {
     slots: Vec<Slot>,
     /// The most bytes of weights that are loaded at once.
     budget: Option<u64>,
-    /// Whose turn it is to load.
+    /// Held while a model loads.
     loading: Arc<tokio::sync::Mutex<()>>,
     clock: AtomicU64,
 }
@@ -91,8 +91,8 @@ impl Texts {
         Self::of(vec![slot], None)
     }
 
-    /// Several models, of which no more than `budget` bytes of weights are loaded at once: a requested model takes the place of those that
-    /// were not used for the longest time, once their answers are out. Without a budget each stays once it is loaded.
+    /// Several models, with at most `budget` bytes of weights loaded at once: a requested model replaces the least recently used ones,
+    /// after their answers have ended. Without a budget, a loaded model stays loaded.
     ///
     /// # Errors
     /// No model, two of one name, or one that is larger than the budget.
@@ -330,7 +330,7 @@ mod tests {
             assert!(held.is_err(), "more than the budget was loaded");
             assert_eq!(loaded(&texts), ["c"]);
             drop(a);
-            // Asked for twice, it is loaded once; nobody waits for the first one any more.
+            // Two concurrent requests load the model once.
             let (one, two) = tokio::join!(texts.load(1), texts.load(1));
             assert!(Arc::ptr_eq(&one.unwrap(), &two.unwrap()));
         });

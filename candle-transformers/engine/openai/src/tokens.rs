@@ -41,9 +41,10 @@ fn tokens_of(served: &Asked, bytes: &[u8]) -> Result<Vec<u32>, ApiError> {
         Which::Encoder(encoder) => encoder.files.encode(&text, special)?,
         Which::Text(model) => {
             let tokenizer = model.engine.backend().tokenizer();
-            match special && !text.is_empty() {
-                true => tokenizer.encode_prompt(&text)?,
-                false => tokenizer.encode(&text, false)?,
+            if special && !text.is_empty() {
+                tokenizer.encode_prompt(&text)?
+            } else {
+                tokenizer.encode(&text, false)?
             }
         }
     })

@@ -147,12 +147,13 @@ impl Tools {
             }
             said.push_str(behind);
         }
-        match calls.is_empty() {
-            true => none(),
-            false => Read {
+        if calls.is_empty() {
+            none()
+        } else {
+            Read {
                 text: said.trim().to_string(),
                 calls,
-            },
+            }
         }
     }
 

@@ -184,7 +184,7 @@ impl RandomBlocks {
 }
 
 impl WeightSource for RandomBlocks {
-    /// Everything that is asked for, in the form of today's files.
+    /// Every requested tensor exists, in the current layout.
     fn contains(&self, name: &str) -> bool {
         name != "rope_freqs.weight"
     }

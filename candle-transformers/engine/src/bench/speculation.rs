@@ -67,7 +67,7 @@ pub struct LengthSpeed {
 /// Makes random weights on `device` and measures. Progress goes to standard error.
 ///
 /// # Errors
-/// A device that runs out of memory or fails otherwise; a shape of which no slots can be made.
+/// A device that runs out of memory or fails otherwise; a shape whose decoder cannot have slots.
 pub fn run(request: &SpeculationRequest, device: &Device, name: &str) -> Result<SpeculationReport> {
     let doing = "generating random weights";
     // A round that ends the text may run over its end.

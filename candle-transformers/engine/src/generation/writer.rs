@@ -1,4 +1,4 @@
-//! What becomes of a completion's tokens: how the next one is chosen, the text so far, and when it ends.
+//! Writes a completion: chooses the next token, collects the text so far, and decides when it ends.
 
 use super::Mask;
 use crate::backend::{Completion, CompletionRequest, StopReason, Timings};
@@ -114,7 +114,7 @@ impl<'a> Writer<'a> {
         is_plain.then(|| self.request.draw_at(self.tokens.len() + queued))
     }
 
-    /// Whether a step may follow; after as many as were asked for, none does.
+    /// Whether another step may follow; none does after the requested number of tokens.
     pub(crate) fn goes_on(&mut self) -> bool {
         if self.stop_reason.is_none() && self.steps == self.budget {
             self.end(StopReason::Length);
@@ -130,7 +130,7 @@ impl<'a> Writer<'a> {
     /// The next token by its logits, one for each of the vocabulary.
     ///
     /// # Errors
-    /// Logits or parameters of which no token can be drawn.
+    /// Logits or parameters that do not define a distribution.
     pub(crate) fn choose(&mut self, mut logits: Vec<f32>) -> Result<u32> {
         if let Some(token) = self.pace.as_ref().and_then(Pace::forced) {
             return Ok(token);
@@ -283,7 +283,7 @@ impl<'a> Writer<'a> {
         Ok(Some(piece))
     }
 
-    /// What was held back: bytes of which no character came, and text that might have become a stop sequence.
+    /// The text that was held back: bytes that do not form a character, and a possible beginning of a stop sequence.
     ///
     /// # Errors
     /// The tokenizer's.
@@ -313,7 +313,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// The completion as far as it got.
+    /// The completion so far.
     pub(crate) fn finish(mut self) -> Completion {
         self.end(StopReason::Cancelled);
         let prompt = (self.prompt_tokens, self.first_token_after);

@@ -110,7 +110,7 @@ impl ModelSource {
 
 /// A model that has been read and checked, and is on no device yet.
 pub struct ModelFiles {
-    /// What to call the model in messages.
+    /// The name of the model in messages.
     pub name: String,
     /// The tokenizer.
     pub tokenizer: TextTokenizer,
@@ -120,7 +120,7 @@ pub struct ModelFiles {
     pub chat_template: Option<ChatTemplate>,
     /// How its makers have tokens chosen.
     pub sampling: SamplingDefaults,
-    /// What keys and values are to be kept as.
+    /// The storage format of keys and values.
     pub kv_type: KvType,
     /// Layers on the GPU and on the CPU.
     pub split: Split,
@@ -163,8 +163,8 @@ impl ModelFiles {
         }
     }
 
-    /// The element type of activations unless one is asked for: f32 for the embedded model, whose reference outputs are in
-    /// f32, and for any model on the CPU; otherwise [`WeightFormat::activations`].
+    /// The default element type of activations: f32 for the embedded model, whose reference outputs are in f32, and for any model on the
+    /// CPU; otherwise [`WeightFormat::activations`].
     pub fn default_dtype(&self, device: &Device) -> DType {
         if self.embedded || device.is_cpu() {
             DType::F32
@@ -173,7 +173,7 @@ impl ModelFiles {
         }
     }
 
-    /// What the weights are stored as; where they differ, most of them by size.
+    /// The storage format of the weights; if they differ, that of most bytes.
     pub fn format(&self) -> WeightFormat {
         self.network.format()
     }
@@ -224,7 +224,7 @@ impl ModelFiles {
         self.keeping(decoder).doing("loading the weights")
     }
 
-    /// As [`ModelFiles::place`], the share of one rank of `group`.
+    /// As [`ModelFiles::place`], for the part of one rank of `group`.
     #[cfg(not(target_arch = "wasm32"))]
     pub(crate) fn place_rank(
         &self,

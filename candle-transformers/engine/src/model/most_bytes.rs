@@ -7,8 +7,8 @@ use tokenizers::{AddedToken, ModelWrapper, Tokenizer};
 /// NFC makes one character of up to three, such as the letters of a Korean syllable.
 const COMPOSED: usize = 3;
 
-/// The most bytes of a text that can become one token. `None` where a token may stand for any number of them: an unknown word, or white space
-/// that is dropped.
+/// Maximum number of bytes of text that can become one token. `None` if a token may represent any number of them: an unknown word, or white
+/// space that is dropped.
 pub(super) fn most_bytes(tokenizer: &Tokenizer) -> Option<usize> {
     let ModelWrapper::BPE(bpe) = tokenizer.get_model() else {
         return None;

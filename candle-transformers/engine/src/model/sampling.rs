@@ -62,14 +62,15 @@ impl SamplingDefaults {
             repeat_penalty: None,
             ..self
         };
-        match silent == Self::default() {
-            true => Self {
+        if silent == Self::default() {
+            Self {
                 draws: Some(true),
                 temperature: Some(0.7),
                 top_p: Some(0.95),
                 ..self
-            },
-            false => self,
+            }
+        } else {
+            self
         }
     }
 
@@ -123,7 +124,7 @@ impl SamplingDefaults {
         Self {
             draws: None,
             temperature: take(0, |t| t.is_finite() && t >= 0.),
-            // 0 and -1 stand for all tokens.
+            // 0 and -1 mean all tokens.
             top_k: take(1, whole).filter(|k| *k >= 1.).map(|k| k as usize),
             top_p: take(2, |p| p > 0. && p <= 1.),
             min_p: take(3, |p| (0. ..=1.).contains(&p)),

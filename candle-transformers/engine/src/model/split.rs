@@ -127,9 +127,12 @@ impl Needs {
     /// Bytes on the GPU with the last `count` layers there.
     pub fn with(&self, count: usize) -> u64 {
         let layers = &self.layers[self.layers.len() - count.min(self.layers.len())..];
-        let layer = |layer: &LayerBytes| match self.cpu_experts {
-            true => layer.weights + layer.kept,
-            false => layer.weights + layer.kept + layer.experts,
+        let layer = |layer: &LayerBytes| {
+            if self.cpu_experts {
+                layer.weights + layer.kept
+            } else {
+                layer.weights + layer.kept + layer.experts
+            }
         };
         let table = if count >= self.layers.len() {
             self.table

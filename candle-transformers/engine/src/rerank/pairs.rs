@@ -131,9 +131,10 @@ impl Pairing {
             let problem = "the text is empty; give at least one character";
             return Err(wrong(origin, problem.to_string()));
         }
-        let mut text = match self.lowercase {
-            true => text.to_lowercase(),
-            false => text.to_string(),
+        let mut text = if self.lowercase {
+            text.to_lowercase()
+        } else {
+            text.to_string()
         };
         if let Some(prompt) = &self.prompt {
             text = part(prompt, &text);

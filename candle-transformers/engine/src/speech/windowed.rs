@@ -38,9 +38,10 @@ impl Network {
     ) -> Result<Said> {
         match self {
             Self::Moonshine(model) => {
-                let text = match blocking {
-                    true => model.transcribe_while(samples, |tokens| at_once(drafts(tokens)))?,
-                    false => model.transcribe_async(samples, drafts).await?,
+                let text = if blocking {
+                    model.transcribe_while(samples, |tokens| at_once(drafts(tokens)))?
+                } else {
+                    model.transcribe_async(samples, drafts).await?
                 };
                 Ok(Said {
                     tokens: text.tokens,
@@ -48,9 +49,10 @@ impl Network {
                 })
             }
             Self::Parakeet(model) => {
-                let text = match blocking {
-                    true => model.transcribe(samples)?,
-                    false => model.transcribe_async(samples).await?,
+                let text = if blocking {
+                    model.transcribe(samples)?
+                } else {
+                    model.transcribe_async(samples).await?
                 };
                 drafts(&text.tokens).await?;
                 Ok(Said {
@@ -62,7 +64,7 @@ impl Network {
     }
 }
 
-/// Refuses what only a Whisper can do. `model` stands for the model in messages.
+/// Refuses options that only Whisper supports. `model` names the model in messages.
 ///
 /// # Errors
 /// The first such option.

@@ -34,9 +34,9 @@ pub struct Asked {
     pub temperature: f64,
 }
 
-/// A piece or the end of a transcript.
+/// A segment or the end of a transcript.
 pub enum Heard<'a> {
-    /// A piece of the text, as soon as it is there.
+    /// A segment of the text, as soon as it is complete.
     Segment(&'a Segment),
     /// The end.
     Done(Result<Transcript>),
@@ -97,10 +97,10 @@ impl SpeechWorker {
         self.queue.open()
     }
 
-    /// Transcribes the file `bytes` when its turn has come. `name` stands for it in messages, and its ending is a hint at the format.
+    /// Queues the transcription of the file `bytes`. `name` names it in messages, and its extension is a hint at the format.
     ///
     /// # Errors
-    /// No place is free for this owner, or the thread has stopped. All other errors go to the listener.
+    /// The queue is full for this owner, or the thread has stopped. All other errors go to the listener.
     pub fn begin(
         &self,
         owner: Owner,
@@ -133,9 +133,12 @@ impl Ear {
         drop(bytes);
         let listener = std::cell::RefCell::new(&mut recording.listener);
         let gone = || candle_core::Error::msg("nobody listens any more");
-        let is_there = || match listener.borrow().is_there() {
-            true => Ok(()),
-            false => Err(gone()),
+        let is_there = || {
+            if listener.borrow().is_there() {
+                Ok(())
+            } else {
+                Err(gone())
+            }
         };
         let heard = |segment: &Segment| {
             let answer = listener.borrow_mut().heard(Heard::Segment(segment));

@@ -4,7 +4,7 @@ use super::splitter::split_marked;
 use crate::model::ChatTemplate;
 use serde_json::{Map, Value};
 
-/// Values for the names that a chat template reads beside messages and tools, such as `enable_thinking`.
+/// Values for the names that a chat template reads, in addition to messages and tools, such as `enable_thinking`.
 pub type Variables = Map<String, Value>;
 
 /// The values with which templates have a model answer without thoughts, if they have such a switch. A limit of 0 tokens holds the

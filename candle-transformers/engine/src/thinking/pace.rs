@@ -6,7 +6,7 @@ use crate::model::TextTokenizer;
 use crate::Result;
 use std::collections::VecDeque;
 
-/// Where a text is, for whoever constrains its next token.
+/// The phase of a text, for the code that constrains its next token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
     /// Thoughts may begin, or the answer.
@@ -69,7 +69,7 @@ impl Pace {
         }
     }
 
-    /// The tokens that a text may begin with beside those of a constrained answer: of thoughts, and of what precedes a constraint.
+    /// The tokens that a text may begin with, other than those of a constrained answer: of thoughts, and of the text before a constraint.
     pub(crate) fn beginnings(&self) -> impl Iterator<Item = u32> {
         let first = |tokens: &[u32]| tokens.first().copied();
         let both = [first(&self.open), first(&self.answer_begins)];

@@ -28,9 +28,10 @@ impl Hinter for Quoted {
 impl Validator for Quoted {
     fn validate(&self, line: &mut ValidationContext) -> rustyline::Result<ValidationResult> {
         let open = line.input().trim_start().strip_prefix(QUOTE);
-        Ok(match open.is_some_and(|text| !text.contains(QUOTE)) {
-            true => ValidationResult::Incomplete,
-            false => ValidationResult::Valid(None),
+        Ok(if open.is_some_and(|text| !text.contains(QUOTE)) {
+            ValidationResult::Incomplete
+        } else {
+            ValidationResult::Valid(None)
         })
     }
 }
@@ -58,9 +59,10 @@ impl Input {
             return Ok(Self::Lines(std::io::stdin().lines()));
         }
         // Standard output has the answers: if it is a file, the editor draws on the terminal itself.
-        let behavior = match std::io::stdout().is_terminal() {
-            true => Behavior::Stdio,
-            false => Behavior::PreferTerm,
+        let behavior = if std::io::stdout().is_terminal() {
+            Behavior::Stdio
+        } else {
+            Behavior::PreferTerm
         };
         let config = Config::builder()
             .behavior(behavior)

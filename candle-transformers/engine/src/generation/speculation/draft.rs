@@ -62,13 +62,14 @@ impl DraftModel {
     /// # Errors
     /// A number of tokens out of range.
     pub(crate) fn check_tokens(tokens: usize) -> Result<()> {
-        match (1..=MOST).contains(&tokens) {
-            true => Ok(()),
-            false => Err(Error::Parameter {
+        if (1..=MOST).contains(&tokens) {
+            Ok(())
+        } else {
+            Err(Error::Parameter {
                 name: "draft_tokens",
                 value: tokens.to_string(),
                 expected: "a number from 1 to 64",
-            }),
+            })
         }
     }
 

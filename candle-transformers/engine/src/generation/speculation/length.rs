@@ -28,7 +28,7 @@ impl Habits {
 
 /// The first pause, in tokens.
 const SHORTEST_PAUSE: usize = 4;
-/// Right and tried proposals of a source of which nothing is known.
+/// Initial counts of correct and of tried proposals of a source.
 const FIRST: (f64, f64) = (1.4, 2.);
 /// How many are proposed first.
 const FIRST_LENGTH: usize = 2;
@@ -128,7 +128,8 @@ impl Length {
 mod tests {
     use super::{Habits, Length};
 
-    /// Writes 4,000 tokens, each of which a proposal has with this chance, and gives the tokens for the time of one step, and the rounds with a proposal.
+    /// Writes 4,000 tokens, each of which a proposal contains with probability `chance`; returns the tokens per time of one step, and the
+    /// number of rounds with a proposal.
     fn speed(mut length: Length, chance: f64, cost: f64) -> (f64, usize) {
         let mut state = 3u64;
         let mut is_right = |_: &usize| {

@@ -6,8 +6,7 @@ const LEAST: usize = 2;
 /// More in a row say nothing more.
 const MOST: usize = 8;
 
-/// What follows the place where the longest end of `tokens` was before, the latest of such places: at most `most` tokens, and none where
-/// the end is new.
+/// The tokens after the latest earlier occurrence of the longest possible suffix of `tokens`: at most `most`, none if the suffix is new.
 pub(super) fn proposal(tokens: &[u32], most: usize) -> &[u32] {
     let common = |end: usize| {
         let pairs = tokens[..end].iter().rev().zip(tokens.iter().rev());
@@ -43,7 +42,7 @@ mod tests {
             (&[7, 1, 2, 3, 9, 1, 2, 4, 7, 1, 2], 1, &[3]),
             // Of equal ones the later.
             (&[1, 2, 3, 1, 2, 4, 1, 2], 1, &[4]),
-            // A text that repeats one token goes on with it.
+            // A text that repeats one token continues with it.
             (&[5, 5, 5, 5], 3, &[5]),
         ] {
             assert_eq!(proposal(tokens, most), expected, "{tokens:?}, {most}");
