@@ -8,7 +8,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// One failure. Its `Display` form is a single line.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The engine's: of a model, its files, its device, or what was asked of it.
+    /// An error of the engine: a model, its files, its device, or a request.
     #[error(transparent)]
     Engine(#[from] candle_engine::Error),
     /// Of a command that runs models, or of standard input and output.
@@ -20,7 +20,7 @@ pub enum Error {
     Key {
         /// Where it was looked for.
         place: String,
-        /// What is wrong, and what to do.
+        /// The problem and the remedy.
         problem: String,
     },
     /// A setting of the service that does not fit.
@@ -51,7 +51,7 @@ impl Error {
         Self::Service(problem.to_string())
     }
 
-    /// Whether the reader of standard output has gone away (`candle-dvm … | head -1`), which is no failure.
+    /// Whether the reader of standard output has closed it (`candle-dvm … | head -1`), which is not a failure.
     #[cfg(not(target_arch = "wasm32"))]
     pub fn is_closed_stdout(&self) -> bool {
         matches!(self, Self::Command(err) if err.is_closed_stdout())
@@ -62,7 +62,7 @@ impl Error {
         one_line(&self.to_string())
     }
 
-    /// As [`Error::one_line`], for whoever typed the command: a field goes by its flag, `max_tokens` by `--max-tokens`.
+    /// As [`Error::one_line`], for the user of a command: a field is named by its flag, `max_tokens` by `--max-tokens`.
     #[cfg(not(target_arch = "wasm32"))]
     pub(crate) fn for_command_line(&self) -> String {
         match self {

@@ -1,8 +1,8 @@
 //! The journal in a redb database: one file, one writer.
 //!
-//! What becomes of jobs is on disk before a method returns. Cursors and refusals are written by [`Journal::flush`]: losing the last second
-//! of them costs reading a few events again. No method reads a table whole, except [`Journal::each_open`] and [`Journal::served`], which a start calls, and
-//! [`Journal::forget`] that of customers.
+//! Changes of jobs are on disk before a method returns. [`Journal::flush`] writes cursors and refusals: losing the last second of them
+//! costs reading a few events again. No method reads a whole table, except [`Journal::each_open`] and [`Journal::served`], which run at the
+//! start, and [`Journal::forget`] for the table of customers.
 
 mod served;
 
@@ -37,7 +37,7 @@ const REFUSALS: u64 = 20_000;
 
 /// A file of this many bytes is small enough, whatever is in it.
 const SMALL: u64 = 8 << 20;
-/// What a job that is done takes in the file, and a refusal, by measurement: more rather than less.
+/// Upper bounds on the measured file size per finished job and per refusal.
 const DONE_BYTES: u64 = 700;
 const REFUSED_BYTES: u64 = 150;
 /// The same of a customer who had a result, by calculation: 40 bytes in pages that are half full.
@@ -55,7 +55,7 @@ pub struct RedbJournal {
     tidied: AtomicU64,
 }
 
-/// What the next flush writes.
+/// Changes that the next flush writes.
 #[derive(Default)]
 struct Pending {
     cursors: BTreeMap<String, u64>,
@@ -76,11 +76,11 @@ fn decode(bytes: &[u8]) -> Result<Entry, JournalError> {
 }
 
 impl RedbJournal {
-    /// Opens the journal, or makes a new one that only its owner may read. After a crash the last change that was complete is what is
-    /// found. A journal of an earlier version gets the tables that it lacks.
+    /// Opens the journal, or creates one that only its owner may read. After a crash, the journal is in the state of the last complete
+    /// change. A journal of an earlier version gets the missing tables.
     ///
     /// # Errors
-    /// A file that is no journal, that another process has open, or that cannot be written.
+    /// A file that is not a journal, is open in another process, or cannot be written.
     pub fn open(file: &Path) -> Result<Self, JournalError> {
         let located = |err: &dyn std::fmt::Display| failed(format!("{}: {err}", file.display()));
         let mut options = std::fs::OpenOptions::new();
@@ -100,7 +100,7 @@ impl RedbJournal {
         Ok(journal)
     }
 
-    /// As [`RedbJournal::open`], in what is no file of an operating system.
+    /// As [`RedbJournal::open`], on a custom storage backend.
     ///
     /// # Errors
     /// As [`RedbJournal::open`].

@@ -134,7 +134,7 @@ fn a_folder_is_fetched_once_and_then_there_offline() {
     );
     assert_eq!(place.server.requests(), Vec::<String>::new());
 
-    // Without a network, which nobody has forbidden.
+    // Without a network, and without `HF_HUB_OFFLINE`.
     let mut gone = place.hub();
     gone.endpoint = "http://127.0.0.1:1".to_string();
     assert_eq!(folder(gone.fetch(&model("us/demo")).unwrap()), path);
@@ -429,7 +429,7 @@ fn a_download_that_failed_goes_on_in_the_next_run() {
     place.server.cut("model.safetensors", &[size / 2, 0, 0, 0]);
     let kept = format!("kept {} bytes", size / 2);
     place.refuses(&place.hub(), "us/demo", &["model.safetensors", &kept]);
-    // What is not whole is no model.
+    // An incomplete folder is not a model.
     place.refuses(&place.offline(), "us/demo", &["incomplete"]);
     place.server.forget_requests();
     assert_demo(&folder(place.hub().fetch(&model("us/demo")).unwrap()));

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 #[derive(Clone)]
 pub struct Served {
     pub commit: String,
-    /// Without it nobody gets a file.
+    /// The token that all downloads require.
     pub token: Option<String>,
     files: BTreeMap<String, Vec<u8>>,
 }
@@ -105,7 +105,7 @@ impl Server {
         state.bodies.clear();
     }
 
-    /// The files of which more than a byte was sent.
+    /// The files of which more than one byte was sent.
     pub fn bodies(&self) -> Vec<String> {
         let state = self.state.lock().unwrap();
         state.bodies.iter().map(|(file, _)| file.clone()).collect()
@@ -266,7 +266,7 @@ fn answer(stream: TcpStream, state: &Mutex<State>, own: &str) {
     ];
     let mut sent = &bytes[start..end];
     let length = sent.len();
-    // The first byte alone is asked for to learn the size.
+    // A client requests the first byte alone to learn the size.
     if length > 1 {
         if let Some(cuts) = state.cuts.get_mut(file).filter(|cuts| !cuts.is_empty()) {
             sent = &sent[..cuts.remove(0)];

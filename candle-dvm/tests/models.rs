@@ -215,7 +215,7 @@ fn a_person_is_questioned() {
     }
 }
 
-/// Memory of a model and layers that fit, for a folder and for a file, neither of which is loaded.
+/// Required memory and number of layers that fit, for a folder and for a file, without loading either.
 #[test]
 fn what_fits() {
     let folder = ModelFolder::new();

@@ -14,7 +14,7 @@ use super::relay::{Keep, Machine, RelayLimits};
 
 /// Who asks. The same keys in each run, so that an input means the same.
 static CUSTOMER: LazyLock<Keys> = LazyLock::new(|| keys('1'));
-/// Who is asked.
+/// The key that requests are addressed to.
 static PROVIDER: LazyLock<Keys> = LazyLock::new(|| keys('2'));
 /// When everything happens, in seconds.
 const NOW: u64 = 1_800_000_000;

@@ -258,7 +258,7 @@ fn write_provider(text: &mut String, provider: &Provider) -> std::fmt::Result {
     Ok(())
 }
 
-/// The time since then, in the largest unit of which there are two.
+/// The time since `then`, in the largest unit that is at least two.
 fn age(now: u64, then: u64) -> String {
     match now.saturating_sub(then) {
         seconds @ 0..120 => format!("{seconds} s"),

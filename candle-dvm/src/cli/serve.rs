@@ -232,7 +232,7 @@ fn split(settings: &Settings) -> Result<Split> {
     })
 }
 
-/// Loads the language model; the settings' tokens become what it has places for.
+/// Loads the language model; limits the settings' tokens to its positions.
 fn text_model(
     settings: &mut Settings,
     entry: &BackendEntry,
@@ -252,7 +252,7 @@ fn text_model(
     files.split = split(settings)?;
     let model = settings.model_name.clone();
     let model = model.unwrap_or_else(|| source.short_name());
-    // More than the model has places for cannot be promised.
+    // A job cannot have more tokens than the model has positions.
     settings.max_tokens = settings.max_tokens.min(files.max_positions());
     settings.default_tokens = settings.default_tokens.min(settings.max_tokens);
     let template = usable_template(&files);
@@ -334,7 +334,7 @@ fn usable_template(files: &ModelFiles) -> Option<ChatTemplate> {
     }
 }
 
-/// What makes the texts of `running` jobs at once: all in the same steps, where the model can.
+/// The generator for `running` concurrent jobs: in shared steps, if the model supports that.
 fn generator(backend: CandleBackend, running: usize) -> Result<Arc<dyn Generator>> {
     let backend = Arc::new(backend);
     if running == 1 {
@@ -371,7 +371,7 @@ fn device(flag: Option<DeviceChoice>, setting: Option<&str>) -> Result<DeviceCho
     }
 }
 
-/// What it costs and where it is, in one line.
+/// The price and the relays, in one line.
 fn terms(settings: &Settings) -> String {
     let price = match settings.price_msat {
         0 => "free".to_string(),

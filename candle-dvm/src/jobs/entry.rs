@@ -33,7 +33,7 @@ pub enum Stage {
 pub struct Invoice {
     /// The invoice itself.
     pub bolt11: String,
-    /// What names it to the wallet.
+    /// The identifier of the invoice for the wallet.
     pub payment_hash: String,
     /// Thousandths of a satoshi.
     pub amount_msat: u64,
@@ -124,7 +124,7 @@ impl Entry {
         fits
     }
 
-    /// Gives the job its answer. `false` if it has one already or was cancelled: that one stands.
+    /// Sets the job's answer. `false` if it already has one or was cancelled: then nothing changes.
     pub fn answer(&mut self, answer: Answer) -> bool {
         let fits = self.answer.is_none() && self.stage != Stage::Done;
         if fits {
@@ -162,7 +162,7 @@ impl Entry {
         fits
     }
 
-    /// What is kept of a job that is done: enough to know it again.
+    /// Keeps only the fields by which a finished job is recognised.
     pub fn shorten(&mut self) {
         self.request.clear();
         if let Some(answer) = &mut self.answer {

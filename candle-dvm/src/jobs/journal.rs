@@ -12,7 +12,7 @@ pub struct JournalError(pub String);
 pub struct Reading {
     /// Up to when it was read.
     pub cursor: u64,
-    /// What is dated before this was asked before the relay was served for the first time.
+    /// Requests dated earlier were made before the relay was first served.
     pub since: u64,
     /// How many seconds the cursor was ahead of the clock, before it was put back: then the clock was wrong.
     pub ahead: u64,
@@ -60,14 +60,14 @@ pub trait Journal: Send + Sync {
         Ok(jobs)
     }
 
-    /// Whether a request was refused, as far as it is remembered.
+    /// Whether a request was refused, if the journal still has the refusal.
     ///
     /// # Errors
     /// The storage failed.
     fn refused(&self, id: JobId) -> Result<bool, JournalError>;
 
-    /// Remembers that a request was refused, so that nobody is told twice. Known at once, on disk with the next [`Journal::flush`]. The
-    /// number that is remembered is bounded; the oldest make way.
+    /// Records that a request was refused, so that the customer hears of it once. The record is visible at once, and on disk with the next
+    /// [`Journal::flush`]. The number of records is bounded; the oldest are dropped.
     ///
     /// # Errors
     /// The storage failed.

@@ -3,18 +3,18 @@
 use super::{Customer, JobId};
 use std::collections::{HashMap, VecDeque};
 
-/// A round-robin queue over customers, first in, first out for each: a customer with many jobs delays only itself. It
-/// is unbounded: [`super::Admission`] is what bounds it.
+/// A round-robin queue over customers, first in, first out for each: a customer with many jobs delays only itself. The queue is unbounded;
+/// [`super::Admission`] limits it.
 ///
-/// A known customer who has nothing in the queue does not wait for all strangers: every other turn is for such. From their second job on
-/// they stand in the line of everybody.
+/// A known customer with no job in the queue does not wait for all strangers: such customers get every other turn. From their second job on
+/// they queue with the others.
 #[derive(Debug)]
 pub struct FairQueue<T> {
     len: usize,
     turns: VecDeque<Customer>,
-    /// Known customers with their first turn.
+    /// Known customers whose first job waits.
     first: VecDeque<Customer>,
-    /// Whether the last turn was one of those.
+    /// Whether the last job came from `first`.
     was_first: bool,
     jobs: HashMap<Customer, VecDeque<(JobId, T)>>,
 }
@@ -127,7 +127,7 @@ mod tests {
         }
         let order: Vec<u8> = std::iter::from_fn(|| queue.pop()).map(|(_, n)| n).collect();
         assert_eq!(order, [10, 0, 20, 1, 2, 3, 11, 12]);
-        // Strangers have every other turn, also if known customers never stop coming.
+        // Strangers get every other turn, even if known customers arrive without end.
         queue.push(customer(1), false, id(1), 1);
         queue.push(customer(2), false, id(2), 2);
         let mut next = |n| {

@@ -1,8 +1,8 @@
-//! Who hears of a refusal, where not everybody can: a signature costs more than a key.
+//! Chooses which customers hear of a refusal, when not all can: a signature costs more than a key.
 //!
-//! What cannot be said at once waits. Of those who wait, one with much proof of work, one who asked before, and the newest have their turns.
-//! So a crowd of fresh keys that ask once each takes two turns in three at most from a customer who asks again or works for it, and none from
-//! one who comes after it.
+//! Refusals that cannot be sent at once wait. In rotation, the service tells one with much proof of work, one who asked before, and the
+//! newest. So a crowd of fresh keys that ask once each takes at most two of three turns from a customer who asks again or adds proof of
+//! work, and none from one who comes after it.
 
 use super::Customer;
 use std::collections::VecDeque;
@@ -11,10 +11,10 @@ use std::collections::VecDeque;
 const A_MINUTE: u64 = 60;
 /// The most that wait; beyond it the oldest go.
 const MOST: usize = 4096;
-/// Seconds after which nobody waits for it any more.
+/// Seconds after which the customer is assumed to be gone.
 const STALE: u64 = 120;
 
-/// What may be done so often in a minute. Unused, it comes back second by second.
+/// An allowance per minute. Unused, it refills every second.
 #[derive(Debug)]
 pub(super) struct Budget {
     a_minute: u64,
@@ -124,7 +124,7 @@ impl<T> Telling<T> {
         self.waiters.remove(at?).map(|waiter| waiter.refusal)
     }
 
-    /// Whose turn it is. The newest of several.
+    /// The index of the refusal to send at `turn`; among equals the newest.
     fn of_turn(&self, turn: usize) -> Option<usize> {
         let waiters = self.waiters.iter().enumerate();
         let found = match turn {

@@ -12,7 +12,7 @@ pub struct ParamInfo {
     /// Whether a request has to have it.
     #[serde(default)]
     pub required: bool,
-    /// The values that it may have; empty where that is no list.
+    /// The permitted values; empty if they are not a list.
     #[serde(default)]
     pub values: Vec<String>,
     /// The least value of a number.
@@ -21,7 +21,7 @@ pub struct ParamInfo {
     /// The greatest value of a number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max: Option<String>,
-    /// What holds where a request says nothing.
+    /// The default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub default: Option<String>,
 }
@@ -32,7 +32,7 @@ pub struct ParamInfo {
 pub struct ServedModel {
     /// Its name, which requests may ask for.
     pub name: String,
-    /// The form of prompts: `chat` for turns in the model's chat template, `raw` for text that is continued as it is.
+    /// The form of prompts: `chat` for turns in the model's chat template, `raw` for text that the model continues as it is.
     pub prompt: String,
     /// The tokens of a prompt and its text together, at most.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -46,11 +46,11 @@ pub struct Announcement {
     pub identifier: String,
     /// A name for people.
     pub name: String,
-    /// What it does.
+    /// A description of the service.
     pub about: String,
     /// The address of a picture.
     pub picture: Option<String>,
-    /// The sorts of jobs that are done; none stands for text generation.
+    /// The kinds of jobs; empty means text generation.
     pub kinds: Vec<JobKind>,
     /// The language model, where it is announced.
     pub model: Option<ServedModel>,

@@ -1,9 +1,9 @@
-//! NIP-90, "Data Vending Machines", for the kinds 5050, text generation, and 5000, speech to text: between events and typed values. No I/O.
+//! NIP-90, "Data Vending Machines", for the kinds 5050, text generation, and 5000, speech to text: conversion between events and typed
+//! values. No I/O.
 //!
-//! Strict in what it writes, lenient in what it reads: unknown tags and parameters are ignored, several spellings in
-//! use are understood, and what is wrong comes back as a [`ReadError`] that can be told to the customer. Events are
-//! taken as they are: whoever receives them verifies their signatures first. [`request`] says where a prompt may be, and
-//! what makes a request one for somebody else.
+//! Strict when writing, lenient when reading: unknown tags and parameters are ignored, several spellings in use are understood, and errors
+//! are returned as a [`ReadError`] that can be sent to the customer. Events are not verified here: the caller verifies their signatures
+//! first. [`request`] lists the locations of a prompt, and the requests that are meant for other providers.
 //!
 //! Written to the revision of NIP-90 of May 2026, which marks the whole document `unrecommended`; there is no successor that
 //! customers use. Heartbeats (kind 11998) follow the open proposal #2465.
@@ -31,7 +31,7 @@ use nostr::nips::nip13::SingleThreadPow;
 use nostr::prelude::{Event, EventBuilder, FinalizeEvent, Keys, Kind, PublicKey, Tag, Timestamp};
 use std::num::NonZeroU8;
 
-/// What a provider says about a job while it is under way.
+/// A provider's feedback on a running job.
 pub const FEEDBACK: u16 = 7000;
 /// A provider's announcement (NIP-89).
 pub const ANNOUNCEMENT: u16 = 31990;
@@ -78,15 +78,15 @@ pub enum ReadError {
     Value {
         /// The tag or field.
         name: String,
-        /// What was found, shortened.
+        /// The value found, shortened.
         value: String,
-        /// What was expected.
+        /// The expected value.
         expected: &'static str,
     },
     /// Something that has to be there and is not.
     #[error("`{0}` is missing")]
     Missing(&'static str),
-    /// More of something than is read. Leaving the rest out would answer another question than the one that was asked.
+    /// More items than are read. Dropping the rest would answer another question than the customer's.
     #[error("`{name}`: found {found}; the maximum is {most}")]
     TooMany {
         /// The tag's name.
@@ -99,8 +99,8 @@ pub enum ReadError {
 }
 
 impl ReadError {
-    /// Whether the request may be a job of another sort, which others do under the same kind: it has no prompt, an input of an
-    /// unknown type, or asks for something that is no text. Unless it names this provider, the answer is theirs to give.
+    /// Whether the request may be another sort of job that uses the same kind: it has no prompt, has an input of an unknown type, or
+    /// requests output that is not text. Unless the request names this provider, others have to answer it.
     pub fn is_other_job(&self) -> bool {
         match self {
             Self::Missing(name) => *name == "i",

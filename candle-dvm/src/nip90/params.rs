@@ -5,7 +5,7 @@
 
 use super::ReadError;
 
-/// What a request asks of the generation; `None` where it says nothing.
+/// The generation parameters of a request; `None` for absent ones.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Params {
     /// The model's name.
@@ -28,7 +28,7 @@ pub struct Params {
     pub stop: Vec<String>,
     /// Whether the prompt is continued as it is, without a chat template.
     pub raw: Option<bool>,
-    /// The system's turn, of a conversation.
+    /// The system message of a conversation.
     pub system: Option<String>,
 }
 
@@ -36,12 +36,12 @@ pub struct Params {
 const STOPS: usize = 16;
 const STOP_BYTES: usize = 256;
 
-/// The parameter that is another place for the prompt.
+/// The parameter that may hold the prompt.
 pub(super) const PROMPT: &str = "prompt";
 /// The one that may have several values.
 pub(super) const STOP: &str = "stop";
 
-/// What a parameter is called here.
+/// The name of a parameter here.
 pub(super) fn name(key: &str) -> String {
     key.trim().to_ascii_lowercase().replace('-', "_")
 }
@@ -99,7 +99,7 @@ pub fn read(params: &[(String, String)]) -> Result<Params, ReadError> {
                 let ok = |t: f64| t >= 0.0;
                 read.temperature = Some(real(key, value, ok, "a finite number, 0 or above")?);
             }
-            // 0 turns it off for many other programs.
+            // 0 disables it in many other programs.
             "top_k" if value == "0" => read.top_k = None,
             "top_k" => read.top_k = Some(whole(key, value, "a whole number, 0 or above")?),
             "top_p" => {

@@ -10,7 +10,7 @@ use super::{
 };
 use nostr::prelude::{Event, EventId, Keys, Tag};
 
-/// What made a text, and from how much.
+/// The model and the token counts of a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Usage {
     /// The model's name.
@@ -31,7 +31,7 @@ pub struct JobResult {
     pub job: EventId,
     /// The generated text.
     pub text: String,
-    /// What is asked for it, in thousandths of a satoshi.
+    /// The price, in thousandths of a satoshi.
     pub amount_msat: Option<u64>,
     /// An invoice for that.
     pub invoice: Option<String>,
@@ -39,14 +39,14 @@ pub struct JobResult {
     pub cashu: Option<String>,
     /// How the text is hidden from others.
     pub encryption: Option<Scheme>,
-    /// What made the text; nothing of it is written where the text is encrypted.
+    /// The model and the token counts; omitted if the text is encrypted.
     pub usage: Option<Usage>,
 }
 
 impl JobResult {
-    /// Writes the result of `request`, with `relay` as the place where the request is found, in at most `limit` bytes of JSON.
+    /// Writes the result of `request`, with `relay` as the relay that has the request, in at most `limit` bytes of JSON.
     ///
-    /// A result repeats its request twice. Where there is no room, the inputs go first, then the request, then what is there for convenience.
+    /// A result repeats its request twice. If it does not fit, the inputs are left out first, then the request, then the optional tags.
     ///
     /// # Errors
     /// A text for which there is no room, or which the encryption cannot hold.
@@ -162,7 +162,7 @@ impl JobResult {
     }
 }
 
-/// What a result says about its making, if it says all of it.
+/// The usage in a result's tags, if it is complete.
 fn usage(tags: &[Vec<String>]) -> Option<Usage> {
     let value = |name| first(tags, name)?.first();
     let [model, prompt, completion] = USAGE.map(value);

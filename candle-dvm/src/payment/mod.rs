@@ -10,7 +10,7 @@ use crate::platform::Boxed;
 
 /// A way to be paid.
 pub trait Payment: Send + Sync {
-    /// What a job costs, in thousandths of a satoshi; 0 means that it is not asked to be paid.
+    /// The price of a job, in thousandths of a satoshi; 0 for free jobs.
     fn price_msat(&self) -> u64;
 
     /// Makes an invoice. `memo` is for the payer to read.

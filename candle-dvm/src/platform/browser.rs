@@ -8,7 +8,7 @@ use std::time::Duration;
 /// A future in a box.
 pub type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 
-/// Runs a future beside the caller's.
+/// Runs a future concurrently with the caller's.
 pub fn spawn(future: impl Future<Output = ()> + 'static) -> Task {
     let (future, task) = Task::of(future);
     wasm_bindgen_futures::spawn_local(future);

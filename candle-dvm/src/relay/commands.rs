@@ -43,7 +43,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Sender {
     pub(super) fn send(&self, command: Command) {
         push(&mut lock(&self.queue), command);
-        // If it is full, the driver will look anyway; if nobody reads it, there is no driver.
+        // If the channel is full, the driver is awake already; if it is closed, there is no driver.
         let _ = lock(&self.wake).try_send(());
     }
 }

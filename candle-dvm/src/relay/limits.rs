@@ -6,12 +6,12 @@ use serde_json::Value;
 
 /// Bytes that are left for what relays count differently.
 pub const MARGIN: usize = 256;
-/// What an answer needs at least: an event with a few words, its signature and the tags that say which job it answers.
+/// Minimum message size for an answer: an event with a few words, its signature and the tags that name its job.
 const LEAST_MESSAGE: usize = 1024;
 const LEAST_CONTENT: usize = 64;
 const LEAST_TAGS: usize = 4;
 
-/// The limits of a relay, as far as it names them.
+/// The limits of a relay, of those that it publishes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RelayLimits {
     /// Bytes of a message.
@@ -29,7 +29,7 @@ pub struct RelayLimits {
 }
 
 impl RelayLimits {
-    /// Reads them from a relay's information document. Fields that are no numbers, or 0, are ignored.
+    /// Reads the limits from a relay's information document. Fields that are not numbers, or 0, are ignored.
     pub fn read(document: &str) -> Self {
         let json: Value = serde_json::from_str(document).unwrap_or_default();
         let number = |name: &str| {

@@ -7,8 +7,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 pub enum Reach {
     /// Any: for what the configuration names.
     Anywhere,
-    /// Public ones: for what a stranger names. Natively a name is resolved first, and what is checked is what is
-    /// connected to. A browser does not tell what a name stands for, and has separate rules for the networks around it.
+    /// Public addresses only, for relays that a stranger names. Natively, the name is resolved first, and the checked address is the one
+    /// connected to. A browser does not reveal the address of a name, and has separate rules for local networks.
     Public,
 }
 

@@ -36,7 +36,7 @@ use web_time::Instant;
 pub(super) const JOBS: &str = "jobs";
 pub(super) const CANCELLATIONS: &str = "cancellations";
 
-/// What tasks tell the service.
+/// A message from a task to the service.
 pub enum Message {
     /// A job is ready to run, or the reason why it cannot.
     Prepared(JobId, std::result::Result<Ready, String>),
@@ -60,7 +60,7 @@ pub enum Message {
     Search(Search),
 }
 
-/// After as many jobs in a row that panicked, the process is better started anew.
+/// Consecutive panics after which the process exits to be restarted.
 const MOST_PANICS: usize = 3;
 
 /// A job that is open and has no answer yet.
@@ -69,9 +69,9 @@ pub(super) struct Live {
     pub(super) request: JobRequest,
     pub(super) task: Asked,
     pub(super) found_on: String,
-    /// Relays beside our own that get the answers.
+    /// Relays other than our own that get the answers.
     pub(super) guests: BTreeSet<String>,
-    /// What was said last, beside partial results.
+    /// The last feedback, other than partial results.
     pub(super) told: Option<Event>,
     /// Later jobs have higher numbers.
     pub(super) number: u64,
@@ -82,18 +82,18 @@ pub(super) struct Live {
     pub(super) state: LiveState,
 }
 
-/// Whose place a job takes.
+/// The slot that a job uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
     /// One of the queue, or it runs.
     Queue,
     /// One of those that wait for inputs or payment.
     Waiting,
-    /// None any more: the wallet is asked a last time.
+    /// No slot: the wallet is polled once more.
     Leaving,
 }
 
-/// What of a job's payment is known.
+/// The state of a job's payment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Bill {
     None,
@@ -110,7 +110,7 @@ pub(super) enum LiveState {
     Running(Arc<Stop>),
 }
 
-/// What the service has waited for.
+/// The event that ended the service's wait.
 enum Next {
     Report(String, Report),
     Message(Box<Message>),
@@ -138,7 +138,7 @@ pub struct Service {
     pub(super) next_job: u64,
     /// Jobs that panicked since one was done.
     pub(super) panics: usize,
-    /// What is said of a job that hangs.
+    /// The error for a job that hangs.
     hang: Option<String>,
     /// Answers that relays have to get yet.
     pub(super) answers: Deliveries,
@@ -218,8 +218,8 @@ impl Service {
     /// is left is done at the next start.
     ///
     /// # Errors
-    /// A journal that cannot be written: going on would mean to forget jobs. A generator that has failed, see [`super::Generator::failure`], at
-    /// which three jobs in a row panicked, or which does not come back from a job. Its thread is left behind then, so the process has to end.
+    /// A journal that cannot be written: continuing would lose jobs. A generator that has failed, see [`super::Generator::failure`], at
+    /// which three consecutive jobs panicked, or which does not return from a job. Its thread still runs then, so the process has to exit.
     pub async fn run(mut self, stop: impl Future<Output = ()>) -> Result<()> {
         self.start()?;
         let mut stop = std::pin::pin!(stop.fuse());
@@ -289,7 +289,7 @@ impl Service {
             self.resume(id, entry)?;
         }
         self.shed_deliveries()?;
-        // At the first start, what was asked before is not for us.
+        // At the first start, older requests are not for us.
         let since = started.saturating_sub(self.settings.look_back_seconds);
         self.read_relays(started, since)
     }
@@ -378,7 +378,7 @@ impl Service {
         }
     }
 
-    /// What follows from any change.
+    /// Work that follows any change.
     fn after_step(&mut self) {
         // After a failure of the generator they would be answered with an error each; the next start does them.
         if !self.stopping && self.failure().is_none() {

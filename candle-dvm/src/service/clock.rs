@@ -1,7 +1,7 @@
-//! Whether this machine's clock is right, by what relays and customers show of theirs.
+//! Checks this machine's clock against those of relays and customers.
 //!
-//! With a clock that is ahead, relays are asked for requests that do not exist yet; with one that is behind, requests seem to be from the
-//! future. Neither can be mended here, so it is said.
+//! If the clock is ahead, the service subscribes to requests that do not exist yet; if it is behind, requests seem to be from the future.
+//! Neither can be fixed here, so it is logged.
 
 use crate::jobs::Customer;
 use std::collections::{BTreeMap, VecDeque};
@@ -15,12 +15,12 @@ const LATE: i64 = 600;
 /// Customers whose clocks are compared with ours; with fewer than the second number nothing is said.
 const CUSTOMERS: usize = 16;
 const ENOUGH: usize = 5;
-/// Seconds by which the clock has to be set back for relays to be asked anew.
+/// Minimum number of seconds by which the clock was set back for the service to subscribe again.
 const SET: i64 = 60;
 
-/// What is known about the clock.
+/// The measurements of the clock.
 pub(super) struct Clock {
-    /// The clock's time at an instant: it goes on from there, unless somebody sets it.
+    /// The clock's time at an instant, from which it advances unless it is set.
     wall: u64,
     at: Instant,
     /// For each relay that shows its clock, how far ours is ahead of it.
@@ -61,7 +61,7 @@ impl Clock {
         (self.wall, self.at) = (wall, at);
         self.relays.values_mut().for_each(|ahead| *ahead += by);
         self.customers.clear();
-        // Asleep, a machine's instants may stand still: that comes out as a clock that was set forward.
+        // While a machine sleeps, its instants may stop: this shows as a clock that was set forward.
         (by < 0).then(|| SetBack {
             by: by.unsigned_abs(),
             since: wall.saturating_sub(ran),
@@ -95,7 +95,7 @@ impl Clock {
             return 0;
         }
         let early = customers().all(|ahead| ahead < -TOLERANCE);
-        // Somebody may publish old requests anew; that all do is not likely.
+        // One customer may publish old requests again; all of them are unlikely to.
         let late = customers().all(|ahead| ahead > LATE);
         match early || late {
             true => middle(customers()).unwrap_or(0),
@@ -159,7 +159,7 @@ impl Reachable {
         relays.iter().all(|url| self.failed.contains_key(url))
     }
 
-    /// What to say about it, when it is time: why each of them cannot be reached.
+    /// The message about unreachable relays, when it is due: the reason for each.
     pub(super) fn news(&mut self, relays: &[String], at: Instant) -> Option<String> {
         let due = |said: Instant| at.saturating_duration_since(said) >= AGAIN;
         if !self.none(relays) || !self.said.is_none_or(due) {
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn customers_are_asked_where_relays_show_no_clock() {
+    fn customers_dates_count_if_relays_show_no_clock() {
         for (created, expected) in [(NOW + 3600, -3600), (NOW - 3600, 3600), (NOW - 60, 0)] {
             let mut clock = clock();
             for _ in 0..100 {

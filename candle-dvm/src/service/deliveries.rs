@@ -36,7 +36,7 @@ struct Signed {
 struct Queue {
     waiting: BTreeSet<Key>,
     handed: BTreeSet<Key>,
-    /// How often the relay had to leave its place to others.
+    /// Number of times that the relay had to give its slot to others.
     parked: u32,
 }
 
@@ -104,8 +104,8 @@ impl Deliveries {
         }
     }
 
-    /// What to give up next, if more wait than may: of relays that are not connected, or if all are then of all, the one for which most
-    /// wait; and of what waits for it, the oldest.
+    /// The answer to drop next, if more wait than allowed: the oldest one for the relay with the most waiting answers, among relays that
+    /// are not connected, or among all if every relay is.
     pub(super) fn excess(
         &self,
         most: usize,
@@ -145,7 +145,7 @@ impl Deliveries {
         self.events.get(event).copied()
     }
 
-    /// Takes back what a relay was given: it had to leave its place.
+    /// Takes back the answers handed to a relay that had to give up its slot.
     pub(super) fn park(&mut self, relay: &str) {
         if let Some(queue) = self.relays.get_mut(relay) {
             queue.waiting.append(&mut queue.handed);
@@ -184,7 +184,7 @@ impl Deliveries {
         self.relays.contains_key(relay)
     }
 
-    /// Relays for which answers wait, those first that have not had to leave their place yet.
+    /// Relays for which answers wait; first those that have not had to give up a slot.
     pub(super) fn waiting(&self) -> Vec<String> {
         let waits = |(_, queue): &(&String, &Queue)| {
             !queue.waiting.is_empty() && queue.handed.len() < HANDED

@@ -64,7 +64,7 @@ impl Service {
                         completion_tokens: product.tokens as u64,
                     }),
                     text: product.text,
-                    // The invoice is the one that was paid, so that nobody takes it for another.
+                    // The invoice is the paid one, so that it is not mistaken for another.
                     amount_msat: invoice.as_ref().map(|invoice| invoice.amount_msat),
                     invoice: invoice.map(|invoice| invoice.bolt11),
                     cashu: change,
@@ -137,7 +137,7 @@ impl Service {
         problem
     }
 
-    /// Takes up an answer that was signed before the service was started anew. Relays get it with the next tick.
+    /// Resumes an answer that was signed before a restart. Relays get it with the next tick.
     pub(super) fn deliver_again(&mut self, id: JobId, entry: &Entry) {
         if let Some(answer) = &entry.answer {
             let bytes = answer.body.len() as u64;
@@ -188,8 +188,8 @@ impl Service {
         Ok(())
     }
 
-    /// Hands a relay the answers that it has to get, as far as it takes more now and has a place. `known` is one that need not be read from
-    /// the journal.
+    /// Hands a relay its waiting answers, up to the number that it takes now, if it has a slot. `known` is an answer that need not be read
+    /// from the journal.
     pub(super) fn hand_over(&mut self, url: &str, known: Option<(JobId, &Event)>) -> Result<()> {
         // One of ours that is down gets them when it is back: until then the journal has them, and memory need not.
         let absent = self.relays.is_own_and_down(url);

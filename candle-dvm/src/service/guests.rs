@@ -1,8 +1,7 @@
-//! Where a customer wants to be answered beside our own relays: the relays that a request names, or else those that its customer reads
-//! (NIP-65).
+//! The relays for answers in addition to our own: those that a request names, or else those that its customer reads (NIP-65).
 //!
-//! The list of a customer is looked for beside the job, which waits for it nowhere. What was said meanwhile goes to those relays when
-//! they are known, an answer too: until then [`LATER`] stands for them in the journal.
+//! The customer's list is looked up concurrently with the job, which never waits for it. When the relays are known, they get all earlier
+//! messages, an answer too: until then [`LATER`] represents them in the journal.
 
 use super::actor::{Message, Service};
 use super::now;
@@ -19,7 +18,7 @@ use std::time::Duration;
 
 /// The most relays that are taken from a request or a relay list.
 pub(super) const MOST_RELAYS: usize = 5;
-/// Stands for relays that are not known yet, in the place of an address.
+/// Represents relays that are not known yet, instead of an address.
 pub(super) const LATER: &str = "later";
 /// How long relays may take to bring a list.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -49,7 +48,7 @@ impl Default for RelayLists {
     }
 }
 
-/// What of a list of relays is used: the first few addresses that are no relays of ours.
+/// The usable part of a list of relays: the first few addresses that are not our own relays.
 pub(super) fn usable(named: &[String], settings: &Settings) -> BTreeSet<String> {
     let mut relays = BTreeSet::new();
     for url in named.iter().filter_map(|url| normal_url(url).ok()) {
@@ -67,7 +66,7 @@ pub(super) fn known(relays: &BTreeSet<String>) -> BTreeSet<String> {
 }
 
 impl Service {
-    /// Where a job's customer wants the answers, as far as it is known.
+    /// The relays on which a job's customer wants the answers, of those known so far.
     pub(super) fn guests(
         &mut self,
         id: JobId,

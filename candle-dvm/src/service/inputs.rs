@@ -1,6 +1,6 @@
-//! What has to be fetched before a job can run: inputs that are no text.
+//! Fetches the inputs of a job that are not text.
 //!
-//! Errors name an input by its place and never quote it: it may have been hidden.
+//! Errors name an input by its index and never quote it: it may have been hidden.
 
 use super::lookup::Lookup;
 use super::offers::Recording;
@@ -36,7 +36,7 @@ pub async fn texts(
     let mut texts = Vec::new();
     let mut hints = 0;
     let mut bytes = 0;
-    // For all of them together: 64 that never come would else be waited for one after the other.
+    // One timeout for all inputs: otherwise 64 missing ones would each take the full time.
     let started = Instant::now();
     let left = || Duration::from_secs(settings.chain_seconds).saturating_sub(started.elapsed());
     for (number, input) in request.inputs.iter().enumerate() {
@@ -99,7 +99,7 @@ pub async fn recording(request: &JobRequest, settings: &Settings) -> Result<Reco
 fn fetch_problem(problem: String, request: &JobRequest) -> String {
     match request.encryption {
         None => problem,
-        // It may name what was asked.
+        // The error may contain the URL.
         Some(_) => "cannot fetch the URL".to_string(),
     }
 }
@@ -202,7 +202,7 @@ async fn job(
     result.await.flatten().ok_or(Absent::NoResult)
 }
 
-/// Who may answer a job: those whom its request names. Nobody where it names nobody, or is not found: then anybody may.
+/// The providers that may answer a job: those that its request names. Empty, which means any, if it names none or is not found.
 async fn providers(id: EventId, hint: Option<String>, lookup: &Lookup) -> Vec<PublicKey> {
     let filter = Filter::new().id(id).limit(1);
     let found = lookup.stored(filter, hint, STORED, 1).await;

@@ -43,7 +43,7 @@ impl Lanes {
         lane.queue.push(customer, is_known, id, ready);
     }
 
-    /// Takes the next job for which there is a free place, if any.
+    /// Takes the next job for which there is a free slot, if any.
     pub(super) fn pop(&mut self) -> Option<(JobId, Ready)> {
         let mut lanes = [&mut self.text, &mut self.speech].into_iter();
         lanes.find_map(|lane| match lane.running < lane.most {

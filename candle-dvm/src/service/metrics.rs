@@ -36,7 +36,7 @@ pub struct Metrics {
     pub unreachable: AtomicBool,
     /// Seconds by which this machine's clock is ahead of the others; 0 where it agrees.
     pub clock_ahead: AtomicI64,
-    /// What was refused or dropped, by reason.
+    /// Refused and dropped events, by reason.
     pub refused: Mutex<BTreeMap<&'static str, u64>>,
 }
 

@@ -58,7 +58,7 @@ impl Service {
         Ok(())
     }
 
-    /// Nobody takes a job's place any more.
+    /// Protects a job from losing its slot to another.
     pub(super) fn keep(&mut self, id: JobId) {
         self.waiting.leave(id);
         if let Some(live) = self.live.get_mut(&id) {

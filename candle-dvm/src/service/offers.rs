@@ -31,10 +31,11 @@ pub trait Listener: Send + Sync + 'static {
     /// A format that is not known, and a recording that is too long.
     fn check(&self, recording: &Recording) -> EngineResult<()>;
 
-    /// Transcribes a recording. Calls `on_piece` with each piece of text, and before each window with an empty one, and stops if it says so.
+    /// Transcribes a recording. Calls `on_piece` with each piece of text, and with an empty one before each window; stops if it returns
+    /// `Break`.
     ///
     /// # Errors
-    /// Failures of the device, and that it was to stop.
+    /// Failures of the device, and the stop itself.
     fn listen(
         &self,
         recording: &Recording,

@@ -60,7 +60,7 @@ fn keys_come_from_standard_input_and_the_environment() {
 }
 
 #[test]
-fn what_is_no_key_is_not_repeated() {
+fn errors_do_not_quote_invalid_keys() {
     let output = program(&["key", "show-public"])
         .env("CANDLE_DVM_KEY", "nsec1almostasecret")
         .output()

@@ -88,7 +88,7 @@ fn answer(relay: &TestRelay, wallet: &Keys, count: usize, result: Value, forged:
 }
 
 #[test]
-fn a_wallet_is_asked_for_invoices_and_whether_they_are_paid() {
+fn a_wallet_makes_invoices_and_reports_their_payment() {
     let relay = TestRelay::start();
     let wallet = Keys::generate();
     let secret = Keys::generate().secret_key().to_secret_hex();
@@ -111,7 +111,7 @@ fn a_wallet_is_asked_for_invoices_and_whether_they_are_paid() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let _inside = runtime.enter();
     let payment = Arc::new(Wallet::connect(&file, 1000).unwrap());
-    // Its subscription is on its way.
+    // Its subscription is in transit.
     let alone = || "the wallet does not connect";
     wait_until(alone, || relay.connections() > 0);
     std::thread::sleep(std::time::Duration::from_millis(200));

@@ -1,4 +1,4 @@
-//! Relays that refuse events in ways of their own, and such as send without end, played through without one.
+//! The machine against relays that refuse events in different ways, and relays that send without end, without a socket.
 
 use super::machine::{actions, event, say, sent, up, START};
 use candle_dvm::relay::machine::{Action, Keep, Machine, Outcome};
@@ -6,7 +6,7 @@ use candle_dvm::relay::Budget;
 use nostr::prelude::{ClientMessage, Event, EventId, Filter, RelayMessage, SubscriptionId};
 use std::collections::BTreeMap;
 
-/// What a relay does with events.
+/// The response of a relay to events.
 enum Refuses {
     /// Says NOTICE, and nothing else.
     Notices,
@@ -241,7 +241,7 @@ fn a_notice_at_the_start_refuses_nothing() {
 }
 
 #[test]
-fn a_notice_while_something_else_is_asked_is_not_held_against_an_event() {
+fn a_notice_during_another_request_does_not_count_against_an_event() {
     let mut machine = up();
     machine.subscribe("jobs", Filter::new(), None, false, START);
     let event = event(2);

@@ -16,7 +16,7 @@ use tokio::sync::broadcast;
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::WebSocketStream;
 
-/// What a relay does beyond its duty.
+/// Additional behaviour of a relay.
 #[derive(Clone, Default)]
 pub struct Behaviour {
     /// Nothing is taken or given before an answer to an AUTH challenge.
@@ -46,7 +46,7 @@ pub enum Notices {
     LongTags,
     /// All events.
     Always,
-    /// Subscriptions too, of which none has an end.
+    /// Refuses subscriptions too, none of which ends.
     Everything,
 }
 
@@ -137,7 +137,7 @@ impl TestRelay {
         self.state.events.lock().unwrap()[first..].to_vec()
     }
 
-    /// Everything that was asked for.
+    /// All requested filters.
     pub fn asked(&self) -> Vec<Filter> {
         self.state.asked.lock().unwrap().clone()
     }
@@ -157,7 +157,7 @@ impl TestRelay {
         self.state.connections.load(SeqCst)
     }
 
-    /// How often a subscription of a name was asked for.
+    /// Number of requests for the subscription `name`.
     pub fn requests(&self, name: &str) -> u32 {
         let requests = self.state.requests.lock().unwrap();
         requests.get(name).copied().unwrap_or(0)

@@ -1,4 +1,4 @@
-//! A service in the test's own process, with a model that does as it is told.
+//! A service in the test's own process, with a scripted model.
 
 use super::relay::TestRelay;
 use super::wait::wait_until;
@@ -221,7 +221,7 @@ impl Served {
         self.end().1
     }
 
-    /// The same where one of its threads hangs, which is left behind.
+    /// The same for a service one of whose threads hangs and keeps running.
     pub fn ended_but_for_its_threads(self) -> candle_dvm::Result<()> {
         let (runtime, result) = self.end();
         runtime.shutdown_background();
@@ -282,7 +282,7 @@ impl Customer {
     }
 }
 
-/// What a customer was told about a job.
+/// The feedback to a customer about a job.
 pub fn feedback(relay: &TestRelay, customer: &Customer, job: &Event) -> Vec<Feedback> {
     let events = relay.of_kind(7000).into_iter();
     events
@@ -302,7 +302,8 @@ pub fn error(relay: &TestRelay, customer: &Customer, job: &Event) -> String {
     found().unwrap().extra.unwrap()
 }
 
-/// Waits until a service has read all that a relay has. Relays pass events on in turn, so the last, which is refused at once, has its answer then.
+/// Waits until a service has read all events of a relay. Relays forward events in order, so the last one, which is refused at once, has its
+/// answer then.
 #[track_caller]
 pub fn wait_read(relay: &TestRelay) {
     let last = Customer::new();

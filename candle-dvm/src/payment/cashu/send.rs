@@ -95,7 +95,7 @@ pub fn all(purse: &Purse) -> Result<Vec<String>, String> {
     earned.map(token).collect()
 }
 
-/// A token of this worth, of a mint of which there is enough; the mint changes coins if none fit.
+/// A token worth `wanted`, of a mint with enough coins; the mint changes coins if none fit.
 ///
 /// # Errors
 /// There is not enough, or the mint does not change coins.

@@ -26,7 +26,7 @@ impl Budget {
     };
 }
 
-/// What an event costs beside its size, and any other message.
+/// The cost of an event in addition to its size, and of any other message.
 pub(super) const EVENT: u64 = 10;
 pub(super) const OTHER: u64 = 1;
 /// Bytes that cost a unit.
@@ -59,7 +59,7 @@ impl Bucket {
         i64::try_from(budget.burst.saturating_mul(1000)).unwrap_or(i64::MAX)
     }
 
-    /// A new connection: it has what the one before has left, so that nobody gets more by connecting again.
+    /// Starts a new connection with the budget that the last one left, so that reconnecting gains nothing.
     pub(super) fn connected(&mut self) {
         self.told = false;
     }

@@ -4,7 +4,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use std::borrow::Cow;
 
-/// An event of a subscription, as far as pages of a store have to know it.
+/// The fields of a subscription's event that paging needs.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct EventFrame {
     pub(super) subscription: String,

@@ -1,8 +1,8 @@
-//! The protocol with one relay, without sockets and clocks: whoever drives it says what happened and when, and does what it is told.
+//! The protocol with one relay, without sockets and clocks: the driver reports events and their times, and executes the machine's actions.
 //!
-//! Times are milliseconds of a clock that only goes forward, from any beginning; the date is told separately, by [`Machine::set_date`]. So
-//! a clock that is set does not end or freeze connections. After each call the driver takes the actions with [`Machine::next_action`],
-//! calls [`Machine::tick`] no later than [`Machine::deadline`], and reads nothing before [`Machine::reads_from`].
+//! Times are milliseconds of a monotonic clock with any origin; the date is set separately, by [`Machine::set_date`]. So setting the
+//! system's clock does not end or freeze connections. After each call the driver takes the actions with [`Machine::next_action`], calls
+//! [`Machine::tick`] no later than [`Machine::deadline`], and reads nothing before [`Machine::reads_from`].
 //!
 //! Each of `subscriptions` (with `pages`), `publications` and `authentication` has one side of it; `budget` bounds what a relay may have us
 //! do.
@@ -43,7 +43,7 @@ const QUIET_BEFORE_CLOSE: u64 = 90 * SECOND;
 /// anybody can publish those, and the relay is not to blame.
 const NONSENSE: u32 = 1000;
 
-/// What the driver has to do.
+/// An action for the driver.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
     /// Open a connection.
@@ -77,12 +77,12 @@ pub enum Action {
     Settled {
         /// The event.
         id: EventId,
-        /// What it said.
+        /// The relay's response.
         outcome: Outcome,
     },
 }
 
-/// What became of an event.
+/// The outcome of publishing an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The relay has it.
@@ -112,7 +112,7 @@ pub struct Machine {
     url: String,
     keys: Arc<Keys>,
     random: u64,
-    /// The latest time that was told, and the date, in seconds since 1970.
+    /// The latest time that the driver reported, and the date, in seconds since 1970.
     now: u64,
     date: u64,
     link: Link,

@@ -1,8 +1,8 @@
-//! What is published, until the relay has answered, or until it is clear that it never will.
+//! Pending publications: each stays until the relay has answered, or will clearly never do so.
 //!
-//! Relays refuse events in ways of their own. By the protocol they say OK with `false`; some say NOTICE, which names no event, some say
-//! nothing, some close the connection. An event that was met with one of the latter three is doubtful: it is sent again behind all
-//! others, and after a few times it counts as refused. The connection stays, and how often it was tried outlives it.
+//! Relays refuse events in different ways. By the protocol they send OK with `false`; some send NOTICE, which names no event, some nothing,
+//! some close the connection. An event after which one of the latter three happened is doubtful: it is sent again after all others, and
+//! counts as refused after a few attempts. Doubtful events and their counts of attempts survive a reconnect.
 
 use super::{Action, Keep, Link, Machine, Outcome, LONGEST_RETRY, SECOND};
 use nostr::prelude::{ClientMessage, Event, EventId};
@@ -28,7 +28,7 @@ const IN_FLIGHT: usize = 32;
 const CROWDED: usize = 16;
 /// Doubtful ones among them.
 const DOUBTFUL: usize = 8;
-/// For how long after a NOTICE events are sent one after the other, so that the next NOTICE tells which it means.
+/// Time after a NOTICE during which events are sent one at a time, so that the next NOTICE identifies its event.
 const SINGLY: u64 = 60 * SECOND;
 /// For how long after a relay complained of too many events it gets none that only matter now.
 const RESTRAINT: u64 = 30 * SECOND;
@@ -60,8 +60,8 @@ impl Outgoing {
         self.silences > 0 || self.notices > 0 || self.lost
     }
 
-    /// What must arrive goes first, what is doubtful behind it, and what only matters now last: a relay that takes few events a minute
-    /// shall take answers.
+    /// Events that must arrive come first, doubtful ones next, and short-lived ones last: a relay that takes few events per minute should
+    /// get the answers.
     fn rank(&self) -> (u8, u64) {
         let class = match self.keep {
             Keep::Until if !self.is_doubtful() => 0,
@@ -220,7 +220,7 @@ impl Machine {
         self.tick(now);
     }
 
-    /// Gives up the oldest of a sort that waits, if there are as many as may wait.
+    /// Drops the oldest waiting publication of a sort, if their number is at the limit.
     fn make_way(&mut self, keep: Keep) {
         let most = match keep {
             Keep::Now => MOST_NOW,
@@ -310,7 +310,7 @@ impl Machine {
             return;
         }
         self.singly_until = now + SINGLY;
-        let asked = self.subscriptions.values().any(|s| s.is_asked()) || self.auth.is_some();
+        let asked = self.subscriptions.values().any(|s| s.owes_answer()) || self.auth.is_some();
         let [(id, outgoing)] = sent.as_mut_slice() else {
             sent.iter_mut().for_each(|(_, o)| o.noticed = true);
             return;

@@ -1,5 +1,5 @@
-//! What the relay is asked for: what it has stored, the newest of it first, then what is new. What one answer does not hold is fetched by
-//! `pages`.
+//! Subscriptions: a relay returns its stored events first, newest first, then new ones. `pages` fetches the stored events that do not fit
+//! in one answer.
 
 use super::pages::Older;
 use super::{Action, Machine, LONGEST_RETRY, SECOND};
@@ -21,9 +21,9 @@ pub(super) struct Subscription {
     once: bool,
     state: SubscriptionState,
     refusals: u32,
-    /// What the store has brought.
+    /// The stored events received so far.
     page: Page,
-    /// What was stored before that is being fetched.
+    /// The older stored events that are being fetched.
     pub(super) older: Option<Older>,
 }
 
@@ -70,8 +70,8 @@ impl Subscription {
         self.older = None;
     }
 
-    /// Whether the relay owes an answer.
-    pub(super) fn is_asked(&self) -> bool {
+    /// Whether the relay has to answer a request.
+    pub(super) fn owes_answer(&self) -> bool {
         let asked = |state| matches!(state, SubscriptionState::Stored { .. });
         asked(self.state) || self.older.as_ref().is_some_and(|older| asked(older.state))
     }
@@ -117,7 +117,7 @@ impl Machine {
         due.min()
     }
 
-    /// How many events are asked for at once.
+    /// Number of events per request.
     pub(super) fn page_limit(&self) -> usize {
         self.limits.max_limit.unwrap_or(PAGE).min(PAGE)
     }
