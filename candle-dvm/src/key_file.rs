@@ -88,10 +88,7 @@ fn limited(from: impl Read) -> std::io::Result<Zeroizing<String>> {
 /// A file that is missing, or that others may read.
 pub(crate) fn read_file(file: &Path) -> Result<Zeroizing<String>> {
     #[cfg(unix)]
-    let others = match is_credential(file) {
-        true => 0o037,
-        false => 0o077,
-    };
+    let others = if is_credential(file) { 0o037 } else { 0o077 };
     #[cfg(not(unix))]
     let others = 0;
     candle_engine::secret_file::read(file, LONGEST_FILE, others).map_err(|problem| Error::Key {

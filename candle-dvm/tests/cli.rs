@@ -140,9 +140,10 @@ fn a_closed_pipe_ends_quietly() {
 #[test]
 fn devices_lists_every_backend() {
     let text = stdout(&run(&["devices"]));
-    let cuda = match candle_core::utils::cuda_is_available() {
-        true => "cuda     present",
-        false => "cuda     absent",
+    let cuda = if candle_core::utils::cuda_is_available() {
+        "cuda     present"
+    } else {
+        "cuda     absent"
     };
     for part in [
         cuda,

@@ -491,9 +491,10 @@ fn a_complete_part_is_checked_and_used() {
         let part = folder_of_blobs.join(format!("{}.part", sha256(&bytes)));
         bytes[7] ^= u8::from(changed);
         std::fs::write(&part, &bytes).unwrap();
-        match changed {
-            true => place.refuses(&place.hub(), "us/demo", &["SHA-256", "deleted"]),
-            false => assert_demo(&folder(place.hub().fetch(&model("us/demo")).unwrap())),
+        if changed {
+            place.refuses(&place.hub(), "us/demo", &["SHA-256", "deleted"])
+        } else {
+            assert_demo(&folder(place.hub().fetch(&model("us/demo")).unwrap()))
         }
         assert!(!part.exists());
         let starts = place.server.starts("model.safetensors");

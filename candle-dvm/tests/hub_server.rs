@@ -191,10 +191,11 @@ fn answer(stream: TcpStream, state: &Mutex<State>, own: &str) {
         let (repo, revision) = rest.split_once("/revision/").unwrap();
         let Some(model) = state.models.get(&format!("{repo}@{revision}")) else {
             let known = state.models.contains_key(&format!("{repo}@main"));
-            return match known {
-                true => refuse(&stream, "404 Not Found", "RevisionNotFound"),
+            return if known {
+                refuse(&stream, "404 Not Found", "RevisionNotFound")
+            } else {
                 // What the Hub answers to who has no token.
-                false => refuse(&stream, "401 Unauthorized", "RepoNotFound"),
+                refuse(&stream, "401 Unauthorized", "RepoNotFound")
             };
         };
         let files: Vec<_> = model
@@ -225,13 +226,12 @@ fn answer(stream: TcpStream, state: &Mutex<State>, own: &str) {
     let large = [".safetensors", ".gguf"]
         .iter()
         .any(|end| file.ends_with(end));
-    let etag = match large {
-        true => format!("\"{}\"", sha256(&bytes)),
-        false => {
-            let mut hash = DefaultHasher::new();
-            bytes.hash(&mut hash);
-            format!("\"{:016x}\"", hash.finish())
-        }
+    let etag = if large {
+        format!("\"{}\"", sha256(&bytes))
+    } else {
+        let mut hash = DefaultHasher::new();
+        bytes.hash(&mut hash);
+        format!("\"{:016x}\"", hash.finish())
     };
     if state.tampered.iter().any(|other| other == file) {
         *bytes.last_mut().unwrap() ^= 1;

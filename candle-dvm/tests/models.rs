@@ -89,9 +89,10 @@ impl Place {
 fn files_below(folder: &Path) -> Vec<PathBuf> {
     let mut files = Vec::new();
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
-        match entry.file_type().unwrap().is_dir() {
-            true => files.extend(files_below(&entry.path())),
-            false => files.push(entry.path()),
+        if entry.file_type().unwrap().is_dir() {
+            files.extend(files_below(&entry.path()))
+        } else {
+            files.push(entry.path())
         }
     }
     files

@@ -94,9 +94,10 @@ fn read(text: &str) -> Option<Event> {
     let to = reader.public_key().to_hex();
     if let Some(scheme) = scheme {
         // A result's text is hidden as it is, tags as a list.
-        let hidden = match content.is_empty() {
-            true => serde_json::to_string(&tags).ok()?,
-            false => content,
+        let hidden = if content.is_empty() {
+            serde_json::to_string(&tags).ok()?
+        } else {
+            content
         };
         content = scheme.encrypt(writer, &reader.public_key(), &hidden).ok()?;
         tags.retain(|tag| matches!(tag[0], "e" | "status" | "amount" | "relays"));

@@ -76,9 +76,10 @@ fn state(beat: Option<&(u64, Heartbeat)>, now: u64) -> State {
             let expires = beat
                 .expiration
                 .unwrap_or(at.saturating_add(HEARTBEAT_HOLDS));
-            match expires > now && beat.status != "offline" {
-                true => State::Alive,
-                false => State::Dead,
+            if expires > now && beat.status != "offline" {
+                State::Alive
+            } else {
+                State::Dead
             }
         }
     }
@@ -223,9 +224,10 @@ fn write_provider(text: &mut String, provider: &Provider) -> std::fmt::Result {
         Some(0) => "free".to_string(),
         Some(amount) => format!("{amount} msat per job"),
     };
-    let encryption = match provider.encryption {
-        true => "accepts encrypted jobs",
-        false => "unencrypted jobs only",
+    let encryption = if provider.encryption {
+        "accepts encrypted jobs"
+    } else {
+        "unencrypted jobs only"
     };
     writeln!(text, "  {price}, {encryption}")?;
     for mint in &provider.mints {
@@ -250,9 +252,10 @@ fn write_provider(text: &mut String, provider: &Provider) -> std::fmt::Result {
                 .iter()
                 .map(|value| format!("default {}", plain(value))),
         );
-        match values.is_empty() {
-            true => writeln!(text, "  {}", plain(name))?,
-            false => writeln!(text, "  {}: {}", plain(name), values.join(", "))?,
+        if values.is_empty() {
+            writeln!(text, "  {}", plain(name))?
+        } else {
+            writeln!(text, "  {}: {}", plain(name), values.join(", "))?
         }
     }
     Ok(())

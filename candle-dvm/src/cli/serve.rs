@@ -277,9 +277,10 @@ fn text_model(
         let draft = entry.load(draft, None, &progress)?;
         backend = backend.with_draft(draft, settings.draft_tokens)?;
     }
-    let prompts = match template.is_some() && !settings.raw {
-        true => "its chat template",
-        false => "raw prompts",
+    let prompts = if template.is_some() && !settings.raw {
+        "its chat template"
+    } else {
+        "raw prompts"
     };
     bar.finish(&format!(
         "{called} on {}, {prompts}, up to {} running jobs and {} tokens per job",

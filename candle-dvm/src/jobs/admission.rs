@@ -324,9 +324,10 @@ impl Admission {
         {
             return Tell::Never;
         }
-        match self.is_known(customer) {
-            true => Tell::Now,
-            false => Tell::InTurn,
+        if self.is_known(customer) {
+            Tell::Now
+        } else {
+            Tell::InTurn
         }
     }
 

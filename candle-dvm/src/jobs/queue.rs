@@ -46,9 +46,10 @@ impl<T> FairQueue<T> {
     pub fn push(&mut self, customer: Customer, is_known: bool, id: JobId, job: T) {
         let jobs = self.jobs.entry(customer).or_default();
         if jobs.is_empty() {
-            match is_known {
-                true => self.first.push_back(customer),
-                false => self.turns.push_back(customer),
+            if is_known {
+                self.first.push_back(customer)
+            } else {
+                self.turns.push_back(customer)
             }
         }
         jobs.push_back((id, job));
@@ -61,9 +62,10 @@ impl<T> FairQueue<T> {
             (false, false) => !self.was_first,
             (no_first, _) => !no_first,
         };
-        let customer = match self.was_first {
-            true => self.first.pop_front()?,
-            false => self.turns.pop_front()?,
+        let customer = if self.was_first {
+            self.first.pop_front()?
+        } else {
+            self.turns.pop_front()?
         };
         let jobs = self.jobs.get_mut(&customer)?;
         let job = jobs.pop_front()?;

@@ -141,9 +141,10 @@ pub fn read(params: &[(String, String)]) -> Result<Params, ReadError> {
 }
 
 fn add_stops(stops: &mut Vec<String>, key: &str, value: &str) -> Result<(), ReadError> {
-    let list: Option<Vec<String>> = match value.starts_with('[') {
-        true => serde_json::from_str(value).ok(),
-        false => None,
+    let list: Option<Vec<String>> = if value.starts_with('[') {
+        serde_json::from_str(value).ok()
+    } else {
+        None
     };
     for stop in list.unwrap_or_else(|| vec![value.to_string()]) {
         if stop.len() > STOP_BYTES {

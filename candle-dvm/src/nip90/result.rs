@@ -117,10 +117,7 @@ impl JobResult {
     /// The tags that a customer can do without. None of them repeats anything of the request or the text.
     fn description(&self, kind: JobKind) -> Vec<Tag> {
         let hidden = self.encryption.is_some();
-        let result = match hidden {
-            true => "Encrypted result",
-            false => "Result",
-        };
+        let result = if hidden { "Encrypted result" } else { "Result" };
         let alt = format!("{result} of a {} job (NIP-90)", kind.name());
         let mut tags = vec![tag("alt", [alt])];
         if let Some(usage) = self.usage.as_ref().filter(|_| !hidden) {

@@ -222,9 +222,10 @@ async fn run(
                 Some(Report::Up)
             }
             Next::Opened(Err(failure)) => {
-                match failure.forever {
-                    true => machine.unreachable(&failure.reason),
-                    false => machine.closed(now),
+                if failure.forever {
+                    machine.unreachable(&failure.reason)
+                } else {
+                    machine.closed(now)
                 }
                 Some(Report::Down(failure.reason))
             }

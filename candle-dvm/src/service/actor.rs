@@ -310,13 +310,12 @@ impl Service {
             }
             Report::Down(reason) => {
                 let reason: String = reason.chars().take(200).collect();
-                match self.relays.is_own(url) {
-                    true => {
-                        tracing::info!(relay = url, reason, "not connected");
-                        self.reachable.down(url, &reason);
-                    }
+                if self.relays.is_own(url) {
+                    tracing::info!(relay = url, reason, "not connected");
+                    self.reachable.down(url, &reason);
+                } else {
                     // The reason may name it.
-                    false => tracing::info!(relay = self.relays.shown(url), "not connected"),
+                    tracing::info!(relay = self.relays.shown(url), "not connected")
                 }
                 self.relays.set_up(url, false);
                 self.set_live(url, false);

@@ -97,9 +97,10 @@ impl Clock {
         let early = customers().all(|ahead| ahead < -TOLERANCE);
         // One customer may publish old requests again; all of them are unlikely to.
         let late = customers().all(|ahead| ahead > LATE);
-        match early || late {
-            true => middle(customers()).unwrap_or(0),
-            false => 0,
+        if early || late {
+            middle(customers()).unwrap_or(0)
+        } else {
+            0
         }
     }
 

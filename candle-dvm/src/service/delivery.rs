@@ -109,9 +109,10 @@ impl Service {
             return Ok(());
         }
         self.settle_money(id, is_result)?;
-        let counter = match is_result {
-            true => &self.metrics.results,
-            false => &self.metrics.errors,
+        let counter = if is_result {
+            &self.metrics.results
+        } else {
+            &self.metrics.errors
         };
         counter.fetch_add(1, Relaxed);
         tracing::info!(job = %id, answer = %event.id, is_result, "answered");

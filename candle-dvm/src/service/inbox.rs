@@ -31,9 +31,10 @@ pub(super) fn customer(event: &Event) -> Customer {
 fn scheme(event: &Event) -> Option<Scheme> {
     let is_encrypted = event.tags.iter().any(|tag| tag.kind() == "encrypted");
     // Only NIP-04 has this separator, whose `?` no base64 holds.
-    let scheme = match event.content.contains("?iv=") {
-        true => Scheme::Nip04,
-        false => Scheme::Nip44,
+    let scheme = if event.content.contains("?iv=") {
+        Scheme::Nip04
+    } else {
+        Scheme::Nip44
     };
     is_encrypted.then_some(scheme)
 }
@@ -283,13 +284,15 @@ impl Service {
                 self.seen.insert(event.id);
                 self.admission.reopen(customer(&event));
                 let is_paid = entry.invoice.as_ref().is_some_and(|invoice| invoice.paid);
-                let price = match is_paid {
-                    true => 0,
-                    false => self.payment.price_msat(),
+                let price = if is_paid {
+                    0
+                } else {
+                    self.payment.price_msat()
                 };
-                let place = match waits(&request, price) {
-                    true => Place::Waiting,
-                    false => Place::Queue,
+                let place = if waits(&request, price) {
+                    Place::Waiting
+                } else {
+                    Place::Queue
                 };
                 self.take_up(id, event, request, task, entry, place);
             }

@@ -82,9 +82,10 @@ pub async fn recording(request: &JobRequest, settings: &Settings) -> Result<Reco
         let url = allowed_url(address, &settings.url_hosts)?;
         let ending = url.path().rsplit_once('.').map_or("", |(_, ending)| ending);
         let is_ending = ending.len() <= 5 && ending.bytes().all(|b| b.is_ascii_alphanumeric());
-        let name = match is_ending && !ending.is_empty() {
-            true => format!("recording.{ending}"),
-            false => "recording".to_string(),
+        let name = if is_ending && !ending.is_empty() {
+            format!("recording.{ending}")
+        } else {
+            "recording".to_string()
         };
         let most = settings.recording_bytes;
         // The operator has named the host, so it may be one inside.
@@ -127,9 +128,10 @@ pub fn allowed_url(text: &str, hosts: &[String]) -> Result<Url, String> {
         None => entry == host,
     });
     let web = matches!(url.scheme(), "http" | "https");
-    match allowed && web {
-        true => Ok(url),
-        false => Err("this service does not fetch URLs from this host".to_string()),
+    if allowed && web {
+        Ok(url)
+    } else {
+        Err("this service does not fetch URLs from this host".to_string())
     }
 }
 
@@ -184,9 +186,10 @@ async fn job(
         let mut providers = providers(id, hint.clone(), lookup).await;
         loop {
             let filter = Filter::new().kinds(RESULTS.map(Kind::from_u16)).event(id);
-            let filter = match providers.is_empty() {
-                true => filter,
-                false => filter.authors(providers.clone()),
+            let filter = if providers.is_empty() {
+                filter
+            } else {
+                filter.authors(providers.clone())
             };
             let event = lookup.first(filter, hint.clone()).await?;
             if providers.is_empty() {

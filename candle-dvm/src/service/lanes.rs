@@ -46,9 +46,12 @@ impl Lanes {
     /// Takes the next job for which there is a free slot, if any.
     pub(super) fn pop(&mut self) -> Option<(JobId, Ready)> {
         let mut lanes = [&mut self.text, &mut self.speech].into_iter();
-        lanes.find_map(|lane| match lane.running < lane.most {
-            true => lane.queue.pop(),
-            false => None,
+        lanes.find_map(|lane| {
+            if lane.running < lane.most {
+                lane.queue.pop()
+            } else {
+                None
+            }
         })
     }
 

@@ -131,9 +131,10 @@ impl Metrics {
             .refused
             .lock()
             .map_or(0, |refused| refused.values().sum());
-        let none = match self.unreachable.load(Relaxed) {
-            true => " (none reachable)",
-            false => "",
+        let none = if self.unreachable.load(Relaxed) {
+            " (none reachable)"
+        } else {
+            ""
         };
         let clock = match self.clock_ahead.load(Relaxed) {
             0 => String::new(),

@@ -62,9 +62,10 @@ impl Settings {
 }
 
 fn speech_params(offer: &SpeechOffer) -> Vec<(&'static str, ParamInfo)> {
-    let translate: &[&str] = match offer.listener.translates() {
-        true => &YES_OR_NO,
-        false => &["false"],
+    let translate: &[&str] = if offer.listener.translates() {
+        &YES_OR_NO
+    } else {
+        &["false"]
     };
     vec![
         ("language", one_of(offer.listener.languages(), None)),

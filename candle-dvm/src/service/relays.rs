@@ -62,9 +62,10 @@ impl Relays {
         settings: &Settings,
         reports: mpsc::Sender<(String, Report)>,
     ) -> Self {
-        let guest_reach = match settings.private_relays {
-            true => Reach::Anywhere,
-            false => Reach::Public,
+        let guest_reach = if settings.private_relays {
+            Reach::Anywhere
+        } else {
+            Reach::Public
         };
         Self {
             keys,
@@ -85,9 +86,10 @@ impl Relays {
 
     /// How a relay is called in the log. Those that customers name may have been hidden.
     pub(super) fn shown<'a>(&self, url: &'a str) -> &'a str {
-        match self.is_own(url) {
-            true => url,
-            false => "a customer's",
+        if self.is_own(url) {
+            url
+        } else {
+            "a customer's"
         }
     }
 
@@ -106,9 +108,10 @@ impl Relays {
             if !is_own && (self.guests() >= GUESTS || self.is_barred(url)) {
                 return None;
             }
-            let (reach, budget) = match is_own {
-                true => (Reach::Anywhere, Budget::OWN),
-                false => (self.guest_reach, Budget::GUEST),
+            let (reach, budget) = if is_own {
+                (Reach::Anywhere, Budget::OWN)
+            } else {
+                (self.guest_reach, Budget::GUEST)
             };
             let (keys, reports) = (self.keys.clone(), self.reports.clone());
             let relay = Relay {

@@ -178,9 +178,10 @@ impl Service {
         let Some(live) = self.live.get_mut(&id) else {
             return Ok(());
         };
-        let prepared = match live.is_unwanted {
-            true => prepared.and(Err(CANCELLED.to_string())),
-            false => prepared,
+        let prepared = if live.is_unwanted {
+            prepared.and(Err(CANCELLED.to_string()))
+        } else {
+            prepared
         };
         match prepared {
             Ok(ready) => {

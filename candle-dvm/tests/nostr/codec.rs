@@ -66,9 +66,10 @@ prop_compose! {
         encryption in scheme(),
         cashu in option::of(".*"),
     ) -> JobRequest {
-        let providers = match named || encryption.is_some() {
-            true => vec![PROVIDER.public_key()],
-            false => vec![],
+        let providers = if named || encryption.is_some() {
+            vec![PROVIDER.public_key()]
+        } else {
+            vec![]
         };
         JobRequest { kind, inputs, params, output, bid_msat, relays, providers, expiration, cashu, encryption }
     }

@@ -322,9 +322,10 @@ impl Nutshell {
             .output()
             .unwrap();
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        match output.status.success() && !text.contains("Error") {
-            true => Ok(text),
-            false => Err(format!("{text}{}", String::from_utf8_lossy(&output.stderr))),
+        if output.status.success() && !text.contains("Error") {
+            Ok(text)
+        } else {
+            Err(format!("{text}{}", String::from_utf8_lossy(&output.stderr)))
         }
     }
 

@@ -166,9 +166,12 @@ fn older_events_are_fetched_from_a_relay_that_refuses_a_large_limit() {
 #[test]
 fn events_that_cannot_be_read_hide_nothing() {
     for same_second in [true, false] {
-        let date = |n: u64| match same_second {
-            true => NOW - 100,
-            false => NOW - 100 - n / 100,
+        let date = |n: u64| {
+            if same_second {
+                NOW - 100
+            } else {
+                NOW - 100 - n / 100
+            }
         };
         let mut store: Vec<Stored> = (0..520).map(|n| Stored::bad(date(n))).collect();
         store.extend((0..3).map(|n| Stored::good(NOW - 200 - n)));

@@ -135,9 +135,10 @@ fn a_wallet_makes_invoices_and_reports_their_payment() {
         let asking = payment.clone();
         let looked_up = invoice.clone();
         let paid = runtime.spawn(async move { asking.is_paid(&looked_up).await });
-        let result = match settled {
-            true => json!({ "settled_at": now() }),
-            false => json!({ "settled_at": null }),
+        let result = if settled {
+            json!({ "settled_at": now() })
+        } else {
+            json!({ "settled_at": null })
         };
         let asked = answer(
             &relay,

@@ -29,9 +29,10 @@ pub struct Echo {
 
 impl Generator for Echo {
     fn check(&self, request: &CompletionRequest) -> Result<()> {
-        match request.prompt.trim().is_empty() {
-            true => Err(candle_engine::Error::EmptyPrompt),
-            false => Ok(()),
+        if request.prompt.trim().is_empty() {
+            Err(candle_engine::Error::EmptyPrompt)
+        } else {
+            Ok(())
         }
     }
 

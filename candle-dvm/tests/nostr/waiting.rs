@@ -43,9 +43,10 @@ impl Payment for Till {
 
     fn is_paid<'a>(&'a self, invoice: &'a Invoice) -> Boxed<'a, Result<bool, String>> {
         let is_paid = self.paid.lock().unwrap().contains(&invoice.payment_hash);
-        let answer = match self.silent.load(SeqCst) {
-            true => Err("not reached".to_string()),
-            false => Ok(is_paid),
+        let answer = if self.silent.load(SeqCst) {
+            Err("not reached".to_string())
+        } else {
+            Ok(is_paid)
         };
         Box::pin(std::future::ready(answer))
     }

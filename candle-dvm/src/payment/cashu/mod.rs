@@ -279,12 +279,11 @@ impl Cash for Till {
         let Some(mut coins): Option<Coins> = self.purse.get(Shelf::Held, &name)? else {
             return Ok(());
         };
-        match is_earned {
-            true => {
-                coins.change.clear();
-                self.purse.put(Shelf::Earned, &name, &coins)?;
-            }
-            false => self.purse.put(Shelf::Given, &name, &coins)?,
+        if is_earned {
+            coins.change.clear();
+            self.purse.put(Shelf::Earned, &name, &coins)?;
+        } else {
+            self.purse.put(Shelf::Given, &name, &coins)?
         }
         self.purse.remove(Shelf::Held, &name)
     }

@@ -70,9 +70,10 @@ impl Coins {
             unit: self.unit.clone(),
             proofs,
         };
-        match token.proofs.is_empty() {
-            true => Ok(None),
-            false => token.write().map(Some),
+        if token.proofs.is_empty() {
+            Ok(None)
+        } else {
+            token.write().map(Some)
         }
     }
 }

@@ -31,10 +31,11 @@ pub fn earned(purse: &Purse) -> Result<BTreeMap<String, Vec<Proof>>, String> {
         let left: Vec<Proof> = left
             .filter(|proof| !spent.contains(&proof.secret))
             .collect();
-        match left.is_empty() {
+        if left.is_empty() {
             // All of it was sent, and the file was to go.
-            true => purse.remove(Shelf::Earned, &name)?,
-            false => earned.entry(coins.mint).or_default().extend(left),
+            purse.remove(Shelf::Earned, &name)?
+        } else {
+            earned.entry(coins.mint).or_default().extend(left)
         }
     }
     Ok(earned)

@@ -17,11 +17,12 @@ fn allowed(url: &Url, reach: Reach) -> Result<(), String> {
         Some(Host::Domain(name)) => name != "localhost" && !name.ends_with(".localhost"),
         None => return Err("the address has no host".to_string()),
     };
-    match public || reach == Reach::Anywhere {
-        true => Ok(()),
-        false => Err(format!(
+    if public || reach == Reach::Anywhere {
+        Ok(())
+    } else {
+        Err(format!(
             "{} is not a public address",
             url.host_str().unwrap_or_default()
-        )),
+        ))
     }
 }

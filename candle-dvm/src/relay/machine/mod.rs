@@ -275,9 +275,10 @@ impl Machine {
     /// Takes a message of the relay, whatever it is.
     pub fn receive(&mut self, text: &str, now: u64) {
         self.alive(now);
-        let message = match text.len() <= LARGEST_MESSAGE {
-            true => RelayMessage::from_json(text.as_bytes()).ok(),
-            false => None,
+        let message = if text.len() <= LARGEST_MESSAGE {
+            RelayMessage::from_json(text.as_bytes()).ok()
+        } else {
+            None
         };
         let Some(message) = message else {
             return self.unread(text, now);
@@ -344,9 +345,10 @@ impl Machine {
             Link::Down { retry_at } => retry_at,
             Link::Connecting { since } => since + CONNECT_TIMEOUT,
             Link::Up { .. } => {
-                let quiet = match self.pinged {
-                    false => QUIET_BEFORE_PING,
-                    true => QUIET_BEFORE_CLOSE,
+                let quiet = if self.pinged {
+                    QUIET_BEFORE_CLOSE
+                } else {
+                    QUIET_BEFORE_PING
                 };
                 let next = self.next_ask().into_iter().chain(self.next_send()).min();
                 next.unwrap_or(u64::MAX).min(self.last_heard + quiet)

@@ -197,9 +197,10 @@ impl Machine {
         }
         older.refusals += 1;
         let at = refused_until(older.refusals, now);
-        older.state = match auth {
-            true => SubscriptionState::NeedsAuth(at),
-            false => SubscriptionState::Due(at),
+        older.state = if auth {
+            SubscriptionState::NeedsAuth(at)
+        } else {
+            SubscriptionState::Due(at)
         };
     }
 }

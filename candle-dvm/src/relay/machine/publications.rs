@@ -116,9 +116,10 @@ impl Machine {
                 Some(_) => {}
             }
         }
-        let most = match now < self.singly_until {
-            true => 1,
-            false => IN_FLIGHT,
+        let most = if now < self.singly_until {
+            1
+        } else {
+            IN_FLIGHT
         };
         if let Some(id) = pressing {
             // Everything else waits for a moment in which it is the only one.
@@ -150,9 +151,10 @@ impl Machine {
 
     /// How long an event's answer is waited for, with this many that have none.
     fn patience(outgoing: &Outgoing, in_flight: usize) -> u64 {
-        match outgoing.noticed || outgoing.is_doubtful() || in_flight > CROWDED {
-            true => SHORT_TIMEOUT,
-            false => OK_TIMEOUT,
+        if outgoing.noticed || outgoing.is_doubtful() || in_flight > CROWDED {
+            SHORT_TIMEOUT
+        } else {
+            OK_TIMEOUT
         }
     }
 
@@ -326,9 +328,10 @@ impl Machine {
             return;
         }
         outgoing.notices += 1;
-        match outgoing.keep == Keep::Until && outgoing.notices < NOTICES {
-            true => outgoing.state = OutgoingState::Due(now + AFTER_NOTICE),
-            false => self.reject(id, &brief),
+        if outgoing.keep == Keep::Until && outgoing.notices < NOTICES {
+            outgoing.state = OutgoingState::Due(now + AFTER_NOTICE)
+        } else {
+            self.reject(id, &brief)
         }
     }
 

@@ -301,9 +301,10 @@ impl Machine {
             return;
         }
         let at = refused_until(subscription.refusals, now);
-        subscription.state = match auth {
-            true => SubscriptionState::NeedsAuth(at),
-            false => SubscriptionState::Due(at),
+        subscription.state = if auth {
+            SubscriptionState::NeedsAuth(at)
+        } else {
+            SubscriptionState::Due(at)
         };
     }
 }
