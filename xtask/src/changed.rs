@@ -63,7 +63,7 @@ const FOLDERS: &[(&str, &str)] = &[
     ("xtask/", "xtask"),
 ];
 
-/// What a change touches.
+/// The parts that a change affects.
 #[derive(Debug, Default, PartialEq)]
 pub struct Change {
     pub files: Vec<String>,

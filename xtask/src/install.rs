@@ -1,6 +1,6 @@
-//! What the tests need on a machine: installed where we may, named where we may not.
+//! The tools that the tests need: installed if permitted, otherwise named in an error.
 //!
-//! As root, Debian's packages are installed by apt-get, which CI relies on. [`NO_INSTALL`] turns this off.
+//! As root, apt-get installs Debian's packages; CI relies on that. [`NO_INSTALL`] turns this off.
 
 use std::fs::File;
 
@@ -25,7 +25,7 @@ pub fn library(what: &str, name: &str, packages: &str) -> Result<(), String> {
     found(what, packages, || known.succeeds().then_some(()))
 }
 
-/// What `look` finds, after installing Debian's `packages` where that is nothing and we may. `Err` says how to get `what`.
+/// The result of `look`; if that is `None`, Debian's `packages` are installed first, if permitted. `Err` says how to get `what`.
 pub fn found<T>(what: &str, packages: &str, look: impl Fn() -> Option<T>) -> Result<T, String> {
     if look().is_none() && may_install() {
         install(packages)?;

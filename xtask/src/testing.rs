@@ -285,13 +285,14 @@ impl Tally {
             self.failed.len(),
             self.ignored
         );
-        match self.failed.is_empty() {
-            true => Ok(()),
-            false => Err(format!(
+        if self.failed.is_empty() {
+            Ok(())
+        } else {
+            Err(format!(
                 "{} tests failed\n  {}",
                 self.failed.len(),
                 self.failed.join("\n  ")
-            )),
+            ))
         }
     }
 }

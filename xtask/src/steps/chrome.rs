@@ -112,9 +112,10 @@ pub fn chrome() -> Result<String, String> {
             refused.join("\n  ")
         ));
     }
-    match report.ends_with(&format!("checked {}", names.len())) {
-        true => Ok(format!("{} shaders", names.len())),
-        false => Err(format!("{program}: {report}")),
+    if report.ends_with(&format!("checked {}", names.len())) {
+        Ok(format!("{} shaders", names.len()))
+    } else {
+        Err(format!("{program}: {report}"))
     }
 }
 

@@ -1,4 +1,4 @@
-//! `candle-dvm serve` over relays and with customers that nobody here wrote, and killed often.
+//! `candle-dvm serve` with independent relays and customers, and killed often.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -125,13 +125,14 @@ pub fn customers(
         .current_dir(folder)
         .status()
         .map_err(|err| format!("node: {err}"))?;
-    match status.success() {
-        true => Ok(public),
-        false => Err(format!(
+    if status.success() {
+        Ok(public)
+    } else {
+        Err(format!(
             "{} ended with {status}; the logs are in {}",
             script.display(),
             state.display()
-        )),
+        ))
     }
 }
 

@@ -18,7 +18,7 @@ const PICTURES: [(&str, &[&str]); 2] = [
     ("skimage/data/chelsea.png", &["281", "282", "285"]),
     ("skimage/data/coffee.png", &["967"]),
 ];
-/// Carries ImageNet's classes as numbers of WordNet, and what those stand for (Apache-2.0).
+/// Contains ImageNet's classes as WordNet ids, and their names (Apache-2.0).
 const LABELS_PACKAGE: &str = "timm==1.0.19";
 const CLASSES: &str = "timm/data/_info/imagenet_synsets.txt";
 const MEANINGS: &str = "timm/data/_info/imagenet_synset_to_lemma.txt";

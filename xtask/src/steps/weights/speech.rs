@@ -20,7 +20,7 @@ const VAD_PACKAGE: &str = "silero-vad==6.2.3";
 const VAD: &str = "silero_vad/data/silero_vad_16k.safetensors";
 /// Runs it by numpy.
 const VAD_REFERENCE: &str = "candle-transformers/tests/reference/silero_vad.py";
-/// What espeak-ng says, 10 seconds.
+/// The text that espeak-ng speaks, 10 seconds.
 const SPEECH: &str = "The quick brown fox jumps over the lazy dog. On Wednesday, the twelfth of March, three scientists crossed the \
                       frozen lake and measured how thick the ice had grown during the long winter.";
 
@@ -80,7 +80,7 @@ pub(super) fn speech() -> Result<(), String> {
     in_noise(&at)
 }
 
-/// What `candle-dvm transcribe` says of a recording.
+/// The output of `candle-dvm transcribe` for a recording.
 fn heard(
     device: &str,
     more: &[&str],
