@@ -307,10 +307,12 @@ impl Service {
     pub(super) fn give_up_deliveries(&mut self, at: u64) -> Result<()> {
         let relays = &self.relays;
         let late = self.answers.late(|relay| {
-            let patience = match relays.is_own(relay) {
-                true => OWN_PATIENCE,
-                false if relays.is_barred(relay) => 0,
-                false => GUEST_PATIENCE,
+            let patience = if relays.is_own(relay) {
+                OWN_PATIENCE
+            } else if relays.is_barred(relay) {
+                0
+            } else {
+                GUEST_PATIENCE
             };
             at.saturating_sub(patience)
         });

@@ -320,10 +320,12 @@ async fn client(mut stream: TcpStream, state: Arc<State>) {
                             let _ = socket.send(Message::text(notice)).await;
                             continue;
                         }
-                        let (taken, why) = match known {
-                            false => (false, "auth-required: who are you"),
-                            true if store(&state, event.clone().into_owned()) => (true, ""),
-                            true => (true, "duplicate: have it"),
+                        let (taken, why) = if !known {
+                            (false, "auth-required: who are you")
+                        } else if store(&state, event.clone().into_owned()) {
+                            (true, "")
+                        } else {
+                            (true, "duplicate: have it")
                         };
                         replies.push(RelayMessage::ok(event.id, taken, why).as_json());
                     }

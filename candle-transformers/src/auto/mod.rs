@@ -170,12 +170,12 @@ const CONFIGS: &[Family] = &[
             let (by, multiple) = (config.block_ffn_dim_multiplier, config.block_multiple_of);
             let mut config = config.into_config(false);
             if let Some(inner) = inner {
-                config.intermediate_size = match json.flag("block_auto_adjust_ff_dim") {
-                    false => inner,
+                config.intermediate_size = if json.flag("block_auto_adjust_ff_dim") {
                     // As in Llama: two thirds, the factor, and the next multiple.
-                    true => {
-                        ((by * (2 * inner / 3) as f32) as usize).next_multiple_of(multiple.max(1))
-                    }
+
+                    ((by * (2 * inner / 3) as f32) as usize).next_multiple_of(multiple.max(1))
+                } else {
+                    inner
                 };
             }
             json.scaled(config.spec()?)

@@ -31,9 +31,9 @@ pub struct AttentionSpec {
     pub joined: Option<Order>,
     /// The norm of queries and keys.
     pub qk_norm: Option<QkNorm>,
-    /// What scores are multiplied with; `None` for `1 / sqrt(head_dim)`.
+    /// Factor of the scores; `None` for `1 / sqrt(head_dim)`.
     pub scale: Option<f64>,
-    /// `cap * tanh(score / cap)` in place of a score.
+    /// Replaces a score by `cap * tanh(score / cap)`.
     pub softcap: Option<f64>,
     /// How many positions a position sees, itself among them.
     pub window: Option<usize>,
@@ -98,9 +98,10 @@ impl AttentionSpec {
 
     /// The size of all gates.
     pub fn gate_dim(&self) -> usize {
-        match self.gate {
-            true => self.q_dim(),
-            false => 0,
+        if self.gate {
+            self.q_dim()
+        } else {
+            0
         }
     }
 
@@ -163,7 +164,7 @@ pub struct Attention {
     head_norms: Option<HeadNorms>,
     /// Of queries and keys, where no kernel has both the norm and the rotation.
     plain_norms: Option<[Norm; 2]>,
-    /// What queries and keys are multiplied with after the norm, `(heads, head_dim)`, where each head has a weight.
+    /// Factors of queries and keys after the norm, `(heads, head_dim)`, if each head has a weight.
     head_weights: Option<[Tensor; 2]>,
     slopes: Option<Tensor>,
     sinks: Option<Tensor>,
@@ -173,7 +174,7 @@ pub struct Attention {
 }
 
 impl Attention {
-    /// Loads the block of a layer, whose names stand behind `prefix`; `hidden` is the size of the stream.
+    /// Loads the block of a layer from weights named `prefix` and a suffix; `hidden` is the size of the stream.
     ///
     /// # Errors
     /// If a weight is missing or has another shape.
@@ -194,9 +195,10 @@ impl Attention {
                     part(names.k, kv_dim),
                     part(names.v, kv_dim),
                 ];
-                match spec.gate {
-                    true => weights.merged_with_gates(parts, spec.heads).await?,
-                    false => weights.merged(parts).await?,
+                if spec.gate {
+                    weights.merged_with_gates(parts, spec.heads).await?
+                } else {
+                    weights.merged(parts).await?
                 }
             }
             Some(order) => {
@@ -252,13 +254,12 @@ impl Attention {
             Some(slopes) => Some(Tensor::new(slopes.as_slice(), weights.device())?),
             None => None,
         };
-        let sinks = match spec.sinks {
-            true => {
-                let name = format!("{prefix}.{}", names.sinks);
-                let sinks = weights.dense(&name, &[spec.heads], Init::Const(0.)).await?;
-                Some(sinks.to_dtype(DType::F32)?)
-            }
-            false => None,
+        let sinks = if spec.sinks {
+            let name = format!("{prefix}.{}", names.sinks);
+            let sinks = weights.dense(&name, &[spec.heads], Init::Const(0.)).await?;
+            Some(sinks.to_dtype(DType::F32)?)
+        } else {
+            None
         };
         Ok(Self {
             qkv,
@@ -385,7 +386,7 @@ impl Attention {
         }
     }
 
-    /// What happens to the projections before they are split in heads.
+    /// Clips and normalises the projections before they are split into heads, where the spec asks for it.
     fn clipped_and_normed(&self, mut projected: Tensor) -> Result<Tensor> {
         if let Some(clip) = self.spec.clip {
             projected = projected.clamp(-clip, clip)?;

@@ -31,8 +31,8 @@ pub struct Part {
     pub of: usize,
 }
 
-/// The keys and values of one layer, in one buffer that doubles when it is full. Of a layer with a window, those that no later position
-/// sees are forgotten then.
+/// The keys and values of one layer, in one buffer that doubles when it is full. For a layer with a window, growing also drops the entries
+/// that no later position sees.
 ///
 /// The heads of the keys come first, then those of the values, so that a step adds both in one copy. Appending writes
 /// into the buffer in place, so a clone, which shares the buffer, copies it on the first append to either.
@@ -69,13 +69,13 @@ impl GrowingKvCache {
         }
     }
 
-    /// Keeps what is added as `dtype` from now on, f16 beside activations of f32 say; `None` is the dtype of what is added. What is held
-    /// is converted when the buffer grows.
+    /// Stores new entries as `dtype` from now on, such as f16 for activations of f32; `None` means the dtype of the entries. Existing
+    /// entries are converted when the buffer grows.
     pub fn set_dtype(&mut self, dtype: Option<DType>) {
         self.dtype = dtype;
     }
 
-    /// How many positions have been added since the last reset; as many as are held, unless there is a window.
+    /// Number of positions added since the last reset; without a window, all of them are held.
     pub fn seen(&self) -> usize {
         self.forgotten + self.len()
     }
@@ -153,12 +153,12 @@ impl GrowingKvCache {
         self.held()
     }
 
-    /// Applies `rotation` to the queries and keys of `qkv`, `(b, heads + 2 * kv_heads, t, head_dim)` with the heads of the queries, the
-    /// keys and the values one after another, in any layout, and adds the keys and values: one kernel, where the device has one for it.
-    /// Returns the queries, and all that are held as [`GrowingKvCache::append`] does.
+    /// Applies `rotation` to the queries and keys of `qkv`, `(b, heads + 2 * kv_heads, t, head_dim)`, with the heads of the queries first,
+    /// then the keys', then the values', in any layout; and appends keys and values. One kernel, if the device has one for it. Returns the
+    /// queries, and all held keys and values as [`GrowingKvCache::append`] does.
     ///
-    /// With `rows`, each sequence's keys and values go to their own place. Positions of shorter sequences that are held and were not
-    /// written are 0.
+    /// With `rows`, each sequence's keys and values go to a separate index. Held positions of shorter sequences that were not written are
+    /// 0.
     ///
     /// # Errors
     /// If the shapes do not fit each other or what is held, or there is no memory.
@@ -185,7 +185,7 @@ impl GrowingKvCache {
             // No window: what one sequence no longer needs, another one may.
             self.move_to_new_buffer(held, end - held)?;
         }
-        // Of all sequences, of which only the shape is looked at.
+        // Of all sequences; only the shape is read.
         let (_, heads, _, head_dim) = kv.dims4()?;
         let all = kv.narrow(0, 0, 1)?.expand((of, heads, t, head_dim))?;
         let q = self.buffer()?.write_until(&all, end, |buffer| {
@@ -216,7 +216,7 @@ impl GrowingKvCache {
         let Some(buffer) = cache.all_data() else {
             candle_core::bail!("the KV cache has no buffer")
         };
-        // All of it: a part of the positions is no contiguous part of the buffer.
+        // The whole buffer: a part of the positions is not contiguous.
         buffer.slice_set(&buffer.narrow(0, from, 1)?.copy()?, 0, to)
     }
 
@@ -291,7 +291,7 @@ impl GrowingKvCache {
         self.forgotten == 0
     }
 
-    /// Counts the first `len` positions as held, of which the later ones were written by the device alone.
+    /// Counts the first `len` positions as held; the device alone wrote the later ones.
     pub(crate) fn set_len(&mut self, len: usize) -> Result<()> {
         self.buffer()?.set_seq_len(len)
     }

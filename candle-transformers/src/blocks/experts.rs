@@ -1,4 +1,4 @@
-//! Sparse mixtures of experts in place of one MLP, as in Mixtral: [arXiv 2401.04088](https://arxiv.org/abs/2401.04088).
+//! Sparse mixtures of experts instead of one MLP, as in Mixtral: [arXiv 2401.04088](https://arxiv.org/abs/2401.04088).
 
 use candle_core::quantized::QMatMul;
 use candle_core::{bail, DType, Module, Result, Tensor, D};
@@ -64,7 +64,7 @@ pub enum JoinedExperts {
     Alternating,
 }
 
-/// An expert that every token takes, beside those that are chosen.
+/// An expert that every token takes, in addition to the chosen ones.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SharedSpec {
     /// Inner size.
@@ -95,9 +95,9 @@ pub struct Routing {
     pub scoring: Scoring,
     /// Whether the weights of the chosen are divided by their sum.
     pub normalised: bool,
-    /// What the weights are multiplied with last.
+    /// Factor of the weights, applied last.
     pub scale: f64,
-    /// Groups of experts, of which the best are chosen first.
+    /// Groups of experts; the best groups are chosen first.
     pub groups: Option<Groups>,
     /// Whether files have a bias that is added to the probabilities for the choice alone.
     pub choice_bias: bool,
@@ -166,9 +166,10 @@ impl Routing {
         }
         let (sorted, experts) = order.sort_last_dim(false)?;
         let experts = experts.narrow(D::Minus1, 0, self.used)?.contiguous()?;
-        let mut weights = match bias.is_some() || self.groups.is_some() {
-            true => probabilities.gather(&experts, D::Minus1)?,
-            false => sorted.narrow(D::Minus1, 0, self.used)?,
+        let mut weights = if bias.is_some() || self.groups.is_some() {
+            probabilities.gather(&experts, D::Minus1)?
+        } else {
+            sorted.narrow(D::Minus1, 0, self.used)?
         };
         if self.scoring == Scoring::SoftmaxOfChosen {
             weights = ops::softmax_last_dim(&weights.contiguous()?)?;
@@ -212,7 +213,7 @@ impl Groups {
             .narrow(D::Minus1, 0, self.best.min(size))?
             .sum(D::Minus1)?;
         // A group is chosen if fewer than `used` groups are better.
-        // Ranks, not scores: groups that are equally good do not share a place.
+        // Ranks, not scores: equally good groups get distinct ranks.
         let order = of_group.contiguous()?.arg_sort_last_dim(false)?;
         let ranks = order.arg_sort_last_dim(true)?;
         let chosen = ranks.lt(self.used as u32)?.unsqueeze(D::Minus1)?;
@@ -224,7 +225,7 @@ impl Groups {
     }
 }
 
-/// Gated MLPs of which a router picks some for each token; their outputs are summed with the router's weights.
+/// Gated MLPs; a router picks some for each token and weights the sum of their outputs.
 #[derive(Debug, Clone)]
 pub struct SparseMoe {
     router: Projection,
@@ -320,18 +321,17 @@ impl ExpertsSpec {
                 alternate::experts(weights, &joined_down, sizes[2], false).await?,
             ),
         };
-        let biases = match self.bias {
-            false => None,
-            true => {
-                let [gate_up, down] = names.experts_joined_biases.map(whole);
-                let zeros = Init::Const(0.);
-                let mut gate_up = weights.dense(&gate_up, &[count, 2 * inner], zeros).await?;
-                if self.joined == JoinedExperts::Alternating {
-                    gate_up = alternate::in_halves(&gate_up)?;
-                }
-                let down = weights.dense(&down, &[count, hidden], zeros).await?;
-                Some([Some(gate_up), None, Some(down)])
+        let biases = if self.bias {
+            let [gate_up, down] = names.experts_joined_biases.map(whole);
+            let zeros = Init::Const(0.);
+            let mut gate_up = weights.dense(&gate_up, &[count, 2 * inner], zeros).await?;
+            if self.joined == JoinedExperts::Alternating {
+                gate_up = alternate::in_halves(&gate_up)?;
             }
+            let down = weights.dense(&down, &[count, hidden], zeros).await?;
+            Some([Some(gate_up), None, Some(down)])
+        } else {
+            None
         };
         Ok((GateUp::Joined(gate_up), down, biases))
     }
@@ -406,7 +406,7 @@ impl SparseMoe {
         })
     }
 
-    /// Loads the block of a layer, whose names stand behind `prefix`.
+    /// Loads the block of a layer from weights named `prefix` and a suffix.
     ///
     /// # Errors
     /// If a weight is missing or has another shape.
@@ -421,13 +421,12 @@ impl SparseMoe {
         let count = spec.count;
         let router = linear(prefix, names.router, hidden, count, spec.bias);
         let router = weights.linear(&router).await?;
-        let choice_bias = match spec.routing.choice_bias {
-            true => {
-                let name = format!("{prefix}.{}", names.router_bias);
-                let zeros = candle_nn::Init::Const(0.);
-                Some(weights.dense(&name, &[count], zeros).await?)
-            }
-            false => None,
+        let choice_bias = if spec.routing.choice_bias {
+            let name = format!("{prefix}.{}", names.router_bias);
+            let zeros = candle_nn::Init::Const(0.);
+            Some(weights.dense(&name, &[count], zeros).await?)
+        } else {
+            None
         };
         let (gate_up, down, biases) = spec.experts(hidden, weights, names, prefix).await?;
         let shared = match &spec.shared {
@@ -445,9 +444,10 @@ impl SparseMoe {
                     ..MlpSpec::new(shared.inner, spec.activation)
                 };
                 let mlp = GatedMlp::load(&mlp, hidden, weights, &names, prefix).await?;
-                let score = match shared.gated {
-                    true => Some(shared_score(hidden, weights, &names, prefix).await?),
-                    false => None,
+                let score = if shared.gated {
+                    Some(shared_score(hidden, weights, &names, prefix).await?)
+                } else {
+                    None
                 };
                 Some((mlp, score))
             }

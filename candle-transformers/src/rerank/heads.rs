@@ -184,7 +184,7 @@ pub(super) struct Head {
 }
 
 impl Head {
-    /// From the vectors of tokens, (batch, seq, size), of which `mask` shows some, to (batch, 1).
+    /// From the vectors of tokens, (batch, seq, size), with `mask` selecting some, to (batch, 1).
     pub(super) fn forward(&self, hidden: &Tensor, mask: &Tensor) -> Result<Tensor> {
         match self.pool {
             Pool::First => self.logits(&hidden.narrow(1, 0, 1)?.squeeze(1)?),

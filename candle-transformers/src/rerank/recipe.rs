@@ -1,4 +1,4 @@
-//! The files that sentence-transformers writes beside a reranker.
+//! The files that sentence-transformers stores with a reranker.
 
 use candle_core::{bail, Context, Result};
 use serde::Deserialize;

@@ -16,12 +16,12 @@ pub(super) fn most_bytes(tokenizer: &Tokenizer) -> Option<usize> {
     let vocab = bpe.get_vocab();
     let is_token = |c: char| vocab.contains_key(c.encode_utf8(&mut [0; 4]) as &str);
     // Each byte that is not part of another token is one.
-    let longest = match bpe.byte_fallback {
-        true => vocab.keys().map(String::len).max()?,
-        false if ByteLevel::alphabet().into_iter().all(is_token) => {
-            vocab.keys().map(|token| token.chars().count()).max()?
-        }
-        false => return None,
+    let longest = if bpe.byte_fallback {
+        vocab.keys().map(String::len).max()?
+    } else if ByteLevel::alphabet().into_iter().all(is_token) {
+        vocab.keys().map(|token| token.chars().count()).max()?
+    } else {
+        return None;
     };
     let added = tokenizer.get_added_tokens_decoder();
     let strips = |token: &AddedToken| token.lstrip || token.rstrip;

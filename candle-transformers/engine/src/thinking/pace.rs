@@ -62,10 +62,12 @@ impl Pace {
     }
 
     pub(crate) fn phase(&self) -> Phase {
-        match self.splitter.is_thinking() {
-            _ if self.splitter.is_undecided() => Phase::Undecided,
-            true => Phase::Thoughts,
-            false => Phase::Answer,
+        if self.splitter.is_undecided() {
+            Phase::Undecided
+        } else if self.splitter.is_thinking() {
+            Phase::Thoughts
+        } else {
+            Phase::Answer
         }
     }
 

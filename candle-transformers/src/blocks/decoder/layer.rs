@@ -13,7 +13,7 @@ use super::super::{
 use super::spec::{LayerSpec, MixerSpec, Wiring};
 use super::{Placement, Step};
 
-/// What mixes positions.
+/// The token mixer of a layer.
 // One for each layer: a box would save nothing.
 #[allow(clippy::large_enum_variant)]
 #[derive(Debug, Clone)]
@@ -30,11 +30,11 @@ pub enum Mixer {
     Delta(Delta),
     /// Mamba 2's state space.
     StateSpace(StateSpace),
-    /// Attention and a state space beside each other.
+    /// Attention and a state space in parallel.
     Both(Attention, StateSpace),
 }
 
-/// What a layer keeps of a sequence.
+/// The per-sequence state of a layer.
 #[derive(Debug, Clone)]
 pub enum LayerState {
     /// Keys and values.
@@ -45,7 +45,7 @@ pub enum LayerState {
     ShortConv(ShortConvState),
     /// The state of a recurrence, the gated delta rule or a state space.
     Recurrent(RecurrentState),
-    /// Keys and values, and the state of the state space beside them.
+    /// Keys and values, and the state of the state space.
     Both(GrowingKvCache, RecurrentState),
 }
 
@@ -250,7 +250,7 @@ struct Norms {
 }
 
 impl Layer {
-    /// Loads the layer whose names stand behind `prefix`; `hidden` is the size of the stream.
+    /// Loads the layer from weights named `prefix` and a suffix; `hidden` is the size of the stream.
     ///
     /// # Errors
     /// If a weight is missing or has another shape.

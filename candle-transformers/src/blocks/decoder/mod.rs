@@ -31,12 +31,12 @@ use self::seen::SlotInput;
 use super::weights::{at_once, TokenEmbedding, WeightSource, Weights};
 use super::{Norm, Part, Projection, Residual, Rotary, RotaryPairs, RotaryTables, Rows};
 
-/// What the layers are told of one call.
+/// The arguments of one call for its layers.
 #[derive(Debug)]
 pub struct Step<'a> {
     /// The rotary rows of the call's positions, by the model's rotations.
     pub rotations: Vec<RotaryRows>,
-    /// In place of causal visibility: what is added to the scores; it broadcasts to `(b, heads, t, positions)`.
+    /// Replaces causal visibility: added to the scores; it broadcasts to `(b, heads, t, positions)`.
     pub mask: Option<&'a Tensor>,
     /// With a mask: whether windows still count, as far to both sides.
     pub windows: bool,
@@ -57,7 +57,7 @@ pub struct RotaryRows {
     pub pairs: RotaryPairs,
 }
 
-/// What a sequence leaves behind for its next step. A clone goes its own way: adding to one does not show in the other.
+/// The per-sequence state between steps, such as keys and values. A clone is independent: appending to one does not change the other.
 #[derive(Debug, Clone)]
 pub struct DecoderState {
     /// Whether anything is kept. Without, every call has to be given the whole sequence.
@@ -68,7 +68,7 @@ pub struct DecoderState {
     lens: Vec<usize>,
     /// Steps that the device has recorded.
     recorded: RecordedSteps,
-    /// What went into the layers so far, where angles depend on the length of the sequence: it is run again when they change.
+    /// The layers' inputs so far, if angles depend on the length of the sequence: they are run again when the angles change.
     inputs: Vec<Tensor>,
 }
 
@@ -103,7 +103,7 @@ impl DecoderState {
         self.layers.first().map_or(0, LayerState::seen)
     }
 
-    /// What a layer keeps, if there is such a layer.
+    /// The state of a layer, if there is such a layer.
     pub fn layer_mut(&mut self, layer: usize) -> Option<&mut LayerState> {
         self.layers.get_mut(layer)
     }
@@ -142,7 +142,7 @@ impl DecoderState {
         Ok(())
     }
 
-    /// Gives the slot `to` the first `len` positions of the slot `from`, in place of what it had.
+    /// Replaces the contents of slot `to` by the first `len` positions of slot `from`.
     ///
     /// # Errors
     /// If one of them does not exist, or `from` has fewer positions.
@@ -258,7 +258,7 @@ impl Decoder {
         })
     }
 
-    /// The names of all weights, each of which is there in its shape.
+    /// Checks that all weights exist with their shapes; returns their names.
     ///
     /// # Errors
     /// As [`load`](Self::load).
@@ -351,7 +351,7 @@ impl Decoder {
         })
     }
 
-    /// What it is made of.
+    /// The specification of the model.
     pub fn spec(&self) -> &DecoderSpec {
         &self.spec
     }
@@ -371,13 +371,13 @@ impl Decoder {
         self.kv_dtype.unwrap_or(self.dtype)
     }
 
-    /// As it is, with states that keep keys and values as `dtype`: half the memory and half the reading where f16 stands beside f32, and
-    /// keys that a GPU's f16 matrices take. What is written is rounded; a number beyond f16's 65,504 becomes infinite. Layers that keep
-    /// something else ([`MixerSpec::Latent`], convolutions, recurrences) keep it as it was.
+    /// The decoder with states that store keys and values as `dtype`: half the memory and half the reading for f16 with activations of f32,
+    /// and keys that a GPU's f16 matrices take. Stored values are rounded; a number beyond f16's 65,504 becomes infinite. Layers with
+    /// another state ([`MixerSpec::Latent`], convolutions, recurrences) store it as before.
     ///
     /// # Errors
-    /// If attention does not take keys of `dtype` beside these activations: it takes those of one dtype, f16 and bf16 beside f32, and f16
-    /// beside bf16.
+    /// If attention does not take keys of `dtype` with these activations: it takes those of the same dtype, f16 and bf16 with f32, and f16
+    /// with bf16.
     pub fn with_kv_dtype(mut self, dtype: DType) -> Result<Self> {
         match (self.dtype, dtype) {
             (activations, kv) if activations == kv => {}
@@ -483,8 +483,8 @@ impl Decoder {
         self.forward_embeds(&self.embed(ids)?, offset, state, None)
     }
 
-    /// As [`forward`](Self::forward), from embeddings `(b, t, hidden_size)` in place of token ids. `mask` takes the place of causal
-    /// visibility: it is added to the scores, to which it broadcasts, `(b, heads, t, positions)`.
+    /// As [`forward`](Self::forward), from embeddings `(b, t, hidden_size)` instead of token ids. `mask` replaces causal visibility: it is
+    /// added to the scores, to which it broadcasts, `(b, heads, t, positions)`.
     ///
     /// # Errors
     /// As [`forward`](Self::forward).
@@ -548,9 +548,10 @@ impl Decoder {
             }
             let end = offset + t;
             let may_change = |rotary: &Rotary| rotary.by_length() && !rotary.is_settled(end);
-            match self.spec.rotaries.iter().any(may_change) {
-                true => state.inputs.push(xs.clone()),
-                false => state.inputs.clear(),
+            if self.spec.rotaries.iter().any(may_change) {
+                state.inputs.push(xs.clone())
+            } else {
+                state.inputs.clear()
             }
         }
         let len = xs.dim(1)?;
@@ -563,15 +564,16 @@ impl Decoder {
             growth: self.growth(&[start], len)?,
         };
         let hidden = self.run(xs, &step, state)?;
-        match start == offset {
-            true => Ok(hidden),
-            false => hidden.of_last(t),
+        if start == offset {
+            Ok(hidden)
+        } else {
+            hidden.of_last(t)
         }
     }
 
-    /// Runs the layers as those of an encoder, on whole texts: token ids, `(b, t)`, each of which sees all of its row, those after it too,
-    /// where `counts`, integers of the same shape, is not 0. In layers with a window of `w` it sees those less than `w` away on both sides.
-    /// What comes out for tokens that do not count means nothing.
+    /// Runs the layers as an encoder on whole texts: token ids, `(b, t)`. Each sees all tokens of its row for which `counts`, integers of
+    /// the same shape, is not 0, including later ones. In layers with a window of `w` it sees those at a distance less than `w` on both
+    /// sides. Outputs at positions with a count of 0 are unspecified.
     ///
     /// # Errors
     /// As [`forward`](Self::forward); if the shapes differ, or a layer is not attention to keys.

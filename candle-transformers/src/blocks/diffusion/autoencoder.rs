@@ -8,7 +8,7 @@ use candle_nn::{group_norm, linear, Conv2d, GroupNorm, Linear, VarBuilder};
 use crate::blocks::vision::{channels_last, pointwise, ConvSpec, Picture};
 use crate::blocks::{MergedLinear, Projection};
 
-/// What the norms add to the variance.
+/// Added to the variance by the norms.
 const EPS: f64 = 1e-6;
 
 /// Whose names the weights have.
@@ -140,12 +140,11 @@ impl KlSpec {
     }
 
     fn block(&self, inputs: usize, outputs: usize, vb: VarBuilder) -> Result<Stage> {
-        let shortcut = match inputs == outputs {
-            true => None,
-            false => {
-                let vb = vb.pp(self.names.shortcut());
-                Some(ConvSpec::new(inputs, outputs, 1).load(vb)?)
-            }
+        let shortcut = if inputs == outputs {
+            None
+        } else {
+            let vb = vb.pp(self.names.shortcut());
+            Some(ConvSpec::new(inputs, outputs, 1).load(vb)?)
         };
         Ok(Stage::Block(ResidualBlock {
             norm1: self.norm(inputs, vb.pp("norm1"))?,
@@ -200,7 +199,7 @@ impl KlSpec {
     }
 }
 
-/// Two convolutions, each behind a norm and SiLU, beside the input.
+/// Two convolutions, each after a norm and SiLU, with a residual connection.
 #[derive(Debug, Clone)]
 struct ResidualBlock {
     norm1: GroupNorm,
@@ -223,7 +222,7 @@ impl Module for ResidualBlock {
     }
 }
 
-/// Attention of every place to every place, with one head.
+/// Attention between all positions, with one head.
 #[derive(Debug, Clone)]
 struct Attention {
     norm: GroupNorm,

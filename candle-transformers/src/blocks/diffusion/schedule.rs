@@ -21,7 +21,7 @@ pub fn schedule(steps: usize, mu: Option<f64>) -> Vec<f64> {
     (0..=steps).rev().map(time).collect()
 }
 
-/// What times are moved by for a picture of `len` patches: by the numbers of `shifts` for those of `lens`, and on the line through both.
+/// The shift of the times for an image of `len` patches: linear in `len`, through the points of `lens` and `shifts`.
 pub fn shift_of(len: usize, lens: [usize; 2], shifts: [f64; 2]) -> f64 {
     let ([base_len, max_len], [base, max]) = (lens.map(|len| len as f64), shifts);
     let slope = (max - base) / (max_len - base_len);

@@ -33,9 +33,10 @@ impl Xielu {
         };
         let (positive, negative) = (slope("alpha_p").await?, slope("alpha_n").await?);
         let name = format!("{name}.beta");
-        let slope = match weights.has(&name) && !weights.makes_tensors() {
-            true => weights.dense_as(wide, &name, &[], Init::Const(0.5)).await?,
-            false => Tensor::new(BETA, weights.device())?.to_dtype(wide)?,
+        let slope = if weights.has(&name) && !weights.makes_tensors() {
+            weights.dense_as(wide, &name, &[], Init::Const(0.5)).await?
+        } else {
+            Tensor::new(BETA, weights.device())?.to_dtype(wide)?
         };
         let negative = negative.broadcast_add(&slope)?;
         Ok(Self {

@@ -42,7 +42,7 @@ pub struct Rotary {
     pub pairs: RotaryPairs,
     /// The angle per position of each pair. Heads may have more elements than twice as many: those are not rotated.
     pub frequencies: Vec<f32>,
-    /// What cosines and sines are multiplied with.
+    /// Factor of cosines and sines.
     pub factor: f32,
     /// Other angles for sequences that are longer than this many positions.
     pub long: Option<(usize, Vec<f32>)>,

@@ -156,9 +156,12 @@ impl RopeScaling {
             let divided = ((i as f64 - first) / (last - first)).clamp(0., 1.);
             *frequency = (unscaled / factor * divided + unscaled * (1. - divided)) as f32;
         }
-        let scale = |by: f64| match factor > 1. {
-            true => 0.1 * by * factor.ln() + 1.,
-            false => 1.,
+        let scale = |by: f64| {
+            if factor > 1. {
+                0.1 * by * factor.ln() + 1.
+            } else {
+                1.
+            }
         };
         let formula = match (self.mscale, self.mscale_all_dim) {
             (Some(one), Some(all)) if one != 0. && all != 0. => scale(one) / scale(all),
@@ -195,9 +198,10 @@ impl RopeScaling {
             Some(factor) => factor,
             None => positions as f64 / context.max(1) as f64,
         };
-        let formula = match longer > 1. {
-            true => (1. + longer.ln() / (context as f64).ln()).sqrt(),
-            false => 1.,
+        let formula = if longer > 1. {
+            (1. + longer.ln() / (context as f64).ln()).sqrt()
+        } else {
+            1.
         };
         rotary.factor = self.attention_factor.unwrap_or(formula) as f32;
         Ok(())

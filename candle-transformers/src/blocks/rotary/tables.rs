@@ -12,8 +12,7 @@ const INITIAL: usize = 1024;
 /// Cosines and sines.
 type Made = (Tensor, Tensor);
 
-/// Cosines and sines of the positions' angles, as [`candle_nn::rotary_emb::rope`] takes them. They are made as positions are asked for,
-/// once for all clones.
+/// Cosines and sines of the positions' angles, as [`candle_nn::rotary_emb::rope`] takes them. Computed on demand, once for all clones.
 #[derive(Debug, Clone)]
 pub struct RotaryTables {
     rotary: Arc<Rotary>,

@@ -7,7 +7,7 @@ use super::{added_mask, check_source, Layer, LayerSpec, Source, Visible};
 use crate::blocks::encoder::{added_to_scores, check_text};
 use crate::blocks::{Norm, RotaryTables, TokenEmbedding};
 
-/// How far tokens are turned, (t, n) each.
+/// The angles of the tokens' rotations, (t, n) each.
 #[derive(Debug, Clone)]
 pub(crate) struct Angles {
     cos: Tensor,
@@ -44,17 +44,17 @@ pub(crate) enum Positions {
     Waves {
         /// Of a position, an element and the size of a vector.
         wave: fn(usize, usize, usize) -> f64,
-        /// What the first position counts as.
+        /// The index of the first position.
         first: usize,
-        /// As far as they were needed: (rows, hidden).
+        /// The rows computed so far: (rows, hidden).
         table: Option<Tensor>,
     },
-    /// None: positions turn queries and keys.
+    /// None: positions rotate queries and keys.
     Rotary(RotaryTables),
 }
 
 impl Positions {
-    /// [`Positions::Waves`] of which none is made yet.
+    /// [`Positions::Waves`] with an empty table.
     pub(crate) fn waves(wave: fn(usize, usize, usize) -> f64, first: usize) -> Self {
         Self::Waves {
             wave,
@@ -93,7 +93,7 @@ impl Positions {
         rows.map(Some)
     }
 
-    /// How far tokens from `start` on are turned, if their positions are.
+    /// The angles of the tokens from `start` on, if positions are rotary.
     fn angles(&self, start: usize, t: usize) -> Result<Option<Angles>> {
         let Self::Rotary(tables) = self else {
             return Ok(None);
@@ -108,7 +108,7 @@ pub(crate) struct TextStack {
     /// The model's name, for errors.
     pub(crate) family: &'static str,
     pub(crate) table: TokenEmbedding,
-    /// What the table's vectors are multiplied with.
+    /// Factor of the table's vectors.
     pub(crate) table_scale: Option<f64>,
     pub(crate) positions: Positions,
     /// Of the vectors with their positions.
@@ -121,7 +121,7 @@ pub(crate) struct TextStack {
     pub(crate) device: Device,
 }
 
-/// What a stack is given.
+/// The input of a stack.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Given<'a> {
     /// (batch, t).
@@ -132,7 +132,7 @@ pub(crate) struct Given<'a> {
     pub(crate) added: Option<&'a Tensor>,
     /// Of an encoder's tokens, (batch, t): 0 where one is hidden.
     pub(crate) mask: Option<&'a Tensor>,
-    /// What an encoder returned.
+    /// The output of an encoder.
     pub(crate) source: Option<&'a Tensor>,
     /// Of what an encoder returned, (batch, keys): 0 where it is hidden.
     pub(crate) source_mask: Option<&'a Tensor>,
@@ -175,13 +175,14 @@ impl TextStack {
             )
         }
         let masked = |name: &str, mask: &Tensor, keys: usize| {
-            match mask.dims() == [b, keys] {
-            true => added_to_scores(family, mask, DType::F32),
-            false => bail!(
+            if mask.dims() == [b, keys] {
+                added_to_scores(family, mask, DType::F32)
+            } else {
+                bail!(
                 "{family}: the {name} mask is {:?}; for {b} texts of {keys} it must be ({b}, {keys})",
                 mask.dims()
-            ),
-        }
+            )
+            }
         };
         let added = match (given.added, given.mask) {
             (Some(added), _) => Some(added_mask(family, added, self.spec.heads)?),

@@ -53,7 +53,7 @@ impl Blocks {
         blocks.try_fold(xs.clone(), |xs, block| block.forward_biased(&xs, mask))
     }
 
-    /// What each block gives.
+    /// The output of each block.
     pub(crate) fn forward_each(&self, xs: &Tensor, mask: Option<&Tensor>) -> Result<Vec<Tensor>> {
         let mut xs = xs.clone();
         let mut each = |block: &VitBlock| {
@@ -204,7 +204,7 @@ impl ClipVision {
         self.norm_after.forward(&xs.narrow(1, 0, 1)?.squeeze(1)?)
     }
 
-    /// What each block gives, (batch, 1 + patches, size), and at last what [`forward`](Module::forward) gives.
+    /// The output of each block, (batch, 1 + patches, size), and last that of [`forward`](Module::forward).
     pub(crate) fn hidden_states(&self, xs: &Tensor) -> Result<Vec<Tensor>> {
         let mut states = self.blocks.forward_each(&self.tokens(xs)?, None)?;
         let Some(last) = states.last() else {

@@ -48,7 +48,7 @@ impl PatchEmbedding {
     }
 }
 
-/// Learned vectors of the places of a grid, for grids of any size.
+/// Learned vectors of the positions of a grid, for grids of any size.
 #[derive(Debug, Clone)]
 pub(crate) struct Grid {
     /// (rows * columns, size)
@@ -81,7 +81,7 @@ impl Grid {
         columns_of.matmul(&wide)?.reshape((rows * columns, size))
     }
 
-    /// As [`at`](Self::at), each vector being that of the nearest place that was learned.
+    /// As [`at`](Self::at), where each vector is that of the nearest learned position.
     pub(crate) fn nearest(&self, [rows, columns]: [usize; 2]) -> Result<Tensor> {
         if [rows, columns] == self.places {
             return Ok(self.table.clone());
@@ -124,7 +124,7 @@ fn cubic(from: usize, to: usize, device: &Device) -> Result<Tensor> {
 mod tests {
     use super::*;
 
-    /// What is the same everywhere stays so, to larger and smaller grids, and the samples of the same size are kept.
+    /// Constants stay constant on larger and smaller grids, and a grid of the same size is unchanged.
     #[test]
     fn interpolation_keeps_constants() -> Result<()> {
         let device = Device::Cpu;

@@ -37,7 +37,7 @@ pub(crate) fn with_first(first: &Tensor, tokens: &Tensor) -> Result<Tensor> {
     Tensor::cat(&[&first, tokens], 1)
 }
 
-/// What a picture has to be.
+/// The required shape of an image.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Picture {
     /// Of the model, for the error.
@@ -45,7 +45,7 @@ pub(crate) struct Picture {
     pub(crate) channels: usize,
     /// Its height and width, if they are fixed.
     pub(crate) size: Option<(usize, usize)>,
-    /// What they are multiples of.
+    /// The number of which height and width are multiples.
     pub(crate) multiple: usize,
 }
 

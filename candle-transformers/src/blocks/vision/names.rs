@@ -175,9 +175,12 @@ struct Renamed<'a> {
 impl Renamed<'_> {
     fn names(&self, name: &str) -> Option<Vec<String>> {
         let names = (self.rename)(name)?.into_iter();
-        let prefixed = |name: String| match name.starts_with(HEAD) {
-            true => name,
-            false => format!("{}{name}", self.prefix),
+        let prefixed = |name: String| {
+            if name.starts_with(HEAD) {
+                name
+            } else {
+                format!("{}{name}", self.prefix)
+            }
         };
         Some(names.map(prefixed).collect())
     }

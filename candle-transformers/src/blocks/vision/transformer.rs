@@ -109,7 +109,7 @@ impl VitAttention {
         self.forward_turned(xs, bias, |q, k| Ok((q, k)))
     }
 
-    /// As [`forward`](Self::forward), with queries and keys (batch, heads, tokens, head_dim) as `turn` makes them.
+    /// As [`forward`](Self::forward), with queries and keys (batch, heads, tokens, head_dim) transformed by `turn`.
     pub(crate) fn forward_turned(
         &self,
         xs: &Tensor,
@@ -122,9 +122,10 @@ impl VitAttention {
             Qkv::Apart(parts) => (parts.forward_joined(xs)?, false),
         };
         let head_dim = joined.dim(D::Minus1)? / (3 * self.heads);
-        let (all, dim, step) = match by_head {
-            true => (heads(&joined, self.heads)?, 3, head_dim),
-            false => (heads(&joined, 3 * self.heads)?, 1, self.heads),
+        let (all, dim, step) = if by_head {
+            (heads(&joined, self.heads)?, 3, head_dim)
+        } else {
+            (heads(&joined, 3 * self.heads)?, 1, self.heads)
         };
         let part = |i| all.narrow(dim, i * step, step);
         let (q, k) = turn(part(0)?, part(1)?)?;
@@ -138,7 +139,7 @@ impl VitAttention {
     }
 }
 
-/// What is between the linear layers of a [`VitMlp`].
+/// The function between the linear layers of a [`VitMlp`].
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum VitActivation {
     Named(Activation),
@@ -196,7 +197,7 @@ impl Module for VitMlp {
     }
 }
 
-/// What each element of a block's result is multiplied with, [arXiv 2103.17239](https://arxiv.org/abs/2103.17239): (size).
+/// Factor of each channel of a block's result, [arXiv 2103.17239](https://arxiv.org/abs/2103.17239): (size).
 #[derive(Debug, Clone)]
 pub(crate) struct LayerScale(pub(crate) Tensor);
 
@@ -247,7 +248,7 @@ impl Module for VitBlock {
     }
 }
 
-/// Which blocks' results are asked for, and how.
+/// The blocks whose results are requested, and their form.
 pub(crate) struct Taken<'a> {
     /// Indices of the blocks.
     pub(crate) blocks: &'a [usize],
@@ -255,7 +256,7 @@ pub(crate) struct Taken<'a> {
     pub(crate) places: Option<[usize; 2]>,
     /// Whether the class token is appended to each patch.
     pub(crate) class_token: bool,
-    /// What is applied to each result.
+    /// The norm of each result.
     pub(crate) norm: Option<&'a LayerNorm>,
 }
 

@@ -109,12 +109,14 @@ impl Length {
         let kept = (1. - 1. / self.habits.memory).powf(compared);
         self.right = self.right * kept + right as f64;
         self.tried = self.tried * kept + compared;
-        self.grown = match all_right {
-            true => self.grown.max(2 * made),
-            false if self.habits.in_bursts => right.max(1),
-            false => (right + 1).max(self.grown / 2).max(FIRST_LENGTH),
-        }
-        .min(self.most);
+        let grown = if all_right {
+            self.grown.max(2 * made)
+        } else if self.habits.in_bursts {
+            right.max(1)
+        } else {
+            (right + 1).max(self.grown / 2).max(FIRST_LENGTH)
+        };
+        self.grown = grown.min(self.most);
         if self.best(self.share(), cost) > 0 {
             self.pause = SHORTEST_PAUSE;
         } else if !all_right || self.best(1., cost) == 0 {
