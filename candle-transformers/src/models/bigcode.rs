@@ -87,9 +87,10 @@ impl Config {
     pub fn spec(&self) -> Result<DecoderSpec> {
         let norm = NormSpec::layer(self.layer_norm_epsilon);
         let heads = self.num_attention_heads;
-        let (kv_heads, order) = match self.multi_query {
-            true => (1, Order::Layers),
-            false => (heads, Order::Groups(heads)),
+        let (kv_heads, order) = if self.multi_query {
+            (1, Order::Layers)
+        } else {
+            (heads, Order::Groups(heads))
         };
         let attention = AttentionSpec {
             rotary: None,

@@ -126,9 +126,10 @@ impl Config {
                 bail!("{family}: {name} is {value}; only {needed} is supported")
             }
         }
-        let norm = match self.rmsnorm {
-            true => NormSpec::rms(self.layernorm_epsilon),
-            false => NormSpec::layer(self.layernorm_epsilon),
+        let norm = if self.rmsnorm {
+            NormSpec::rms(self.layernorm_epsilon)
+        } else {
+            NormSpec::layer(self.layernorm_epsilon)
         };
         let (heads, kv_heads) = (self.num_attention_heads, self.multi_query_group_num);
         let attention = AttentionSpec {

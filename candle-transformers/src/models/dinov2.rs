@@ -69,9 +69,10 @@ impl DinoVisionTransformer {
             positions: Grid::new(of_places, SIDE, SIDE),
             blocks: blocks.collect::<Result<_>>()?,
             norm: layer_norm(embed_dim, EPS, vb.pp("norm"))?,
-            head: match has_head {
-                true => Some(linear(2 * embed_dim, CLASSES, vb.pp("head"))?),
-                false => None,
+            head: if has_head {
+                Some(linear(2 * embed_dim, CLASSES, vb.pp("head"))?)
+            } else {
+                None
             },
         })
     }

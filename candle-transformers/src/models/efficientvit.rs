@@ -158,9 +158,10 @@ impl Cascade {
         let heads = heads.collect::<Result<_>>()?;
         let proj = ConvSpec::new(channels, channels, 1);
         let (side, name) = (SIDES[stage], "attention_biases");
-        let distances = match vb.contains_tensor(name) {
-            true => Some(each_pair(&vb.get((count, side * side), name)?, side)?),
-            false => None,
+        let distances = if vb.contains_tensor(name) {
+            Some(each_pair(&vb.get((count, side * side), name)?, side)?)
+        } else {
+            None
         };
         Ok(Self {
             distances,

@@ -194,9 +194,10 @@ impl Falcon {
     /// # Errors
     /// If there are no ids, or more than fit.
     pub fn forward(&mut self, input_ids: &Tensor) -> Result<Tensor> {
-        let hidden = match self.config.use_cache {
-            true => self.model.forward_next(input_ids)?,
-            false => self.model.forward(input_ids, 0)?,
+        let hidden = if self.config.use_cache {
+            self.model.forward_next(input_ids)?
+        } else {
+            self.model.forward(input_ids, 0)?
         };
         hidden.last_logits()?.squeeze(1)
     }

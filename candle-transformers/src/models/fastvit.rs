@@ -179,9 +179,10 @@ impl Module for Unit {
         if let Some(attention) = &self.attention {
             ys = attention.forward(&ys)?;
         }
-        match self.gelu {
-            true => ys.gelu_erf(),
-            false => Ok(ys),
+        if self.gelu {
+            ys.gelu_erf()
+        } else {
+            Ok(ys)
         }
     }
 }
@@ -406,9 +407,10 @@ fn model(cfg: &Config, classes: Option<usize>, vb: VarBuilder) -> Result<Func<'s
     Ok(classifier(Picture::any("fastvit"), head, move |xs| {
         let xs = run_all(&stages, &run_all(&stem, xs)?)?;
         let features = final_conv.forward(&xs)?;
-        match pools {
-            true => pooled(&features),
-            false => Ok(features),
+        if pools {
+            pooled(&features)
+        } else {
+            Ok(features)
         }
     }))
 }

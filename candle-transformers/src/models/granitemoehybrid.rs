@@ -134,9 +134,10 @@ impl GraniteMoeHybridConfig {
     /// What the model is made of. `use_flash_attn` is upstream's, of no effect here.
     pub fn into_config(self, use_flash_attn: bool) -> GraniteMoeHybridInternalConfig {
         let num_key_value_heads = self.num_key_value_heads();
-        let layer_types = match self.layer_types.is_empty() {
-            true => vec![GraniteMoeHybridLayerType::Attention; self.num_hidden_layers],
-            false => self.layer_types,
+        let layer_types = if self.layer_types.is_empty() {
+            vec![GraniteMoeHybridLayerType::Attention; self.num_hidden_layers]
+        } else {
+            self.layer_types
         };
         GraniteMoeHybridInternalConfig {
             hidden_size: self.hidden_size,

@@ -147,9 +147,12 @@ impl Cache {
         let (cos, sin) = RotaryTables::new(&spec.rotaries[0], cfg.seq_len, dtype, device)
             .rows(0, cfg.seq_len)?;
         let shape = (cfg.seq_len, cfg.head_size() / 2);
-        let angles = |name: &str, made: Tensor| match vb.contains_tensor(name) {
-            true => vb.get(shape, name)?.unsqueeze(2),
-            false => made.contiguous()?.unsqueeze(2),
+        let angles = |name: &str, made: Tensor| {
+            if vb.contains_tensor(name) {
+                vb.get(shape, name)?.unsqueeze(2)
+            } else {
+                made.contiguous()?.unsqueeze(2)
+            }
         };
         Ok(Self {
             use_kv_cache,

@@ -152,8 +152,8 @@ impl Config {
 
     /// A layer, of the decoder or of the encoder.
     fn layer(&self, decoder: bool) -> Result<LayerSpec> {
-        let (names, [layers, heads, inner]) = match decoder {
-            true => (
+        let (names, [layers, heads, inner]) = if decoder {
+            (
                 [
                     "decoder_layers",
                     "decoder_attention_heads",
@@ -164,8 +164,9 @@ impl Config {
                     self.decoder_attention_heads,
                     self.decoder_ffn_dim,
                 ],
-            ),
-            false => (
+            )
+        } else {
+            (
                 [
                     "encoder_layers",
                     "encoder_attention_heads",
@@ -176,7 +177,7 @@ impl Config {
                     self.encoder_attention_heads,
                     self.encoder_ffn_dim,
                 ],
-            ),
+            )
         };
         let sizes = [
             ("vocab_size", self.vocab_size),
@@ -211,9 +212,10 @@ impl Config {
 fn wave(position: usize, element: usize, size: usize) -> f64 {
     let half = size / 2;
     let angle = |i: usize| position as f64 / 10_000f64.powf(2. * i as f64 / size as f64);
-    match element < half {
-        true => angle(element).sin(),
-        false => angle(element - half).cos(),
+    if element < half {
+        angle(element).sin()
+    } else {
+        angle(element - half).cos()
     }
 }
 
@@ -224,9 +226,10 @@ async fn load_stack(
     weights: &mut Weights<'_>,
 ) -> Result<TextStack> {
     let spec = config.layer(decoder)?;
-    let (prefix, count) = match decoder {
-        true => ("model.decoder.layers", config.decoder_layers),
-        false => ("model.encoder.layers", config.encoder_layers),
+    let (prefix, count) = if decoder {
+        ("model.decoder.layers", config.decoder_layers)
+    } else {
+        ("model.encoder.layers", config.encoder_layers)
     };
     let size = config.d_model as f64;
     Ok(TextStack {
@@ -344,22 +347,22 @@ impl MTModel {
         let bias = weights
             .dense("final_logits_bias", &[1, written], init)
             .await?;
-        let (read, write) = match cfg.share_encoder_decoder_embeddings {
-            true if written != vocab => bail!(
+        let is_shared = cfg.share_encoder_decoder_embeddings;
+        if is_shared && written != vocab {
+            bail!(
                 "{FAMILY} config: decoder_vocab_size is {written} and vocab_size {vocab}, but share_encoder_decoder_embeddings is set"
-            ),
-            true => {
-                let shared = weights.embedding("model.shared", vocab, size).await?;
-                (shared.clone(), shared)
-            }
-            false => {
-                let read = "model.encoder.embed_tokens";
-                let write = "model.decoder.embed_tokens";
-                (
-                    weights.embedding(read, vocab, size).await?,
-                    weights.embedding(write, written, size).await?,
-                )
-            }
+            );
+        }
+        let (read, write) = if is_shared {
+            let shared = weights.embedding("model.shared", vocab, size).await?;
+            (shared.clone(), shared)
+        } else {
+            let read = "model.encoder.embed_tokens";
+            let write = "model.decoder.embed_tokens";
+            (
+                weights.embedding(read, vocab, size).await?,
+                weights.embedding(write, written, size).await?,
+            )
         };
         let own = "lm_head.weight";
         let table = match write.dense() {

@@ -480,9 +480,10 @@ impl Module for Block {
         if let Some(scale) = &self.scale {
             ys = ys.broadcast_mul(scale)?;
         }
-        match self.residual {
-            true => ys + xs,
-            false => Ok(ys),
+        if self.residual {
+            ys + xs
+        } else {
+            Ok(ys)
         }
     }
 }

@@ -377,9 +377,10 @@ impl Model {
             text_encoder: t5::T5EncoderModel::load(vb.pp("text_encoder"), &cfg.text_encoder)?,
             decoder: Decoder::new(&cfg.decoder, vb.pp("decoder"))?,
             embed_prompts: embedding(cfg.vocab_size, hidden, vb.pp("embed_prompts"))?,
-            enc_to_dec_proj: match read == hidden {
-                true => None,
-                false => Some(linear(read, hidden, vb.pp("enc_to_dec_proj"))?),
+            enc_to_dec_proj: if read == hidden {
+                None
+            } else {
+                Some(linear(read, hidden, vb.pp("enc_to_dec_proj"))?)
             },
             decoder_start_token_id: cfg.decoder_start_token_id,
             pad_token_id: cfg.pad_token_id,

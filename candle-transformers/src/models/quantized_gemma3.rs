@@ -55,12 +55,12 @@ pub fn spec(file: &GgufMetadata) -> Result<DecoderSpec> {
         attention.scale = Some(1. / ((hidden / attention.heads) as f64).sqrt());
     }
     attention.softcap = file.float("attn_logit_softcapping")?;
-    let period = match is_3 {
-        true => file
-            .size("attention.sliding_window_type")?
+    let period = if is_3 {
+        file.size("attention.sliding_window_type")?
             .or(file.size("attention.sliding_window_pattern")?)
-            .unwrap_or(DEFAULT_SLIDING_WINDOW_TYPE),
-        false => 2,
+            .unwrap_or(DEFAULT_SLIDING_WINDOW_TYPE)
+    } else {
+        2
     };
     let window = file.size("attention.sliding_window")?;
     let mlp = file.gated_mlp(GatedActivation::GeluTanh)?;

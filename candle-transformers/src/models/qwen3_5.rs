@@ -195,9 +195,10 @@ impl Config {
                 Some(types) => types[i] == LayerType::FullAttention,
                 None => (i + 1).is_multiple_of(self.full_attention_interval),
             };
-            let mixer: MixerSpec = match full {
-                true => attention.clone().into(),
-                false => delta.clone().into(),
+            let mixer: MixerSpec = if full {
+                attention.clone().into()
+            } else {
+                delta.clone().into()
             };
             Ok(LayerSpec::pre_norm(mixer, feed_forward.clone(), norm))
         })?;

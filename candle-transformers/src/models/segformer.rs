@@ -335,9 +335,10 @@ impl DecodeHead {
         let [rows, columns] = first.at;
         let features = stages.iter().zip(&self.projections).map(|(stage, proj)| {
             let features = picture(&proj.forward(&stage.tokens)?, stage.at)?;
-            match stage.at == first.at {
-                true => Ok(features),
-                false => features.upsample_bilinear2d(rows, columns, false),
+            if stage.at == first.at {
+                Ok(features)
+            } else {
+                features.upsample_bilinear2d(rows, columns, false)
             }
         });
         let mut features = features.collect::<Result<Vec<_>>>()?;

@@ -106,15 +106,14 @@ pub(crate) fn alibi_slopes(heads: usize, max: f32) -> Vec<f32> {
     let heads = heads.min(1 << 16);
     let n = heads.next_power_of_two();
     let slope = |i: usize| (-max * i as f32 / n as f32).exp2();
-    match n == heads {
-        true => (1..=n).map(slope).collect(),
-        false => {
-            let even = (2..=n).step_by(2);
-            even.chain((1..=n).step_by(2))
-                .take(heads)
-                .map(slope)
-                .collect()
-        }
+    if n == heads {
+        (1..=n).map(slope).collect()
+    } else {
+        let even = (2..=n).step_by(2);
+        even.chain((1..=n).step_by(2))
+            .take(heads)
+            .map(slope)
+            .collect()
     }
 }
 
@@ -141,8 +140,9 @@ pub(super) fn token_embedding(model: &CausalLm) -> Result<Embedding> {
 pub(super) fn head_beside(vb: &VarBuilder, table: &Embedding) -> Result<Linear> {
     let table = table.embeddings();
     let head = vb.root().pp("lm_head");
-    match !vb.makes_tensors() && head.contains_tensor("weight") {
-        true => Ok(Linear::new(head.get(table.dims2()?, "weight")?, None)),
-        false => Ok(Linear::new(table.clone(), None)),
+    if !vb.makes_tensors() && head.contains_tensor("weight") {
+        Ok(Linear::new(head.get(table.dims2()?, "weight")?, None))
+    } else {
+        Ok(Linear::new(table.clone(), None))
     }
 }

@@ -303,12 +303,13 @@ impl Decoder {
     fn load(cfg: &Config, vb: VarBuilder) -> Result<Self> {
         let (form, vb) = (cfg.form(), vb.pp("model"));
         let (frame, dim) = (cfg.latent_dim()?, cfg.decoder_dim);
-        let first = match cfg.depthwise {
-            true => vec![
+        let first = if cfg.depthwise {
+            vec![
                 form.conv([frame, frame, 7], 1, true, vb.pp(0))?,
                 form.conv([frame, dim, 1], 1, false, vb.pp(1))?,
-            ],
-            false => vec![form.conv([frame, dim, 7], 1, false, vb.pp(0))?],
+            ]
+        } else {
+            vec![form.conv([frame, dim, 7], 1, false, vb.pp(0))?]
         };
         let mut next = first.len();
         let attention = cfg.attn_window_size.map(|window| {
@@ -465,14 +466,16 @@ mod tests {
             let turn = |i: usize| {
                 let rate = 10_000f32.powf(-2. * (i % half) as f32 / HEAD_DIM as f32);
                 let (sin, cos) = ((frame % window) as f32 * rate).sin_cos();
-                match i < half {
-                    true => xs[i] * cos - xs[i + half] * sin,
-                    false => xs[i] * cos + xs[i - half] * sin,
+                if i < half {
+                    xs[i] * cos - xs[i + half] * sin
+                } else {
+                    xs[i] * cos + xs[i - half] * sin
                 }
             };
-            match turned {
-                true => (0..HEAD_DIM).map(turn).collect(),
-                false => xs.to_vec(),
+            if turned {
+                (0..HEAD_DIM).map(turn).collect()
+            } else {
+                xs.to_vec()
             }
         };
         let mut ys = vec![0f32; time * dim];

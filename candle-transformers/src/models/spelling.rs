@@ -70,9 +70,10 @@ pub(crate) fn vision_model<'a>(tower: VarBuilder<'a>) -> VarBuilder<'a> {
         "embeddings.patch_embedding.weight",
         tower.pp("vision_model"),
     );
-    match tower.contains_tensor(table) && !below.contains_tensor(table) {
-        true => tower,
-        false => below,
+    if tower.contains_tensor(table) && !below.contains_tensor(table) {
+        tower
+    } else {
+        below
     }
 }
 

@@ -169,9 +169,10 @@ fn wave(position: usize, element: usize, size: usize) -> f64 {
     let half = size / 2;
     let last = half.saturating_sub(1).max(1) as f64;
     let angle = |i: usize| position as f64 / 10_000f64.powf(i as f64 / last);
-    match element < half {
-        true => angle(element).sin(),
-        false => angle(element - half).cos(),
+    if element < half {
+        angle(element).sin()
+    } else {
+        angle(element - half).cos()
     }
 }
 
@@ -190,30 +191,27 @@ impl TrOCRDecoder {
         let (hidden, limit) = (cfg.d_model, cfg.max_position_embeddings);
         let tokens = format!("{DECODER}.embed_tokens");
         let table = weights.embedding(&tokens, cfg.vocab_size, hidden).await?;
-        let positions = match cfg.use_learned_position_embeddings {
-            true => {
-                let name = format!("{DECODER}.embed_positions.weight");
-                let rows = limit.saturating_add(FIRST_POSITION);
-                let init = Init::Randn {
-                    mean: 0.,
-                    stdev: 1.,
-                };
-                let table = weights.dense(&name, &[rows, hidden], init).await?;
-                let first = FIRST_POSITION;
-                Positions::Learned { table, first }
-            }
-            false if !hidden.is_multiple_of(2) => bail!(
-                "{FAMILY} config: d_model is {hidden}; it must be even for sinusoidal positions"
-            ),
-            // Those after the number of padding.
-            false => Positions::waves(wave, cfg.pad_token_id.saturating_add(1)),
+        let positions = if cfg.use_learned_position_embeddings {
+            let name = format!("{DECODER}.embed_positions.weight");
+            let rows = limit.saturating_add(FIRST_POSITION);
+            let init = Init::Randn {
+                mean: 0.,
+                stdev: 1.,
+            };
+            let table = weights.dense(&name, &[rows, hidden], init).await?;
+            let first = FIRST_POSITION;
+            Positions::Learned { table, first }
+        } else if !hidden.is_multiple_of(2) {
+            bail!("{FAMILY} config: d_model is {hidden}; it must be even for sinusoidal positions")
+        } else {
+            // The first position follows the padding token's number.
+            Positions::waves(wave, cfg.pad_token_id.saturating_add(1))
         };
-        let norm = match normed {
-            true => {
-                let name = format!("{DECODER}.layernorm_embedding");
-                Some(weights.norm(&name, hidden, spec.norm).await?)
-            }
-            false => None,
+        let norm = if normed {
+            let name = format!("{DECODER}.layernorm_embedding");
+            Some(weights.norm(&name, hidden, spec.norm).await?)
+        } else {
+            None
         };
         let layers = format!("{DECODER}.layers");
         let layers = load_layers(
@@ -318,17 +316,16 @@ impl TrOCRForCausalLM {
 
     async fn load(cfg: &TrOCRConfig, weights: &mut Weights<'_>) -> Result<Self> {
         let decoder = TrOCRDecoder::load(cfg, weights).await?;
-        let output_projection = match cfg.tie_word_embeddings {
-            true => decoder.stack.table.tied(),
-            false => {
-                let head = LinearSpec {
-                    name: "decoder.output_projection".to_string(),
-                    in_dim: cfg.d_model,
-                    out_dim: cfg.vocab_size,
-                    bias: false,
-                };
-                weights.linear(&head).await?
-            }
+        let output_projection = if cfg.tie_word_embeddings {
+            decoder.stack.table.tied()
+        } else {
+            let head = LinearSpec {
+                name: "decoder.output_projection".to_string(),
+                in_dim: cfg.d_model,
+                out_dim: cfg.vocab_size,
+                bias: false,
+            };
+            weights.linear(&head).await?
         };
         Ok(Self {
             decoder,

@@ -120,9 +120,10 @@ impl Embeddings {
         Ok(Self {
             patches: PatchEmbedding::load(picture, patch, size, vb_patches)?,
             class_token: vb.get((1, 1, size), "cls_token")?,
-            mask_token: match use_mask_token {
-                true => Some(vb.get((1, 1, size), "mask_token")?),
-                false => None,
+            mask_token: if use_mask_token {
+                Some(vb.get((1, 1, size), "mask_token")?)
+            } else {
+                None
             },
             class_position: positions.narrow(1, 0, 1)?,
             positions: Grid::new(of_places, side, side),

@@ -183,9 +183,10 @@ impl ClipModel {
 
 /// `logit_scale` of a checkpoint, or what there is without it.
 pub(super) fn logit_scale(without: f32, vb: VarBuilder) -> Result<Tensor> {
-    match vb.contains_tensor("logit_scale") {
-        true => vb.get((), "logit_scale"),
-        false => Tensor::new(&[without], vb.device())?.to_dtype(vb.dtype()),
+    if vb.contains_tensor("logit_scale") {
+        vb.get((), "logit_scale")
+    } else {
+        Tensor::new(&[without], vb.device())?.to_dtype(vb.dtype())
     }
 }
 

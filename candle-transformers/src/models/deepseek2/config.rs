@@ -100,9 +100,10 @@ impl DeepSeekV2Config {
     /// If it contradicts itself.
     pub fn spec(&self) -> Result<DecoderSpec> {
         let norm = NormSpec::rms(self.rms_norm_eps);
-        let pairs = match self.rope_interleave {
-            true => RotaryPairs::Neighbours,
-            false => RotaryPairs::Halves,
+        let pairs = if self.rope_interleave {
+            RotaryPairs::Neighbours
+        } else {
+            RotaryPairs::Halves
         };
         let none = RopeScaling::none();
         let scaling = self.rope_scaling.as_ref().unwrap_or(&none);
@@ -184,9 +185,10 @@ impl DeepSeekV2Config {
                 ScoringFunc::Sigmoid => Scoring::Sigmoid,
             },
             // V2 does one or the other, V3 both.
-            scale: match normalised && !third {
-                true => 1.,
-                false => self.routed_scaling_factor,
+            scale: if normalised && !third {
+                1.
+            } else {
+                self.routed_scaling_factor
             },
             groups: match self.topk_method {
                 TopkMethod::Greedy => None,

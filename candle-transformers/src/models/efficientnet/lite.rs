@@ -70,9 +70,10 @@ struct Block {
 impl Module for Block {
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
         let ys = run_all(&self.convs, xs)?;
-        match self.residual {
-            true => ys + xs,
-            false => Ok(ys),
+        if self.residual {
+            ys + xs
+        } else {
+            Ok(ys)
         }
     }
 }

@@ -136,12 +136,11 @@ impl Block {
     fn load(cfg: &MBConvConfig, inputs: usize, stride: usize, vb: VarBuilder) -> Result<Self> {
         let (vb, silu) = (vb.pp("block"), Some(Activation::Silu));
         let inner = make_divisible(inputs as f64 * cfg.expansion, 8);
-        let (expand, next) = match inner == inputs {
-            true => (None, 0),
-            false => {
-                let spec = ConvSpec::new(inputs, inner, 1);
-                (Some(conv(spec, silu, vb.pp(0))?), 1)
-            }
+        let (expand, next) = if inner == inputs {
+            (None, 0)
+        } else {
+            let spec = ConvSpec::new(inputs, inner, 1);
+            (Some(conv(spec, silu, vb.pp(0))?), 1)
         };
         let depthwise = ConvSpec::depthwise(inner, cfg.kernel).stride(stride);
         let (squeezed, silu_inside) = ((inputs / 4).max(1), Activation::Silu);
@@ -165,9 +164,10 @@ impl Module for Block {
         };
         let ys = self.squeeze_excite.forward(&self.depthwise.forward(&ys)?)?;
         let ys = self.project.forward(&ys)?;
-        match self.residual {
-            true => ys + xs,
-            false => Ok(ys),
+        if self.residual {
+            ys + xs
+        } else {
+            Ok(ys)
         }
     }
 }

@@ -176,9 +176,10 @@ impl Module for EmbedNd {
         let (b, n, pairs) = angles.dims3()?;
         let (cos, sin) = (angles.cos()?, angles.sin()?);
         let matrices = Tensor::stack(&[&cos, &sin.neg()?, &sin, &cos], D::Minus1)?;
-        let dtype = match ids.dtype().is_float() {
-            true => ids.dtype(),
-            false => DType::F32,
+        let dtype = if ids.dtype().is_float() {
+            ids.dtype()
+        } else {
+            DType::F32
         };
         matrices.reshape((b, 1, n, pairs, 2, 2))?.to_dtype(dtype)
     }
@@ -215,9 +216,10 @@ impl Transformer {
             let prefix = format!("single_blocks.{i}");
             single_blocks.push(SingleStreamBlock::load(weights, &prefix, cfg).await?);
         }
-        let guidance_in = match cfg.guidance_embed {
-            true => Some(MlpEmbedder::load(weights, "guidance_in", TIME_DIM, hidden).await?),
-            false => None,
+        let guidance_in = if cfg.guidance_embed {
+            Some(MlpEmbedder::load(weights, "guidance_in", TIME_DIM, hidden).await?)
+        } else {
+            None
         };
         Ok(Self {
             img_in,

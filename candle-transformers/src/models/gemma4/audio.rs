@@ -37,9 +37,10 @@ impl Subsample {
             ..Default::default()
         };
         let vb_norm = vb.pp("norm");
-        let weight = match has(&vb_norm, "weight") {
-            true => vb_norm.get(outputs, "weight")?,
-            false => Tensor::ones(outputs, vb.dtype(), vb.device())?,
+        let weight = if has(&vb_norm, "weight") {
+            vb_norm.get(outputs, "weight")?
+        } else {
+            Tensor::ones(outputs, vb.dtype(), vb.device())?
         };
         Ok(Self {
             conv: conv2d_no_bias(inputs, outputs, kernel, config, vb.pp("conv"))?,

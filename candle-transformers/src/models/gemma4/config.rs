@@ -199,9 +199,10 @@ impl Gemma4TextConfig {
 
     fn rope(&self, full: bool) -> Option<&Gemma4RopeLayerParams> {
         let parameters = self.rope_parameters.as_ref()?;
-        match full {
-            true => parameters.full_attention.as_ref(),
-            false => parameters.sliding_attention.as_ref(),
+        if full {
+            parameters.full_attention.as_ref()
+        } else {
+            parameters.sliding_attention.as_ref()
         }
     }
 

@@ -36,9 +36,10 @@ impl ClippedLinear {
         }
         let bounds = |side: &str| -> Result<Option<[Tensor; 2]>> {
             let [least, largest] = ["min", "max"].map(|end| format!("{side}_{end}"));
-            match has(&vb, &least) {
-                true => Ok(Some([vb.get((), &least)?, vb.get((), &largest)?])),
-                false => Ok(None),
+            if has(&vb, &least) {
+                Ok(Some([vb.get((), &least)?, vb.get((), &largest)?]))
+            } else {
+                Ok(None)
             }
         };
         Ok(Self {

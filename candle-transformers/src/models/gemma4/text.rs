@@ -38,13 +38,15 @@ impl Sizes {
         let global_kv = cfg.num_global_key_value_heads;
         Self {
             heads: cfg.num_attention_heads,
-            kv_heads: match sliding {
-                true => cfg.num_key_value_heads,
-                false => global_kv.unwrap_or(cfg.num_key_value_heads),
+            kv_heads: if sliding {
+                cfg.num_key_value_heads
+            } else {
+                global_kv.unwrap_or(cfg.num_key_value_heads)
             },
-            head_dim: match sliding {
-                true => cfg.head_dim,
-                false => cfg.global_head_dim,
+            head_dim: if sliding {
+                cfg.head_dim
+            } else {
+                cfg.global_head_dim
             },
             window: sliding.then(|| cfg.effective_sliding_window()),
         }
@@ -106,9 +108,10 @@ impl Layer {
             |heads: usize, name| linear_b(hidden, heads * head_dim, bias, attention.pp(name));
         let (q, k) = (part(heads, "q_proj")?, part(kv_heads, "k_proj")?);
         let shared = !attention.makes_tensors() && !attention.contains_tensor("v_proj.weight");
-        let qkv = match window.is_some() || !shared {
-            true => Qkv::Apart(MergedLinear::new([q, k, part(kv_heads, "v_proj")?])?),
-            false => Qkv::Shared(MergedLinear::new([q, k])?),
+        let qkv = if window.is_some() || !shared {
+            Qkv::Apart(MergedLinear::new([q, k, part(kv_heads, "v_proj")?])?)
+        } else {
+            Qkv::Shared(MergedLinear::new([q, k])?)
         };
         let head_norm = |name| attention.pp(name).get(head_dim, "weight");
         let gate_up = MergedLinear::new([
@@ -134,9 +137,10 @@ impl Layer {
                 norm("pre_feedforward_layernorm")?,
                 norm("post_feedforward_layernorm")?,
             ],
-            scale: match has(&vb, "layer_scalar") {
-                true => Some(vb.get(1, "layer_scalar")?),
-                false => None,
+            scale: if has(&vb, "layer_scalar") {
+                Some(vb.get(1, "layer_scalar")?)
+            } else {
+                None
             },
             kv: GrowingKvCache::with_window(cfg.max_position_embeddings, window),
         })
@@ -280,17 +284,19 @@ impl TextModel {
             bail!("{FAMILY} config: partial_rotary_factor {share} is out of range; expected 0 to 1")
         }
         let below = vb.pp("model");
-        let inner = match vb.makes_tensors() || below.contains_tensor("embed_tokens.weight") {
-            true => below,
-            false => vb.clone(),
+        let inner = if vb.makes_tensors() || below.contains_tensor("embed_tokens.weight") {
+            below
+        } else {
+            vb.clone()
         };
         if let Some((_, what)) = UNKNOWN.iter().find(|(name, _)| has(&inner, name)) {
             bail!("{FAMILY}: the checkpoint has {what}; that is not supported")
         }
         let tokens = embedding(cfg.vocab_size, hidden, inner.pp("embed_tokens"))?;
-        let head = match cfg.tie_word_embeddings {
-            true => Linear::new(tokens.embeddings().clone(), None),
-            false => linear_no_bias(hidden, cfg.vocab_size, vb.pp("lm_head"))?,
+        let head = if cfg.tie_word_embeddings {
+            Linear::new(tokens.embeddings().clone(), None)
+        } else {
+            linear_no_bias(hidden, cfg.vocab_size, vb.pp("lm_head"))?
         };
         let layers = (0..kinds.len()).map(|i| Layer::load(cfg, i, inner.pp("layers").pp(i)));
         let tables =
@@ -377,9 +383,10 @@ impl TextModel {
         let [global, local] = &self.tables;
         let global = global.rows(seqlen_offset, seq_len)?;
         let local = local.rows(seqlen_offset, seq_len)?;
-        let mask = match self.pictures_see_all && pictures.iter().any(|row| !row.is_empty()) {
-            true => Some(picture_mask(pictures, seqlen_offset, self.window, xs)?),
-            false => None,
+        let mask = if self.pictures_see_all && pictures.iter().any(|row| !row.is_empty()) {
+            Some(picture_mask(pictures, seqlen_offset, self.window, xs)?)
+        } else {
+            None
         };
         let mut xs = Residual::new(xs.clone());
         for layer in &mut self.layers {

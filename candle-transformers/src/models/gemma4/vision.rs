@@ -172,9 +172,10 @@ impl VisionTower {
             patches: linear_no_bias(3 * patch * patch, size, embedder.pp("input_proj"))?,
             positions: embedder.get(table, "position_embedding_table")?,
             layers: layers.collect::<Result<_>>()?,
-            standard: match cfg.standardize {
-                true => Some([vb.get(size, "std_bias")?, vb.get(size, "std_scale")?]),
-                false => None,
+            standard: if cfg.standardize {
+                Some([vb.get(size, "std_bias")?, vb.get(size, "std_scale")?])
+            } else {
+                None
             },
             cfg: cfg.clone(),
         })

@@ -95,9 +95,10 @@ impl MMProjector {
             _ => seq(),
         };
         for i in 0..count {
-            let vb = match config.hf {
-                true => vb.pp(format!("multi_modal_projector.linear_{}", i + 1)),
-                false => vb.pp(format!("model.mm_projector.{}", 2 * i)),
+            let vb = if config.hf {
+                vb.pp(format!("multi_modal_projector.linear_{}", i + 1))
+            } else {
+                vb.pp(format!("model.mm_projector.{}", 2 * i))
             };
             modules = match i {
                 0 => modules.add(linear(patch, hidden, vb)?),
@@ -221,9 +222,10 @@ impl LLaVA {
         clip_vision_config: Option<ClipVisionConfig>,
     ) -> Result<Self> {
         let merge = Merge::of(config)?;
-        let names = match config.hf {
-            true => ["vision_tower", "image_newline", "language_model"],
-            false => ["model.vision_tower.vision_tower", "model.image_newline", ""],
+        let names = if config.hf {
+            ["vision_tower", "image_newline", "language_model"]
+        } else {
+            ["model.vision_tower.vision_tower", "model.image_newline", ""]
         };
         let [vb_clip, vb_llama] = [names[0], names[2]].map(|name| match name {
             "" => vb.clone(),

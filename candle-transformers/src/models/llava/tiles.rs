@@ -113,8 +113,9 @@ fn without_borders(picture: &Tensor, (width, height): (u32, u32)) -> Result<Tens
         picture.narrow(dim, border, all - 2 * border)
     };
     // In whole numbers: what fits exactly is not rounded down.
-    match width * rows > height * columns {
-        true => middle(0, rows, height * columns / width),
-        false => middle(1, columns, width * rows / height),
+    if width * rows > height * columns {
+        middle(0, rows, height * columns / width)
+    } else {
+        middle(1, columns, width * rows / height)
     }
 }

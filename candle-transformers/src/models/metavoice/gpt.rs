@@ -179,9 +179,10 @@ impl Config {
             }
             NonLinearityType::Swiglu => {
                 // As in Candle, or as in the checkpoints of the original.
-                let names = match weights.has(&format!("{prefix}.mlp.w1.weight")) {
-                    true => ["mlp.w1", "mlp.w3"],
-                    false => ["mlp.swiglu.w1", "mlp.swiglu.w3"],
+                let names = if weights.has(&format!("{prefix}.mlp.w1.weight")) {
+                    ["mlp.w1", "mlp.w3"]
+                } else {
+                    ["mlp.swiglu.w1", "mlp.swiglu.w3"]
                 };
                 let gate_up = names.map(|name| linear(name, size, inner));
                 let gate_up = weights.merged(gate_up).await?;
@@ -272,15 +273,16 @@ impl Model {
         if t > limit {
             bail!("{FAMILY}: {t} positions exceed the model's block_size of {limit}; shorten the sound")
         }
-        let mask = match self.cfg.causal {
-            true => Some(build_additive_causal_mask(
+        let mask = if self.cfg.causal {
+            Some(build_additive_causal_mask(
                 t,
                 0,
                 None,
                 xs.device(),
                 DType::F32,
-            )?),
-            false => None,
+            )?)
+        } else {
+            None
         };
         let seen = Seen {
             mask: mask.as_ref(),

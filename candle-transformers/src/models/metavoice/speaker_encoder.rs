@@ -96,9 +96,10 @@ impl Model {
                 0 => cfg.mel_n_channels,
                 _ => hidden,
             };
-            let vb = match all.contains_tensor(&format!("weight_ih_l{layer_idx}")) {
-                true => all.clone(),
-                false => all.pp(layer_idx),
+            let vb = if all.contains_tensor(&format!("weight_ih_l{layer_idx}")) {
+                all.clone()
+            } else {
+                all.pp(layer_idx)
             };
             lstms.push(lstm(input, hidden, config, vb)?);
         }

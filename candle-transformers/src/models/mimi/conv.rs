@@ -233,9 +233,10 @@ impl NormConvTranspose1d {
             bias: bias.transpose()?,
             stride: spec.stride,
             groups: spec.groups,
-            norm: spec.group_norm(match in_conv.contains_tensor("norm.weight") {
-                true => &in_conv,
-                false => &vb,
+            norm: spec.group_norm(if in_conv.contains_tensor("norm.weight") {
+                &in_conv
+            } else {
+                &vb
             })?,
         })
     }
@@ -347,9 +348,10 @@ impl Module for StreamableConv1d {
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
         let (_, _, len) = xs.dims3()?;
         let missing = completion(len, self.spec.span(), self.spec.stride);
-        let (left, right) = match self.spec.causal {
-            true => (self.overlap, 0),
-            false => (self.overlap.div_ceil(2), self.overlap / 2),
+        let (left, right) = if self.spec.causal {
+            (self.overlap, 0)
+        } else {
+            (self.overlap.div_ceil(2), self.overlap / 2)
         };
         let xs = self.spec.pad_mode.pad(xs, left, right + missing)?;
         self.conv.forward(&xs)
@@ -448,9 +450,10 @@ impl StreamableConvTranspose1d {
             )
         }
         let overlap = spec.overlap()?;
-        let right = match spec.causal {
-            true => (overlap as f64 * trim_right).ceil() as usize,
-            false => overlap / 2,
+        let right = if spec.causal {
+            (overlap as f64 * trim_right).ceil() as usize
+        } else {
+            overlap / 2
         };
         Ok(Self {
             convtr: NormConvTranspose1d::load(&spec, vb)?,

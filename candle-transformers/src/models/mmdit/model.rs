@@ -234,9 +234,10 @@ impl MMDiTCore {
         let mut joint_blocks = Vec::new();
         for i in 0..last {
             let vb = vb_blocks.pp(i);
-            joint_blocks.push(match vb.contains_tensor("x_block.attn2.qkv.weight") {
-                true => Joint::SelfAttention(MMDiTXJointBlock::new(size, heads, flash, vb)?),
-                false => Joint::Plain(MMDiTJointBlock::new(size, heads, flash, vb)?),
+            joint_blocks.push(if vb.contains_tensor("x_block.attn2.qkv.weight") {
+                Joint::SelfAttention(MMDiTXJointBlock::new(size, heads, flash, vb)?)
+            } else {
+                Joint::Plain(MMDiTJointBlock::new(size, heads, flash, vb)?)
             });
         }
         let vb_last = vb_blocks.pp(last);

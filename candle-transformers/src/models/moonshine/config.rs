@@ -98,8 +98,8 @@ impl Default for Config {
 impl Config {
     /// A layer, of the decoder or of the encoder.
     pub(super) fn layer(&self, decoder: bool) -> Result<LayerSpec> {
-        let (names, [layers, heads]) = match decoder {
-            true => (
+        let (names, [layers, heads]) = if decoder {
+            (
                 [
                     "decoder_num_hidden_layers",
                     "decoder_num_attention_heads",
@@ -109,8 +109,9 @@ impl Config {
                     self.decoder_num_hidden_layers,
                     self.decoder_num_attention_heads,
                 ],
-            ),
-            false => (
+            )
+        } else {
+            (
                 [
                     "encoder_num_hidden_layers",
                     "encoder_num_attention_heads",
@@ -120,7 +121,7 @@ impl Config {
                     self.encoder_num_hidden_layers,
                     self.encoder_num_attention_heads,
                 ],
-            ),
+            )
         };
         let sizes = [
             ("vocab_size", self.vocab_size),
@@ -132,9 +133,10 @@ impl Config {
         if self.attention_bias {
             bail!("{FAMILY} config: attention_bias is true; only attention without biases is supported")
         }
-        let kv_heads = match decoder {
-            true => self.decoder_num_key_value_heads,
-            false => self.encoder_num_key_value_heads,
+        let kv_heads = if decoder {
+            self.decoder_num_key_value_heads
+        } else {
+            self.encoder_num_key_value_heads
         };
         if kv_heads.is_some_and(|kv_heads| kv_heads != heads) {
             bail!(
@@ -154,10 +156,11 @@ impl Config {
             scale: 1. / (head_dim as f64).sqrt(),
             source: decoder.then_some(hidden),
             inner: self.intermediate_size,
-            activation: match decoder {
+            activation: if decoder {
                 // The gate is the second half of the tensor.
-                true => MlpActivation::Joined(self.decoder_hidden_act.try_into()?, Order::Reversed),
-                false => MlpActivation::Plain(self.encoder_hidden_act),
+                MlpActivation::Joined(self.decoder_hidden_act.try_into()?, Order::Reversed)
+            } else {
+                MlpActivation::Plain(self.encoder_hidden_act)
             },
             bias: false,
             mlp_bias: true,

@@ -84,12 +84,11 @@ impl Moonshine {
         let (hidden, vocab) = (spec.hidden, config.vocab_size);
         let table = "model.decoder.embed_tokens";
         let table = weights.embedding(table, vocab, hidden).await?;
-        let head = match config.tie_word_embeddings {
-            true => table.tied(),
-            false => {
-                let own = weights.embedding("proj_out", vocab, hidden).await?;
-                own.tied()
-            }
+        let head = if config.tie_word_embeddings {
+            table.tied()
+        } else {
+            let own = weights.embedding("proj_out", vocab, hidden).await?;
+            own.tied()
         };
         let (dtype, device) = (weights.dtype(), weights.device().clone());
         let rotary = config.rotary(spec.head_dim)?;

@@ -23,9 +23,10 @@ fn penalised(logits: &Tensor, tokens: &[u32], penalty: f32) -> Result<Tensor> {
         .to_vec1::<f32>()?;
     for token in tokens {
         if let Some(logit) = numbers.get_mut(*token as usize) {
-            match *logit > 0. {
-                true => *logit /= penalty,
-                false => *logit *= penalty,
+            if *logit > 0. {
+                *logit /= penalty
+            } else {
+                *logit *= penalty
             }
         }
     }

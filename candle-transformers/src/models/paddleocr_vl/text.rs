@@ -139,9 +139,10 @@ impl TextModel {
         let axes = Axes::sections(FAMILY, &cfg.mrope_section, cfg.head_dim / 2)?;
         let (inner, hidden) = (vb.pp("model"), cfg.hidden_size);
         let tokens = embedding(cfg.vocab_size, hidden, inner.pp("embed_tokens"))?;
-        let head = match cfg.tie_word_embeddings {
-            true => Linear::new(tokens.embeddings().clone(), None),
-            false => linear_no_bias(hidden, cfg.vocab_size, vb.pp("lm_head"))?,
+        let head = if cfg.tie_word_embeddings {
+            Linear::new(tokens.embeddings().clone(), None)
+        } else {
+            linear_no_bias(hidden, cfg.vocab_size, vb.pp("lm_head"))?
         };
         let layers = (0..cfg.num_hidden_layers).map(|i| Layer::load(cfg, inner.pp("layers").pp(i)));
         Ok(Self {

@@ -19,10 +19,7 @@ const LOOKED_AT: usize = 947;
 
 /// What is added to scores of `t` tokens, (b, 1, t, t).
 pub(super) fn causal_mask(b: usize, t: usize, like: &Tensor) -> Result<Tensor> {
-    let value = |i: usize| match i % t > i / t {
-        true => f32::NEG_INFINITY,
-        false => 0.,
-    };
+    let value = |i: usize| if i % t > i / t { f32::NEG_INFINITY } else { 0. };
     let mask: Vec<f32> = (0..t * t).map(value).collect();
     let mask = Tensor::from_vec(mask, (t, t), like.device())?;
     mask.to_dtype(like.dtype())?

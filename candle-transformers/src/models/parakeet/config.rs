@@ -78,12 +78,13 @@ impl Config {
     pub(super) fn blank(&self) -> Result<u32> {
         let last = self.vocab_size.saturating_sub(1) as u32;
         let blank = self.pad_token_id.unwrap_or(last);
-        match blank as usize >= self.vocab_size {
-            true => bail!(
+        if blank as usize >= self.vocab_size {
+            bail!(
                 "{FAMILY} config: pad_token_id is {blank}; it must be below the vocab_size {}",
                 self.vocab_size
-            ),
-            false => Ok(blank),
+            )
+        } else {
+            Ok(blank)
         }
     }
 }

@@ -139,13 +139,12 @@ async fn bias_of(
     size: usize,
 ) -> Result<Option<Tensor>> {
     let name = format!("{name}.bias");
-    match has {
-        true => {
-            let (shape, init) = ([size], Init::Const(0.));
-            let bias = weights.dense_as(dtype, &name, &shape, init).await?;
-            Ok(Some(bias))
-        }
-        false => Ok(None),
+    if has {
+        let (shape, init) = ([size], Init::Const(0.));
+        let bias = weights.dense_as(dtype, &name, &shape, init).await?;
+        Ok(Some(bias))
+    } else {
+        Ok(None)
     }
 }
 

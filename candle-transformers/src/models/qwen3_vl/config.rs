@@ -177,9 +177,10 @@ impl TextConfig {
             rope_theta: self.rope_theta,
             norm_eps: self.rms_norm_eps,
             activation: self.hidden_act,
-            head: match self.tie_word_embeddings {
-                true => Head::Tied,
-                false => Head::Linear { bias: head_bias },
+            head: if self.tie_word_embeddings {
+                Head::Tied
+            } else {
+                Head::Linear { bias: head_bias }
             },
         };
         let norm = NormSpec::rms(self.rms_norm_eps);

@@ -227,9 +227,10 @@ impl Qwen3VLModel {
                 position: next,
             };
         }
-        let features = match features.is_empty() {
-            true => None,
-            false => Some(Features::joined(&features)?),
+        let features = if features.is_empty() {
+            None
+        } else {
+            Some(Features::joined(&features)?)
         };
         let deep = match &features {
             Some(features) => {
@@ -245,21 +246,21 @@ impl Qwen3VLModel {
             None => Places::From(&firsts),
         };
         let apart = starts.iter().any(|start| *start != starts[0]);
-        let apart = match apart {
-            true => Some(Rows {
+        let apart = if apart {
+            Some(Rows {
                 starts: Tensor::from_iter(starts.iter().map(|i| *i as u32), input_ids.device())?,
                 longest: starts.iter().copied().max().unwrap_or(0),
                 part: None,
-            }),
-            false => None,
+            })
+        } else {
+            None
         };
-        let last = match counts.iter().all(|count| *count == t) {
-            true => None,
-            false => {
-                let last = counts.iter().enumerate();
-                let last = last.map(|(row, count)| (row * t + count - 1) as u32);
-                Some(Tensor::from_iter(last, input_ids.device())?)
-            }
+        let last = if counts.iter().all(|count| *count == t) {
+            None
+        } else {
+            let last = counts.iter().enumerate();
+            let last = last.map(|(row, count)| (row * t + count - 1) as u32);
+            Some(Tensor::from_iter(last, input_ids.device())?)
         };
         let (deep, last) = (deep.as_ref(), last.as_ref());
         // If this fails, layers may have different lengths: new sequences have to begin.

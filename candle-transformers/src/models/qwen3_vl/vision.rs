@@ -63,9 +63,10 @@ impl Merger {
 /// From (frames, patches, hidden_size) to (tokens, out_hidden_size).
 impl Module for Merger {
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
-        let blocks = match self.of_block {
-            true => self.norm.forward(&xs.reshape(((), self.block))?)?,
-            false => self.norm.forward(xs)?.reshape(((), self.block))?,
+        let blocks = if self.of_block {
+            self.norm.forward(&xs.reshape(((), self.block))?)?
+        } else {
+            self.norm.forward(xs)?.reshape(((), self.block))?
         };
         self.down.forward(&self.up.forward(&blocks)?.gelu_erf()?)
     }

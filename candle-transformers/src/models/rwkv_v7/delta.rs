@@ -120,9 +120,10 @@ fn solve(lower: &Tensor, xs: &Tensor) -> Result<Tensor> {
 fn seen(len: usize, device: &Device) -> Result<Tensor> {
     let sees = |at: usize| {
         let (i, j) = (at / (2 * len), at % (2 * len) % len);
-        match i < len {
-            true => j < i,
-            false => j <= i - len,
+        if i < len {
+            j < i
+        } else {
+            j <= i - len
         }
     };
     let seen: Vec<u8> = (0..4 * len * len).map(|at| sees(at).into()).collect();

@@ -129,9 +129,10 @@ impl DeaState {
 
 /// What is kept of `b` rows, `(b, dims)`, of a tensor that has them or is one for all.
 pub(super) fn rows(kept: &Tensor, b: usize, dims: &[usize]) -> Result<Tensor> {
-    let found = match kept.rank() == dims.len() {
-        true => kept.unsqueeze(0)?,
-        false => kept.clone(),
+    let found = if kept.rank() == dims.len() {
+        kept.unsqueeze(0)?
+    } else {
+        kept.clone()
     };
     let shape: Vec<_> = std::iter::once(b).chain(dims.iter().copied()).collect();
     match found.dims() {

@@ -133,9 +133,10 @@ impl MaskDecoder {
                 sparse_prompt_embeddings.dims()
             )
         }
-        let taken = match multimask_output {
-            true => 1..self.masks.len(),
-            false => 0..1,
+        let taken = if multimask_output {
+            1..self.masks.len()
+        } else {
+            0..1
         };
         if taken.is_empty() {
             bail!("{FAMILY}: the decoder has one mask; disable `multimask_output`")

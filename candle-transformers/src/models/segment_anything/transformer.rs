@@ -88,12 +88,11 @@ impl Layer {
         [tokens, token_positions]: [&Tensor; 2],
         [places, place_positions]: [&Tensor; 2],
     ) -> Result<(Tensor, Tensor)> {
-        let tokens = match self.first {
-            true => self.self_attn.forward(tokens, tokens, tokens)?,
-            false => {
-                let q = (tokens + token_positions)?;
-                (tokens + self.self_attn.forward(&q, &q, tokens)?)?
-            }
+        let tokens = if self.first {
+            self.self_attn.forward(tokens, tokens, tokens)?
+        } else {
+            let q = (tokens + token_positions)?;
+            (tokens + self.self_attn.forward(&q, &q, tokens)?)?
         };
         let tokens = self.norm1.forward(&tokens)?;
 

@@ -92,9 +92,10 @@ impl QuantizedConfig {
             num_hidden_layers: size("smollm3.block_count")?,
             num_attention_heads: size("smollm3.attention.head_count")?,
             num_key_value_heads: size("smollm3.attention.head_count_kv")?,
-            max_position_embeddings: match ct.metadata.contains_key(positions) {
-                true => size(positions)?,
-                false => MAX_SEQ_LEN,
+            max_position_embeddings: if ct.metadata.contains_key(positions) {
+                size(positions)?
+            } else {
+                MAX_SEQ_LEN
             },
             rope_theta: float("smollm3.rope.freq_base")?,
             rms_norm_eps: float("smollm3.attention.layer_norm_rms_epsilon")?,
@@ -136,9 +137,10 @@ impl RotaryEmbedding {
         dev: &Device,
         use_interleaved: bool,
     ) -> Result<Self> {
-        let pairs = match use_interleaved {
-            true => RotaryPairs::Neighbours,
-            false => RotaryPairs::Halves,
+        let pairs = if use_interleaved {
+            RotaryPairs::Neighbours
+        } else {
+            RotaryPairs::Halves
         };
         let rotary = Rotary::new(pairs, cfg.rope_theta, cfg.head_dim());
         let positions = cfg.max_position_embeddings;

@@ -221,9 +221,12 @@ impl SpatialTransformer {
     ) -> Result<Self> {
         let _ = use_flash_attn;
         let inner = n_heads * d_head;
-        let projection = |inputs, outputs, name| match config.use_linear_projection {
-            true => linear(inputs, outputs, vs.pp(name)),
-            false => pointwise(inputs, outputs, vs.pp(name)),
+        let projection = |inputs, outputs, name| {
+            if config.use_linear_projection {
+                linear(inputs, outputs, vs.pp(name))
+            } else {
+                pointwise(inputs, outputs, vs.pp(name))
+            }
         };
         let vs_blocks = vs.pp("transformer_blocks");
         let block = |i| Block::load([n_heads, d_head], config.context_dim, vs_blocks.pp(i));
@@ -295,9 +298,10 @@ impl AttentionBlock {
         if head_dim == 0 || !channels.is_multiple_of(head_dim) {
             bail!("attention block: heads of size {head_dim} do not divide {channels} channels")
         }
-        let names = match vs.contains_tensor("to_q.weight") {
-            true => ["to_q", "to_k", "to_v", "to_out.0"],
-            false => ["query", "key", "value", "proj_attn"],
+        let names = if vs.contains_tensor("to_q.weight") {
+            ["to_q", "to_k", "to_v", "to_out.0"]
+        } else {
+            ["query", "key", "value", "proj_attn"]
         };
         let [q, k, v, out] = names.map(|name| square(channels, vs.pp(name)));
         Ok(Self {

@@ -193,9 +193,10 @@ impl ClipTextTransformer {
         let mut states = self.blocks.forward_each(&xs, Some(&mask))?;
         states.insert(0, xs);
         let count = states.len() as isize;
-        let index = match until_layer < 0 {
-            true => count + until_layer,
-            false => until_layer.saturating_add(1),
+        let index = if until_layer < 0 {
+            count + until_layer
+        } else {
+            until_layer.saturating_add(1)
         };
         let last = &states[states.len() - 1];
         match states.get(index as usize) {

@@ -100,8 +100,9 @@ impl ResnetBlock2D {
 
 /// `xs / scale`, without a kernel for 1.
 pub(super) fn divided(xs: Tensor, scale: f64) -> Result<Tensor> {
-    match scale == 1. {
-        true => Ok(xs),
-        false => xs / scale,
+    if scale == 1. {
+        Ok(xs)
+    } else {
+        xs / scale
     }
 }

@@ -189,11 +189,10 @@ pub(super) fn weighted_sum(terms: &[(f64, &Tensor)]) -> Result<Tensor> {
 
 /// `xs` with noise of this deviation added.
 pub(super) fn with_noise(xs: Tensor, deviation: f64) -> Result<Tensor> {
-    match deviation == 0. {
-        true => Ok(xs),
-        false => {
-            let noise = xs.randn_like(0., 1.)?;
-            xs + (noise * deviation)?
-        }
+    if deviation == 0. {
+        Ok(xs)
+    } else {
+        let noise = xs.randn_like(0., 1.)?;
+        xs + (noise * deviation)?
     }
 }

@@ -219,9 +219,10 @@ impl UNet2DConditionModel {
         let _inside = trace_span!("unet2d").entered();
         self.check(xs, encoder_hidden_states)?;
         let text = encoder_hidden_states;
-        let xs = match self.config.center_input_sample {
-            true => xs.affine(2., -1.)?,
-            false => xs.clone(),
+        let xs = if self.config.center_input_sample {
+            xs.affine(2., -1.)?
+        } else {
+            xs.clone()
         };
         let time = self.time(&xs, timestep)?;
 

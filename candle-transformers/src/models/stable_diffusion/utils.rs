@@ -42,9 +42,10 @@ pub fn interp(x: &[f64], xp: &[f64], fp: &[f64]) -> Vec<f64> {
         let left = xp.partition_point(|&place| place < x).saturating_sub(1);
         let left = left.min(len - 2);
         let width = xp[left + 1] - xp[left];
-        match width > 0. {
-            true => fp[left] + (x - xp[left]) / width * (fp[left + 1] - fp[left]),
-            false => f64::NAN,
+        if width > 0. {
+            fp[left] + (x - xp[left]) / width * (fp[left + 1] - fp[left])
+        } else {
+            f64::NAN
         }
     };
     x.iter().map(value).collect()

@@ -184,9 +184,10 @@ impl Config {
             scale: 1.,
             source: decoder.then_some(self.d_model),
             inner: self.d_ff,
-            activation: match gated {
-                true => MlpActivation::Gated(activation.try_into()?),
-                false => MlpActivation::Plain(activation),
+            activation: if gated {
+                MlpActivation::Gated(activation.try_into()?)
+            } else {
+                MlpActivation::Plain(activation)
             },
             bias: false,
             mlp_bias: false,

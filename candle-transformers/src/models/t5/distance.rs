@@ -55,9 +55,10 @@ impl Classes {
     }
 
     fn of(self, query: usize, key: usize) -> u32 {
-        let (after, distance) = match key > query {
-            true => (if self.both { self.count } else { 0 }, key - query),
-            false => (0, query - key),
+        let (after, distance) = if key > query {
+            (if self.both { self.count } else { 0 }, key - query)
+        } else {
+            (0, query - key)
         };
         // Only causal attention, which hides them.
         if key > query && !self.both {

@@ -368,9 +368,10 @@ impl VoxtralForConditionalGeneration {
                 break;
             }
             // Without keys and values, the whole text again.
-            position = match cache.cache.use_kv_cache {
-                true => tokens.len() - 1,
-                false => 0,
+            position = if cache.cache.use_kv_cache {
+                tokens.len() - 1
+            } else {
+                0
             };
             input = Tensor::new(&tokens[position..], &config.device)?.unsqueeze(0)?;
         }

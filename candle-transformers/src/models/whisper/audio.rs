@@ -138,10 +138,7 @@ pub fn log_mel_spectrogram_<T: Float>(
     speed_up: bool,
 ) -> Vec<T> {
     let half = fft_size / 2;
-    let bins = match speed_up {
-        true => fft_size / 4 + 1,
-        false => half + 1,
-    };
+    let bins = if speed_up { fft_size / 4 + 1 } else { half + 1 };
     let filters: Vec<f64> = as_f64(&filters[..n_mel * bins]);
     let bands = Bands::new(&filters, bins);
 
@@ -250,9 +247,12 @@ pub(in crate::models) fn mel_filters_of(bands: usize, size: usize) -> Vec<f32> {
     const LINEAR: f64 = 200. / 3.;
     const BREAK: f64 = 1000.;
     let log_step = 6.4f64.ln() / 27.;
-    let hertz = |mel: f64| match mel < BREAK / LINEAR {
-        true => LINEAR * mel,
-        false => BREAK * (log_step * (mel - BREAK / LINEAR)).exp(),
+    let hertz = |mel: f64| {
+        if mel < BREAK / LINEAR {
+            LINEAR * mel
+        } else {
+            BREAK * (log_step * (mel - BREAK / LINEAR)).exp()
+        }
     };
     let highest = SAMPLE_RATE as f64 / 2.;
     let highest = BREAK / LINEAR + (highest / BREAK).ln() / log_step;

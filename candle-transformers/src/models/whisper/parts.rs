@@ -314,10 +314,7 @@ impl DecoderLayer {
         let qkv = sizes.by_head(&self.qkv.forward_joined(&normed)?)?;
         let q = qkv.narrow(1, 0, sizes.heads)?;
         let kv = qkv.narrow(1, sizes.heads, 2 * sizes.heads)?;
-        let kv = match keep {
-            true => self.text.append(&kv)?,
-            false => kv,
-        };
+        let kv = if keep { self.text.append(&kv)? } else { kv };
         let ys = sizes.attend(&q, &kv, true)?;
         let (xs, normed) = xs.add(&self.joined, &ys)?.normed(Some(&self.cross.norm))?;
 

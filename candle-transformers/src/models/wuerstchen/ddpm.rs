@@ -94,13 +94,12 @@ impl DDPMWScheduler {
         let alpha = now / next;
         let found = (model_output * ((1. - alpha) / (1. - now).sqrt()))?;
         let mean = ((sample - found)? / alpha.sqrt())?;
-        match next_time == 0. {
-            true => Ok(mean),
-            false => {
-                let deviation = ((1. - alpha) * (1. - next) / (1. - now)).sqrt();
-                let noise = mean.randn_like(0., 1.)?;
-                mean + (noise * deviation)?
-            }
+        if next_time == 0. {
+            Ok(mean)
+        } else {
+            let deviation = ((1. - alpha) * (1. - next) / (1. - now)).sqrt();
+            let noise = mean.randn_like(0., 1.)?;
+            mean + (noise * deviation)?
         }
     }
 

@@ -44,9 +44,12 @@ pub fn objects(candidates: &Tensor, classes: usize, limits: Limits) -> Result<Ve
     let mut of_classes: Vec<Vec<Bbox<Object>>> = vec![Vec::new(); classes];
     for i in 0..boxes[0].len() {
         // The first of the likeliest.
-        let best = |best: usize, class: usize| match likely[class][i] > likely[best][i] {
-            true => class,
-            false => best,
+        let best = |best: usize, class: usize| {
+            if likely[class][i] > likely[best][i] {
+                class
+            } else {
+                best
+            }
         };
         let class = (0..classes).fold(0, best);
         let confidence = likely[class][i];

@@ -29,9 +29,10 @@ pub fn input_size((w, h): (u32, u32)) -> (u32, u32) {
         // At the most 640.
         (side as u32 / multiple * multiple).max(multiple)
     };
-    match w < h {
-        true => (shorter(w, h), SIDE),
-        false => (SIDE, shorter(h, w)),
+    if w < h {
+        (shorter(w, h), SIDE)
+    } else {
+        (SIDE, shorter(h, w))
     }
 }
 
@@ -133,10 +134,7 @@ impl Module for Block {
         let mut kept = vec![both];
         for [first, second] in &self.pairs {
             let ys = second.forward(&first.forward(&xs)?)?;
-            xs = match self.residual {
-                true => (xs + ys)?,
-                false => ys,
-            };
+            xs = if self.residual { (xs + ys)? } else { ys };
             kept.push(xs.clone());
         }
         self.last.forward(&Tensor::cat(&kept, 1)?)

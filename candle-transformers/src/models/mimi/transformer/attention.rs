@@ -47,12 +47,13 @@ impl RotaryEmbedding {
 
     /// Cosines and sines of `len` positions from `start` on, in the dtype of `xs`.
     fn rows(&self, start: usize, len: usize, xs: &Tensor) -> Result<(Tensor, Tensor)> {
-        let (cos, sin) = match start + len <= self.cos.dim(0)? {
-            true => (
+        let (cos, sin) = if start + len <= self.cos.dim(0)? {
+            (
                 self.cos.narrow(0, start, len)?,
                 self.sin.narrow(0, start, len)?,
-            ),
-            false => tables(&self.rates, start, len, self.cos.device())?,
+            )
+        } else {
+            tables(&self.rates, start, len, self.cos.device())?
         };
         Ok((cos.to_dtype(xs.dtype())?, sin.to_dtype(xs.dtype())?))
     }
@@ -150,9 +151,10 @@ impl Past {
         let cut = |xs: &Tensor| {
             let last = xs.narrow(2, len - count, count)?;
             // A view would keep all of a long piece in memory.
-            match len > 2 * count {
-                true => last.contiguous(),
-                false => Ok(last),
+            if len > 2 * count {
+                last.contiguous()
+            } else {
+                Ok(last)
             }
         };
         match count {

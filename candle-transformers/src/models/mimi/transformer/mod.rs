@@ -18,9 +18,10 @@ use super::NormType;
 use attention::{Heads, Seen};
 
 fn linear(from: usize, to: usize, bias: bool, vb: VarBuilder) -> Result<Linear> {
-    match bias {
-        true => candle_nn::linear(from, to, vb),
-        false => linear_no_bias(from, to, vb),
+    if bias {
+        candle_nn::linear(from, to, vb)
+    } else {
+        linear_no_bias(from, to, vb)
     }
 }
 
@@ -323,9 +324,10 @@ impl ProjectedTransformer {
 
     /// (batch, channels, time) as (batch, time, channels), and back, if that is the layout.
     fn turned(&self, xs: &Tensor) -> Result<Tensor> {
-        match self.conv_layout {
-            true => xs.transpose(1, 2)?.contiguous(),
-            false => Ok(xs.clone()),
+        if self.conv_layout {
+            xs.transpose(1, 2)?.contiguous()
+        } else {
+            Ok(xs.clone())
         }
     }
 

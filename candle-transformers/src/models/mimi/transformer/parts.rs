@@ -83,9 +83,10 @@ impl Mlp {
             });
         };
         let vb = vb.pp("gating");
-        let half = match inner == 4 * model {
-            true => 11 * model / 4,
-            false => 2 * inner / 3,
+        let half = if inner == 4 * model {
+            11 * model / 4
+        } else {
+            2 * inner / 3
         };
         Ok(Self::Gating {
             linear_in: linear(model, 2 * half, false, vb.pp("linear_in"))?,

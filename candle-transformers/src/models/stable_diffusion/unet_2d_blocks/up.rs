@@ -174,9 +174,12 @@ impl UpBlock2D {
         };
         let layers = config.num_layers;
         let inputs = first_then(prev_output_channels, out_channels, layers);
-        let inputs = inputs.enumerate().map(|(i, inputs)| match i + 1 == layers {
-            true => inputs + in_channels,
-            false => inputs + out_channels,
+        let inputs = inputs.enumerate().map(|(i, inputs)| {
+            if i + 1 == layers {
+                inputs + in_channels
+            } else {
+                inputs + out_channels
+            }
         });
         Ok(Self {
             resnets: resnets(inputs, resnet, &vs)?,

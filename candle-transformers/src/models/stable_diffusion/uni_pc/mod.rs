@@ -213,9 +213,10 @@ impl EdmDpmMultistepScheduler {
         let (alpha, sigma) = self.alpha_sigma(timestep);
         let [[of_sample, of_output], _] = self.config.prediction_type.factors(alpha, sigma);
         let original = weighted_sum(&[(of_sample, sample), (of_output, model_output)])?;
-        match self.config.thresholding {
-            true => self.thresholded(&original),
-            false => Ok(original),
+        if self.config.thresholding {
+            self.thresholded(&original)
+        } else {
+            Ok(original)
         }
     }
 

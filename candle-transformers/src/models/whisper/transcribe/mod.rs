@@ -416,9 +416,10 @@ impl Transcriber {
                 self.add_words(&mut found, &sound, size, offset, &language, reading)
                     .await?;
             }
-            match self.options.condition_on_previous_text && temperature <= TRUSTED {
-                true => before.extend(found.iter().flat_map(|segment| &segment.tokens)),
-                false => before.clear(),
+            if self.options.condition_on_previous_text && temperature <= TRUSTED {
+                before.extend(found.iter().flat_map(|segment| &segment.tokens))
+            } else {
+                before.clear()
             }
             for segment in &found {
                 heard(Heard::Segment(segment)).await?;
@@ -482,9 +483,10 @@ impl Transcriber {
         let mut prompt = vec![self.special.start];
         if !self.special.languages.is_empty() {
             prompt.push(self.special.language(language)?);
-            prompt.push(match self.options.translate {
-                true => self.special.translate,
-                false => self.special.transcribe,
+            prompt.push(if self.options.translate {
+                self.special.translate
+            } else {
+                self.special.transcribe
             });
         }
         Ok(prompt)
@@ -589,9 +591,10 @@ impl Transcriber {
                 pieces.push((seconds_of(first)..last, piece.to_vec()));
             }
         }
-        let advance = match ends_whole {
-            true => size,
-            false => (last * 100.).round() as usize,
+        let advance = if ends_whole {
+            size
+        } else {
+            (last * 100.).round() as usize
         };
         // A window that begins where this one does would give the same text for ever.
         let advance = if advance == 0 { size } else { advance };

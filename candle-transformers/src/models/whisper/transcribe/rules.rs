@@ -47,10 +47,11 @@ impl Rules<'_> {
         };
         let opens = is_time(last) && before.is_some() && !is_time(before);
         if is_time(last) {
-            match opens {
+            if opens {
                 // The end of a piece: the start of the next one follows, or the end of all.
-                true => logits[..(special.end as usize).min(first_time)].fill(f32::NEG_INFINITY),
-                false => logits[first_time..].fill(f32::NEG_INFINITY),
+                logits[..(special.end as usize).min(first_time)].fill(f32::NEG_INFINITY)
+            } else {
+                logits[first_time..].fill(f32::NEG_INFINITY)
             }
         }
         if let Some(time) = text.iter().rev().find(|t| **t >= special.first_time) {

@@ -67,9 +67,10 @@ impl Special {
         };
         let no_timestamps = id(NO_TIMESTAMPS_TOKEN)?;
         let language = |code: &&'static str| Some((*code, vocabulary.id(&format!("<|{code}|>"))?));
-        let mut languages: Vec<_> = match size >= MULTILINGUAL {
-            true => LANGUAGES.iter().filter_map(language).collect(),
-            false => Vec::new(),
+        let mut languages: Vec<_> = if size >= MULTILINGUAL {
+            LANGUAGES.iter().filter_map(language).collect()
+        } else {
+            Vec::new()
         };
         languages.retain(|(_, id)| (*id as usize) < size);
         Ok(Self {
