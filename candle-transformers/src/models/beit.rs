@@ -54,7 +54,7 @@ impl Block {
 
     /// `rows` are the table's for each pair of tokens, (TOKENS * TOKENS).
     fn forward(&self, xs: &Tensor, rows: &Tensor) -> Result<Tensor> {
-        // Made anew each time: those of all blocks together are larger than the weights.
+        // Not cached: those of all blocks together are larger than the weights.
         let by_head = self.distances.t()?.contiguous()?;
         let bias = by_head.index_select(rows, 1)?;
         let bias = bias.reshape((1, by_head.dim(0)?, TOKENS, TOKENS))?;
@@ -121,7 +121,7 @@ impl BeitVisionTransformer {
         Ok((with_first(&self.class_token, &tokens)?, places))
     }
 
-    /// What the blocks of the indices `blocks_to_take` give for pictures (batch, 3, 384, 384), stacked in the order of the blocks:
+    /// The outputs of the blocks with the indices `blocks_to_take` for images (batch, 3, 384, 384), stacked in the order of the blocks:
     /// (taken, batch, patches, embed_dim).
     ///
     /// - `reshape`: as pictures, (taken, batch, embed_dim, rows, columns).
@@ -129,7 +129,7 @@ impl BeitVisionTransformer {
     /// - `norm`: the last norm is applied to each.
     ///
     /// # Errors
-    /// There is no block of an index, none is asked for, or the pictures have another shape.
+    /// An index has no block, `blocks_to_take` is empty, or the images have another shape.
     pub fn get_intermediate_layers(
         &self,
         xs: &Tensor,

@@ -22,7 +22,7 @@ const NAMES: Names = Names {
     ..Names::HUGGING_FACE
 };
 
-/// What a checkpoint's `config.json` says.
+/// The fields of a checkpoint's `config.json`.
 #[derive(Debug)]
 pub struct Config {
     /// Tokens.
@@ -133,7 +133,7 @@ impl GPTBigCode {
         Ok(Self { model, config: cfg })
     }
 
-    /// What it was made from.
+    /// The configuration of the model.
     pub fn config(&self) -> &Config {
         &self.config
     }

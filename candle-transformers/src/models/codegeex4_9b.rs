@@ -47,7 +47,7 @@ pub struct Config {
     pub attention_softmax_in_fp32: bool,
     /// Whether the stream is f32 while weights are not; has to be `false`.
     pub fp32_residual_connection: bool,
-    /// What the base of the rotary frequencies, 10 000, is multiplied with.
+    /// Factor of the base of the rotary frequencies, 10 000.
     #[serde(default = "super::chatglm::one")]
     pub rope_ratio: usize,
 }

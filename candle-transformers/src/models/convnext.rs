@@ -1,8 +1,9 @@
 //! ConvNeXt, a network of convolutions shaped like a transformer: [arXiv 2201.03545](https://arxiv.org/abs/2201.03545). The second version,
-//! [arXiv 2301.00808](https://arxiv.org/abs/2301.00808), normalises over channels in each block in place of a learned factor.
+//! [arXiv 2301.00808](https://arxiv.org/abs/2301.00808), normalises over channels in each block instead of multiplying by a learned factor.
 //!
-//! Weight names are those of timm, or those of Transformers (`facebook/convnext-tiny-224`). The weights say which version they are: `gamma` is the first one's factor, `mlp.grn` the second one's
-//! normalisation. The functions give a model of pictures (batch, 3, height, width) of at least 32x32, commonly 224x224.
+//! Weight names are those of timm, or those of Transformers (`facebook/convnext-tiny-224`). The weights show their version: `gamma` is the
+//! first one's factor, `mlp.grn` the second one's normalisation. The functions return a model of images (batch, 3, height, width) of at
+//! least 32x32, commonly 224x224.
 //!
 //! ```no_run
 //! use candle_core::{DType, Device, Module, Tensor};
@@ -109,7 +110,7 @@ fn norm(channels: usize, vb: VarBuilder) -> Result<LayerNorm> {
     layer_norm(channels, 1e-6, vb)
 }
 
-/// What makes the picture smaller: patches and a norm, in either order.
+/// The downsampling layers: patches and a norm, in either order.
 enum Smaller {
     /// The stem.
     Stem {

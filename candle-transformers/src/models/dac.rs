@@ -277,7 +277,7 @@ impl Module for Encoder {
 pub struct DecoderBlock {
     snake: Snake1d,
     conv: ConvTranspose1d,
-    /// What noise is multiplied by.
+    /// Factors of the noise, computed from the input.
     noise: Option<Conv1d>,
     units: Vec<ResidualUnit>,
 }
@@ -342,7 +342,7 @@ pub struct Decoder {
     rest: DecoderStages,
 }
 
-/// What follows a decoder's first convolution.
+/// The stages after a decoder's first convolution.
 #[derive(Debug, Clone)]
 pub(crate) struct DecoderStages {
     blocks: Vec<DecoderBlock>,
@@ -456,7 +456,7 @@ impl VectorQuantizer {
     /// The vectors (batch, frames, dim) of codes (batch, frames).
     ///
     /// # Errors
-    /// The codes are no integers, or not below the number of codes.
+    /// The codes are not integers, or not below the number of codes.
     pub fn embed_code(&self, embed_id: &Tensor) -> Result<Tensor> {
         self.codebook.lookup(embed_id)
     }

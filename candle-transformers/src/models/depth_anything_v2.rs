@@ -209,7 +209,7 @@ fn resized(xs: &Tensor, side: usize) -> Result<Tensor> {
     }
 }
 
-/// What joins the layers.
+/// The layers that fuse the features.
 #[derive(Debug, Clone)]
 pub struct Scratch {
     /// To one number of channels, for each layer.
@@ -251,7 +251,7 @@ impl Scratch {
     }
 }
 
-/// What brings a layer's features to its size.
+/// Resizes a layer's features.
 #[derive(Debug, Clone)]
 enum Resize {
     Larger(ConvTranspose2d),

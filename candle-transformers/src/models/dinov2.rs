@@ -85,15 +85,15 @@ impl DinoVisionTransformer {
         Ok((with_first(&class, &tokens)?, places))
     }
 
-    /// What the blocks of the indices `blocks_to_take` give for pictures (batch, 3, height, width), stacked in the order of the blocks:
-    /// (taken, batch, patches, embed_dim).
+    /// The outputs of the blocks with the indices `blocks_to_take` for images (batch, 3, height, width), stacked in the order of the
+    /// blocks: (taken, batch, patches, embed_dim).
     ///
     /// - `reshape`: as pictures, (taken, batch, embed_dim, rows, columns).
     /// - `return_class_token`: the class token is appended to each patch, along `embed_dim`; not together with `reshape`.
     /// - `norm`: the last norm is applied to each.
     ///
     /// # Errors
-    /// There is no block of an index, none is asked for, or the pictures have another shape.
+    /// An index has no block, `blocks_to_take` is empty, or the images have another shape.
     pub fn get_intermediate_layers(
         &self,
         xs: &Tensor,

@@ -1,8 +1,9 @@
-//! EfficientViT of Microsoft, with attention whose heads see parts of the channels, one after the other:
-//! [arXiv 2305.07027](https://arxiv.org/abs/2305.07027). Weight names are those of timm's `efficientvit_msra`.
+//! EfficientViT of Microsoft, with attention whose heads process groups of channels in a cascade: [arXiv
+//! 2305.07027](https://arxiv.org/abs/2305.07027). Weight names are those of timm's `efficientvit_msra`.
 //!
-//! Batch norms are those of inference; they are folded into the convolutions unless the weights are variables. Pictures are (batch, 3,
-//! height, width) of any size, commonly 224x224. The first stage's attention is within windows of 7x7; those at the border are filled with zeros.
+//! Batch norms are those of inference; they are folded into the convolutions unless the weights are variables. Images are (batch, 3,
+//! height, width) of any size, commonly 224x224. The first stage's attention is within windows of 7x7; those at the border are padded with
+//! zeros.
 //!
 //! ```no_run
 //! use candle_core::{DType, Device, Module, Tensor};
@@ -225,7 +226,7 @@ impl Module for Cascade {
     }
 }
 
-/// What is added to its input.
+/// A layer with a residual connection.
 enum Step {
     Convs(Vec<ConvNorm>),
     Cascade(Cascade),

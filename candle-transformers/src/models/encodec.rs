@@ -35,7 +35,7 @@ use crate::blocks::codec::{
     residual_decode, residual_encode, sound, Codebook, KernelNames, ResidualLstm, Stage,
 };
 
-/// What is before a sound and behind it.
+/// The padding at both ends of a sound.
 #[derive(Debug, Copy, Clone, PartialEq, Eq, serde::Deserialize)]
 pub enum PadMode {
     /// Zeros.
@@ -108,7 +108,7 @@ pub struct Config {
     pub dilation_growth_rate: usize,
     /// Whether a frame depends on earlier samples alone.
     pub use_causal_conv: bool,
-    /// What is before a sound and behind it. Checkpoints want [`PadMode::Reflect`].
+    /// The padding at both ends of a sound. Checkpoints require [`PadMode::Reflect`].
     pub pad_mode: PadMode,
     /// How many times fewer channels residual blocks have inside.
     pub compress: usize,
@@ -156,7 +156,7 @@ impl Default for Config {
     }
 }
 
-/// What a code takes of a bandwidth.
+/// Bits of bandwidth per code.
 const BITS_OF_A_CODE: usize = 10;
 
 impl Config {
@@ -291,7 +291,7 @@ pub fn conv1d_weight_norm_no_bias(
     KernelNames::Pair.conv1d([in_c, out_c, kernel_size], false, config, vb)
 }
 
-/// A transposed convolution whose kernels are under weight norm, with a `bias` if it is asked for.
+/// A transposed convolution whose kernels are under weight norm, with a bias if `bias` is set.
 ///
 /// # Errors
 /// Those of [`conv1d_weight_norm`].
@@ -345,7 +345,7 @@ impl EuclideanCodebook {
     /// The vectors (…, dim) with these numbers (…).
     ///
     /// # Errors
-    /// The numbers are no integers, or not below the number of vectors.
+    /// The numbers are not integers, or not below the number of vectors.
     pub fn decode(&self, embed_ind: &Tensor) -> Result<Tensor> {
         self.vectors.lookup(embed_ind)
     }
@@ -401,10 +401,10 @@ pub struct ResidualVectorQuantizer {
 }
 
 impl ResidualVectorQuantizer {
-    /// Loads `layers.0` and so on, as many as the last of `target_bandwidths` has room for.
+    /// Loads `layers.0` and so on, the number for the last of `target_bandwidths`.
     ///
     /// # Errors
-    /// That is none, or those of [`EuclideanCodebook::new`].
+    /// That number is 0, or those of [`EuclideanCodebook::new`].
     pub fn new(cfg: &Config, vb: VarBuilder) -> Result<Self> {
         let vb = vb.pp("layers");
         let layers = (0..cfg.codebooks()?).map(|i| VectorQuantization::new(cfg, vb.pp(i)));

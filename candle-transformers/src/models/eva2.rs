@@ -176,7 +176,7 @@ impl EVA2VisionTransformer {
         Ok((tokens.broadcast_add(&self.positions)?, places))
     }
 
-    /// What the blocks of the indices `blocks_to_take` give for pictures (batch, 3, 448, 448), stacked in the order of the blocks:
+    /// The outputs of the blocks with the indices `blocks_to_take` for images (batch, 3, 448, 448), stacked in the order of the blocks:
     /// (taken, batch, patches, embed_dim).
     ///
     /// - `reshape`: as pictures, (taken, batch, embed_dim, rows, columns).
@@ -184,7 +184,7 @@ impl EVA2VisionTransformer {
     /// - `norm`: the last norm is applied to each.
     ///
     /// # Errors
-    /// There is no block of an index, none is asked for, or the pictures have another shape.
+    /// An index has no block, `blocks_to_take` is empty, or the images have another shape.
     pub fn get_intermediate_layers(
         &self,
         xs: &Tensor,

@@ -1,5 +1,5 @@
-//! Falcon: [arXiv 2311.16867](https://arxiv.org/abs/2311.16867). 7B has one key head, and attention and MLP side by side on one norm; 40B has
-//! several, and a norm for each; the RefinedWeb models have ALiBi, and one after the other.
+//! Falcon: [arXiv 2311.16867](https://arxiv.org/abs/2311.16867). 7B has one key head, and attention and MLP in parallel after one norm; 40B
+//! has several, and a norm for each; the RefinedWeb models have ALiBi, and attention and MLP in sequence.
 
 use candle_core::{Result, Tensor};
 use candle_nn::{Activation, VarBuilder};
@@ -11,7 +11,7 @@ use crate::blocks::{
     NormSpec, Order, PlainSpec, Rotary, RotaryPairs, Wiring,
 };
 
-/// What configurations do not say: more than any of the models was trained with.
+/// Maximum length, which configurations omit: longer than the training sequences of all the models.
 const MAX_SEQ_LEN: usize = 5000;
 
 const NAMES: Names = Names {
@@ -50,9 +50,9 @@ pub struct Config {
     pub hidden_dropout: f64,
     /// Of training; not used.
     pub attention_dropout: f64,
-    /// Key and value heads of the new architecture; `None` for as many as there are query heads.
+    /// Key and value heads of the new architecture; `None` for the number of query heads.
     pub n_head_kv: Option<usize>,
-    /// Whether scores fall with the distance, in place of a rotation.
+    /// Whether scores decrease with the distance (ALiBi), instead of a rotation.
     pub alibi: bool,
     /// Whether it is built as 40B is.
     pub new_decoder_architecture: bool,
@@ -183,7 +183,7 @@ impl Falcon {
         Ok(Self { model, config: cfg })
     }
 
-    /// What it was made from.
+    /// The configuration of the model.
     pub fn config(&self) -> &Config {
         &self.config
     }

@@ -131,8 +131,7 @@ fn branch(spec: &ConvSpec, vb: &VarBuilder) -> Result<Branch> {
     Branch::conv(spec, vb.pp("conv"), vb.pp("bn"))
 }
 
-/// MobileOne's block: those of its branches that the weights have, merged; attention over channels, if they have that; a GELU, if it is asked
-/// for.
+/// MobileOne's block: the branches that the weights have, merged; attention over channels, if the weights have it; a GELU, if requested.
 struct Unit {
     conv: Conv2d,
     attention: Option<SqueezeExcite>,
@@ -213,7 +212,7 @@ impl Module for Mlp {
     }
 }
 
-/// What mixes places.
+/// The token mixer.
 enum Mixer {
     /// A convolution of neighbours, less the place itself.
     Conv { mixer: Unit, norm: Unit },
@@ -330,7 +329,7 @@ impl Module for Smaller {
 
 struct Stage {
     smaller: Option<Smaller>,
-    /// What is added to know places.
+    /// The positional encoding, added to the input.
     positions: Option<Conv2d>,
     blocks: Vec<Block>,
 }

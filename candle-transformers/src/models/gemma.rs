@@ -86,7 +86,7 @@ impl Config {
     }
 }
 
-/// What all Gemmas have in common.
+/// The common parts of all Gemmas.
 pub(super) fn gemma(
     sizes: LlamaLike,
     rotaries: Vec<Rotary>,

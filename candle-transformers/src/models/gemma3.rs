@@ -1,5 +1,5 @@
-//! Gemma 3, its text part: [arXiv 2503.19786](https://arxiv.org/abs/2503.19786). Gemma 2 with a norm of each head of queries and keys in
-//! place of the caps, and two kinds of layers: most have a window and a rotary base for it, every sixth sees everything.
+//! Gemma 3, its text part: [arXiv 2503.19786](https://arxiv.org/abs/2503.19786). Gemma 2 with a norm of each head of queries and keys
+//! instead of the caps, and two kinds of layers: most have a window and a rotary base for it, every sixth sees all positions.
 
 use candle_core::{Result, Tensor};
 use candle_nn::{Activation, VarBuilder};

@@ -50,7 +50,7 @@ pub struct Config {
     pub rms_norm_eps: f64,
     /// Activation of the MLP's gate.
     pub hidden_act: Activation,
-    /// What ends a text.
+    /// The token that ends a text.
     pub eos_token_id: Option<EosTokenId>,
 }
 

@@ -22,7 +22,7 @@ const GGUF_NAMES: Names = Names {
     ..Names::GGUF
 };
 
-/// What its kernels clamp gate and up to.
+/// The bound to which its kernels clamp gate and up.
 const LIMIT: f64 = 7.;
 
 /// A checkpoint's `config.json`.
@@ -62,7 +62,7 @@ pub struct Config {
     pub layer_types: Option<Vec<String>>,
     /// Whether the projections of attention have biases.
     pub attention_bias: bool,
-    /// What gate and up of an expert are clamped to.
+    /// The bound to which gate and up of an expert are clamped.
     pub swiglu_limit: f64,
     /// Whether the output layer is the table of tokens.
     pub tie_word_embeddings: bool,

@@ -26,7 +26,7 @@ pub enum GraniteRopeType {
 /// `rope_scaling` of a `config.json`.
 #[derive(Debug, Clone, Default, Deserialize)]
 pub struct GraniteRopeConfig {
-    /// What low frequencies are divided by.
+    /// Divisor of low frequencies.
     pub factor: f32,
     /// Frequencies that rotate fewer times than this within the original context are low.
     pub low_freq_factor: f32,
@@ -65,7 +65,7 @@ pub struct GraniteConfig {
     pub num_hidden_layers: usize,
     /// Query heads.
     pub num_attention_heads: usize,
-    /// Key and value heads; as many as query heads where missing.
+    /// Key and value heads; default: the number of query heads.
     pub num_key_value_heads: Option<usize>,
     /// Added to the mean square in the norms.
     pub rms_norm_eps: f64,
@@ -74,7 +74,7 @@ pub struct GraniteConfig {
     pub rope_theta: f32,
     /// The token that starts a text.
     pub bos_token_id: Option<u32>,
-    /// What ends a text.
+    /// The token that ends a text.
     pub eos_token_id: Option<GraniteEosToks>,
     /// Scaling of the rotary frequencies.
     pub rope_scaling: Option<GraniteRopeConfig>,
@@ -108,7 +108,7 @@ impl GraniteConfig {
     }
 }
 
-/// What a Granite is made of. From a checkpoint's `config.json`: [`GraniteConfig::into_config`].
+/// The sizes of a Granite. From a checkpoint's `config.json`: [`GraniteConfig::into_config`].
 #[derive(Debug, Clone)]
 pub struct Config {
     /// Size of the stream.
@@ -131,7 +131,7 @@ pub struct Config {
     pub rope_theta: f32,
     /// The token that starts a text.
     pub bos_token_id: Option<u32>,
-    /// What ends a text.
+    /// The token that ends a text.
     pub eos_token_id: Option<GraniteEosToks>,
     /// Scaling of the rotary frequencies.
     pub rope_scaling: Option<GraniteRopeConfig>,
@@ -144,11 +144,11 @@ pub struct Config {
 pub struct Multipliers {
     /// Of the embeddings.
     pub embedding_multiplier: f64,
-    /// Of the scores, in place of `1 / sqrt(head_dim)`.
+    /// Factor of the scores, instead of `1 / sqrt(head_dim)`.
     pub attention_multiplier: f64,
     /// Of each block's output, before it is added to the stream.
     pub residual_multiplier: f64,
-    /// What logits are divided by.
+    /// Divisor of the logits.
     pub logits_scaling: f64,
 }
 
@@ -206,7 +206,7 @@ impl Config {
     }
 }
 
-/// What a sequence leaves behind for its next step. A clone goes its own way.
+/// The per-sequence state between steps. A clone is independent.
 #[derive(Debug, Clone)]
 pub struct Cache {
     /// Whether keys and values are kept. Without, every call of [`Granite::forward`] has to be given the whole sequence.

@@ -44,7 +44,7 @@ pub enum GraniteMoeHybridRopeType {
 /// `rope_scaling` of a configuration; see [`Llama3RopeConfig`].
 #[derive(Debug, Clone, Default, Deserialize)]
 pub struct GraniteMoeHybridRopeConfig {
-    /// What low frequencies are divided by.
+    /// Divisor of low frequencies.
     pub factor: f32,
     /// Frequencies that rotate fewer times than this within the original context are low.
     pub low_freq_factor: f32,
@@ -56,7 +56,7 @@ pub struct GraniteMoeHybridRopeConfig {
     pub rope_type: GraniteMoeHybridRopeType,
 }
 
-/// What mixes positions in a layer.
+/// The token mixer of a layer.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum GraniteMoeHybridLayerType {
@@ -82,7 +82,7 @@ pub struct GraniteMoeHybridConfig {
     pub num_hidden_layers: usize,
     /// Query heads.
     pub num_attention_heads: usize,
-    /// Key and value heads; as many as query heads where missing.
+    /// Key and value heads; default: the number of query heads.
     pub num_key_value_heads: Option<usize>,
     /// Added to the mean square in the norms.
     pub rms_norm_eps: f64,
@@ -97,19 +97,19 @@ pub struct GraniteMoeHybridConfig {
     pub rope_scaling: Option<GraniteMoeHybridRopeConfig>,
     /// The longest sequence.
     pub max_position_embeddings: usize,
-    /// What mixes positions, by layer; attention everywhere where empty.
+    /// The token mixer by layer; if empty, attention in all layers.
     #[serde(default)]
     pub layer_types: Vec<GraniteMoeHybridLayerType>,
-    /// What scores are multiplied with.
+    /// Factor of the scores.
     #[serde(default = "one")]
     pub attention_multiplier: f32,
-    /// What embeddings are multiplied with.
+    /// Factor of the embeddings.
     #[serde(default = "one")]
     pub embedding_multiplier: f32,
-    /// What the output of a block is multiplied with before it is added to the stream.
+    /// Factor of the output of a block before it is added to the stream.
     #[serde(default = "one")]
     pub residual_multiplier: f32,
-    /// What logits are divided by.
+    /// Divisor of the logits.
     #[serde(default = "one")]
     pub logits_scaling: f32,
     /// Inner size of the MLP that every token takes.
@@ -131,7 +131,7 @@ impl GraniteMoeHybridConfig {
         self.num_key_value_heads.unwrap_or(self.num_attention_heads)
     }
 
-    /// What the model is made of. `use_flash_attn` is upstream's, of no effect here.
+    /// The model's parameters. `use_flash_attn` is upstream's and has no effect here.
     pub fn into_config(self, use_flash_attn: bool) -> GraniteMoeHybridInternalConfig {
         let num_key_value_heads = self.num_key_value_heads();
         let layer_types = if self.layer_types.is_empty() {
@@ -165,7 +165,7 @@ impl GraniteMoeHybridConfig {
     }
 }
 
-/// What a model is made of.
+/// The parameters of a model.
 #[derive(Debug, Clone)]
 pub struct GraniteMoeHybridInternalConfig {
     /// Size of the stream.
@@ -196,15 +196,15 @@ pub struct GraniteMoeHybridInternalConfig {
     pub rope_scaling: Option<GraniteMoeHybridRopeConfig>,
     /// The longest sequence.
     pub max_position_embeddings: usize,
-    /// What mixes positions, by layer.
+    /// The token mixer by layer.
     pub layer_types: Vec<GraniteMoeHybridLayerType>,
-    /// What scores are multiplied with.
+    /// Factor of the scores.
     pub attention_multiplier: f32,
-    /// What embeddings are multiplied with.
+    /// Factor of the embeddings.
     pub embedding_multiplier: f32,
-    /// What the output of a block is multiplied with before it is added to the stream.
+    /// Factor of the output of a block before it is added to the stream.
     pub residual_multiplier: f32,
-    /// What logits are divided by; 0 for nothing.
+    /// Divisor of the logits; 0 for none.
     pub logits_scaling: f32,
 }
 
@@ -314,7 +314,7 @@ impl GraniteMoeHybridInternalConfig {
     }
 }
 
-/// What a sequence leaves behind for its next step. A clone goes its own way.
+/// The per-sequence state between steps. A clone is independent.
 #[derive(Debug, Clone)]
 pub struct GraniteMoeHybridCache {
     /// Whether keys and values are kept. Without, every call has to be given the whole sequence.

@@ -24,7 +24,7 @@ const NAMES: Names = Names {
     ..Names::HUGGING_FACE
 };
 
-/// What mixes positions in a layer.
+/// The token mixer of a layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LayerType {
@@ -71,7 +71,7 @@ pub struct Lfm2Config {
     /// Whether convolutions and their projections have biases.
     #[serde(default)]
     pub conv_bias: bool,
-    /// What mixes positions, by layer.
+    /// The token mixer by layer.
     pub layer_types: Vec<LayerType>,
     /// Whether the output layer is the table of tokens.
     #[serde(default)]
@@ -83,7 +83,7 @@ pub struct Lfm2Config {
     /// Factor of the MLP's inner size.
     #[serde(default = "one")]
     pub block_ffn_dim_multiplier: f32,
-    /// What the MLP's inner size is a multiple of.
+    /// Number of which the MLP's inner size is a multiple.
     #[serde(default = "multiple")]
     pub block_multiple_of: usize,
 }
@@ -94,8 +94,8 @@ impl Lfm2Config {
         self.hidden_size / self.num_attention_heads.max(1)
     }
 
-    /// What the model is made of. The MLP's inner size is upstream's: four times the stream's and the factor, rounded up to the multiple;
-    /// where a checkpoint states another, set it in the result, or use [`crate::auto`], which reads it. `use_flash_attn` is of no effect.
+    /// The model's parameters. The MLP's inner size is upstream's: four times the stream's and the factor, rounded up to the multiple. If a
+    /// checkpoint has another, set it in the result, or use [`crate::auto`], which reads it. `use_flash_attn` has no effect.
     pub fn into_config(self, use_flash_attn: bool) -> Config {
         let inner = self.hidden_size as f32 * 4. * self.block_ffn_dim_multiplier;
         Config {
@@ -119,7 +119,7 @@ impl Lfm2Config {
     }
 }
 
-/// What a model is made of.
+/// The parameters of a model.
 #[derive(Debug, Clone)]
 pub struct Config {
     /// Tokens.
@@ -144,7 +144,7 @@ pub struct Config {
     pub conv_l_cache: usize,
     /// Whether convolutions and their projections have biases.
     pub conv_bias: bool,
-    /// What mixes positions, by layer; attention past the end.
+    /// The token mixer by layer; attention beyond the end of the list.
     pub layer_types: Vec<LayerType>,
     /// Whether the output layer is the table of tokens.
     pub tie_embedding: bool,
@@ -210,7 +210,7 @@ impl Config {
     }
 }
 
-/// What a sequence leaves behind for its next step. A clone goes its own way.
+/// The per-sequence state between steps. A clone is independent.
 #[derive(Debug, Clone)]
 pub struct Cache {
     /// Whether anything is kept. Without, every call has to be given the whole sequence.

@@ -13,7 +13,7 @@ use crate::utils::build_causal_mask;
 /// Base of the rotary frequencies.
 const THETA: f64 = 10_000.;
 
-/// What a file's header says.
+/// The fields of a file's header.
 #[derive(Debug, Clone)]
 pub struct Config {
     /// Size of the stream.
@@ -119,8 +119,7 @@ impl Config {
     }
 }
 
-/// What a sequence leaves behind for its next step, in the open: a caller may look at keys and values, and put others in their place.
-/// A clone goes its own way.
+/// The per-sequence state between steps, with public fields: a caller may read keys and values, and replace them. A clone is independent.
 #[derive(Debug, Clone)]
 pub struct Cache {
     /// Whether keys and values are kept. Without, every call has to be given the whole sequence.
@@ -132,7 +131,7 @@ pub struct Cache {
     /// Their sines.
     pub sin: Tensor,
     state: DecoderState,
-    /// What was put into `kvs` here.
+    /// The entries of `kvs` that this module wrote.
     known: Vec<Option<[TensorId; 2]>>,
 }
 
@@ -242,7 +241,7 @@ pub(super) fn logits(
 #[derive(Debug, Clone)]
 pub struct Llama {
     decoder: Decoder,
-    /// What it is made of.
+    /// The configuration of the model.
     pub config: Config,
 }
 

@@ -42,9 +42,9 @@ impl Config {
     }
 }
 
-/// What a model keeps of a batch of sequences. To start others, make a new one.
+/// The state of a batch of sequences. For other sequences, make a new one.
 pub struct State {
-    /// What each layer's channels keep, `(b, d_inner, 16)`.
+    /// The recurrent state of each layer's channels, `(b, d_inner, 16)`.
     pub hs: Vec<Tensor>,
     /// The last inputs of each layer's convolution, `(b, d_inner)`: the token at position `p` is in place `p % 4`.
     pub prev_xs: Vec<[Tensor; D_CONV]>,
@@ -73,7 +73,7 @@ impl State {
     }
 }
 
-/// What a layer does to the norm of the stream.
+/// The block of a layer, applied to the norm of the stream.
 #[derive(Clone, Debug)]
 pub struct MambaBlock {
     in_proj: Linear,

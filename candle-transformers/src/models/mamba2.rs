@@ -82,9 +82,9 @@ impl Config {
     }
 }
 
-/// What a model keeps of a batch of sequences. To start others, make a new one.
+/// The state of a batch of sequences. For other sequences, make a new one.
 pub struct State {
-    /// What each layer's heads keep, `(b, heads, headdim, d_state)`.
+    /// The recurrent state of each layer's heads, `(b, heads, headdim, d_state)`.
     pub hs: Vec<Tensor>,
     /// The last four inputs of each layer's convolution, `(b, channels, 4)`.
     pub conv_states: Vec<Tensor>,
@@ -114,7 +114,7 @@ impl State {
     }
 }
 
-/// What a layer does to the norm of the stream.
+/// The block of a layer, applied to the norm of the stream.
 #[derive(Clone, Debug)]
 pub struct Mamba2Block {
     in_proj: Linear,

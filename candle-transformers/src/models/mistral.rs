@@ -164,7 +164,7 @@ impl Model {
         hidden.last_logits()
     }
 
-    /// As [`forward_embeds`](Self::forward_embeds), where every position sees what is before it, as far as its window reaches.
+    /// As [`forward_embeds`](Self::forward_embeds), where every position sees the earlier ones of its window.
     pub(crate) fn forward_embeds_causal(
         &mut self,
         xs: &Tensor,

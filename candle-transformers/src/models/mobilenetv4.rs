@@ -362,7 +362,7 @@ impl Module for Attention {
     }
 }
 
-/// What a block does to its input.
+/// The layers of a block.
 enum Body {
     Convs(Vec<ConvNorm>),
     Attention(Box<Attention>),

@@ -45,7 +45,7 @@ const PATCH: usize = 14;
 const CHANNELS: usize = 3;
 /// Numbers of a patch.
 const NUMBERS: usize = CHANNELS * PATCH * PATCH;
-/// What norms add to the variance.
+/// Norm epsilon.
 const EPS: f64 = 1e-5;
 
 /// The numbers of a model.
@@ -306,9 +306,9 @@ impl Module for VisionEncoder {
 /// The part that sees and the part that writes.
 #[derive(Debug, Clone)]
 pub struct Model {
-    /// What writes.
+    /// The language model.
     pub text_model: PhiModel,
-    /// What sees.
+    /// The vision encoder.
     pub vision_encoder: VisionEncoder,
 }
 
@@ -326,12 +326,12 @@ impl Model {
         })
     }
 
-    /// What sees.
+    /// The vision encoder.
     pub fn vision_encoder(&self) -> &VisionEncoder {
         &self.vision_encoder
     }
 
-    /// What writes, given what the other returned.
+    /// The language model, which takes the encoder's output.
     pub fn text_model(&mut self) -> &mut PhiModel {
         &mut self.text_model
     }

@@ -108,7 +108,7 @@ impl Module for MultiModalProjector {
     }
 }
 
-/// The model, and the picture and text that it has seen. A clone shares the weights and goes its own way.
+/// The model and the state of its image and text. A clone shares the weights but has independent state.
 #[derive(Clone, Debug)]
 pub struct Model {
     /// Of what comes next.

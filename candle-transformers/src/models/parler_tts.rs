@@ -1,8 +1,9 @@
 //! Parler-TTS, which speaks a text in the voice that another text describes: [arXiv 2402.01912](https://arxiv.org/abs/2402.01912). Weight
 //! names are those of `parler-tts/parler-tts-mini-v1` and `parler-tts/parler-tts-large-v1` on the Hugging Face Hub.
 //!
-//! The description goes through a [`t5`] encoder. The prompt, the text that is spoken, stands before the tokens of sound in a decoder. It
-//! writes a token of each of several codebooks at a time, those of each further book a step later. A [`dac`] makes sound of them.
+//! A [`t5`] encoder reads the description. In the decoder, the prompt, which is the text to speak, precedes the tokens of sound. The
+//! decoder generates one token per codebook at a time, each further codebook delayed by one more step. A [`dac`] turns the tokens into
+//! sound.
 //!
 //! ```
 //! use candle_core::{DType, Device, Tensor};
@@ -56,7 +57,7 @@ pub struct DecoderConfig {
     pub ffn_dim: usize,
     /// Query heads, which divide `hidden_size`.
     pub num_attention_heads: usize,
-    /// Key and value heads, which divide the query heads; `None` for as many as these.
+    /// Key and value heads, which divide the query heads; `None` for the number of query heads.
     pub num_key_value_heads: Option<usize>,
     /// Key and value heads of the attention to the description; `None` for `num_key_value_heads`.
     pub num_cross_attention_key_value_heads: Option<usize>,
@@ -89,13 +90,13 @@ pub struct Config {
     pub decoder_start_token_id: u32,
     /// The token after the end of a codebook's sound.
     pub pad_token_id: u32,
-    /// What writes the tokens of sound.
+    /// The decoder, which generates the tokens of sound.
     pub decoder: DecoderConfig,
-    /// What reads the description.
+    /// The encoder of the description.
     pub text_encoder: t5::Config,
     /// Tokens of the prompt.
     pub vocab_size: usize,
-    /// What makes sound of tokens.
+    /// The codec, which turns tokens into sound.
     pub audio_encoder: dac::Config,
 }
 
@@ -222,7 +223,7 @@ impl Decoder {
     /// The logits of what follows each position: for each codebook (batch, positions, vocab_size).
     ///
     /// - `input_ids` are the tokens of sound, (batch, num_codebooks, t).
-    /// - `prompt_hidden_states` stand before them: (batch, prompt, hidden_size), so that there are `prompt + t` positions.
+    /// - `prompt_hidden_states` precede them: (batch, prompt, hidden_size), so that there are `prompt + t` positions.
     /// - `attention_mask` is added to the scores of the positions: it broadcasts to (batch, heads, positions, those of the calls before and
     ///   these), -infinity hiding one from another. Without it every position of a call sees all of them, also those after it.
     /// - `encoder_xs` is the description, (batch, keys, hidden_size). Its keys and values are computed once, as long as it is the same
@@ -345,22 +346,22 @@ fn added(mask: &Tensor) -> Result<Tensor> {
     Ok(mask)
 }
 
-/// What reads the description, what writes the tokens of sound, and what makes sound of them.
+/// The encoder of the description, the decoder of the tokens of sound, and the codec.
 #[derive(Debug, Clone)]
 pub struct Model {
     /// The vectors of the prompt's tokens.
     pub embed_prompts: Embedding,
     /// From the description's vectors to the size of the decoder's, where it is another.
     pub enc_to_dec_proj: Option<Linear>,
-    /// What writes the tokens of sound.
+    /// The decoder, which generates the tokens of sound.
     pub decoder: Decoder,
-    /// What reads the description.
+    /// The encoder of the description.
     pub text_encoder: t5::T5EncoderModel,
     /// The token that each codebook starts with.
     pub decoder_start_token_id: u32,
     /// The token after the end of a codebook's sound.
     pub pad_token_id: u32,
-    /// What makes sound of tokens.
+    /// The codec, which turns tokens into sound.
     pub audio_encoder: dac::Model,
 }
 

@@ -22,9 +22,9 @@ pub enum RopeScalingType {
 /// `rope_scaling` of a `config.json`.
 #[derive(Debug, Clone, Deserialize)]
 pub struct RopeScaling {
-    /// What each frequency is divided by within the original context.
+    /// Divisors of the frequencies within the original context.
     pub short_factor: Vec<f32>,
-    /// What each frequency is divided by in longer sequences.
+    /// Divisors of the frequencies in longer sequences.
     pub long_factor: Vec<f32>,
     /// The formula.
     #[serde(rename = "type")]

@@ -17,7 +17,7 @@ pub const DEFAULT_SLIDING_WINDOW_TYPE: usize = 6;
 pub const DEFAULT_ROPE_FREQUENCY: f32 = 1_000_000.;
 /// Gemma 3: base of the rotary frequencies of layers with a window, where a file does not say.
 pub const DEFAULT_ROPE_FREQUENCY_SLIDING: f32 = 10_000.;
-/// What rotary frequencies are divided by, where a file does not say.
+/// Divisor of the rotary frequencies, if a file has none.
 pub const DEFAULT_ROPE_FREQUENCY_SCALE_FACTOR: f32 = 1.;
 
 /// The decoder that a file describes.

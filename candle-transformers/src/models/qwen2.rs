@@ -94,8 +94,8 @@ impl Model {
     }
 
     /// The stream after the last norm, `(b, t, hidden_size)`, for token ids `(b, t)` at the positions from `seqlen_offset` on; at 0 a new
-    /// sequence begins. With `attn_mask`, `(b, t)`, every position sees all those whose number is not 0, before it and after it, in place
-    /// of those before it.
+    /// sequence begins. With `attn_mask`, `(b, t)`, every position sees all those whose number is not 0, earlier and later, instead of the
+    /// earlier ones.
     ///
     /// # Errors
     /// If there are no ids, more than fit, or shapes do not match.

@@ -1,5 +1,6 @@
-//! Qwen3.5 ([its collection](https://huggingface.co/collections/Qwen/qwen35)), the language model: three of four layers have the gated delta
-//! rule, [arXiv 2412.06464](https://arxiv.org/abs/2412.06464), in place of attention, and the heads of attention have gates. Candle lacks it.
+//! Qwen3.5 ([its collection](https://huggingface.co/collections/Qwen/qwen35)), the language model: three of four layers have the gated
+//! delta rule, [arXiv 2412.06464](https://arxiv.org/abs/2412.06464), instead of attention, and the heads of attention have gates. Candle
+//! lacks it.
 
 use candle_core::{bail, Context, Result, Tensor};
 use candle_nn::{Activation, VarBuilder};
@@ -11,7 +12,7 @@ use crate::blocks::{
 };
 use crate::serde_default_fn;
 
-/// What mixes positions in a layer.
+/// The token mixer of a layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LayerType {
@@ -89,8 +90,7 @@ pub struct Config {
     pub rope_theta: Option<f64>,
     /// The share of each head that is rotated, where `rope_parameters` has none; a quarter where neither has.
     pub partial_rotary_factor: Option<f64>,
-    /// What mixes positions, by layer; where missing, attention in every layer whose number, from 1 on, is a multiple of
-    /// `full_attention_interval`.
+    /// The token mixer by layer; default: attention in every layer whose number, from 1 on, is a multiple of `full_attention_interval`.
     pub layer_types: Option<Vec<LayerType>>,
     /// Layers from one of attention to the next.
     #[serde(default = "interval")]
@@ -125,7 +125,7 @@ impl Config {
         self.spec_with("qwen3_5", FeedForwardSpec::Gated(mlp))
     }
 
-    /// As [`spec`](Self::spec), of this family and with this in place of the MLP.
+    /// As [`spec`](Self::spec), of this family and with this feed-forward block instead of the MLP.
     pub(crate) fn spec_with(
         &self,
         family: &'static str,

@@ -1,5 +1,5 @@
-//! RecurrentGemma: [arXiv 2404.07839](https://arxiv.org/abs/2404.07839). Two of three layers have Griffin's recurrence in place of attention, and
-//! the third sees a window.
+//! RecurrentGemma: [arXiv 2404.07839](https://arxiv.org/abs/2404.07839). Two of three layers have Griffin's recurrence instead of
+//! attention, and the third sees a window.
 
 use candle_core::{bail, Result};
 use candle_nn::Activation;
@@ -34,7 +34,7 @@ pub(crate) const NAMES_IN_CHECKPOINT: Names = Names {
     ..NAMES
 };
 
-/// What mixes positions in a layer.
+/// The token mixer of a layer.
 #[derive(Deserialize, Debug, Clone, Copy)]
 #[serde(rename_all = "snake_case")]
 pub enum TemporalBlockType {
@@ -67,7 +67,7 @@ pub struct Config {
     pub attention_window_size: usize,
     /// Tokens that a recurrence's convolution sees.
     pub conv1d_width: usize,
-    /// `cap * tanh(logit / cap)` in place of a logit.
+    /// Replaces a logit by `cap * tanh(logit / cap)`.
     pub logits_soft_cap: f64,
     /// Activation of the MLP's gate and beside a recurrence.
     pub hidden_activation: Activation,
@@ -77,7 +77,7 @@ pub struct Config {
     pub rms_norm_eps: f64,
     /// Base of the rotary frequencies.
     pub rope_theta: f64,
-    /// What the layers have, over and over.
+    /// The token mixers of the layers, repeated.
     #[serde(alias = "_block_types")]
     pub block_types: Vec<TemporalBlockType>,
     /// Whether queries, keys and values have biases.

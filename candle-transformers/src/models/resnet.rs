@@ -28,7 +28,7 @@ use crate::blocks::vision::{
 /// Channels of the four stages, before a bottleneck widens them.
 const CHANNELS: [usize; 4] = [64, 128, 256, 512];
 
-/// What a residual goes around.
+/// The layers inside a residual connection.
 #[derive(Clone, Copy, PartialEq)]
 enum Kind {
     /// Two 3x3 convolutions.

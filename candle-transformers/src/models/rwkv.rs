@@ -35,7 +35,7 @@ struct Layer {
     feed_forward: ChannelMix,
 }
 
-/// What reads and writes the state.
+/// The mixer that reads and writes the state.
 #[derive(Debug, Clone)]
 struct TimeMix {
     receptance: Projection,
@@ -72,7 +72,7 @@ enum Mix {
     },
 }
 
-/// What follows.
+/// The feed-forward block.
 #[derive(Debug, Clone)]
 struct ChannelMix {
     mix_key: Tensor,
@@ -274,7 +274,7 @@ impl TimeMix {
 }
 
 impl Mix {
-    /// What receptance, key, value and gate are made of, `(b, t, hidden)` each, and the logarithm of minus that of the decay.
+    /// The inputs of receptance, key, value and gate, `(b, t, hidden)` each, and the logarithm of minus that of the decay.
     fn forward(&self, xs: &Tensor, before: &Tensor) -> Result<([Tensor; 4], Tensor)> {
         match self {
             Self::V5 { parts, decay } => {

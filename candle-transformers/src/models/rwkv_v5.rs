@@ -35,17 +35,17 @@ fn heads() -> usize {
     64
 }
 
-/// What a layer keeps of a batch of sequences, in f32.
+/// The state of a batch of sequences in one layer, in f32.
 pub struct StatePerLayer {
-    /// What attention was given at the last token, `(b, hidden_size)`.
+    /// The input of attention at the last token, `(b, hidden_size)`.
     pub extract_key_value: Tensor,
     /// `(b, heads, size, size)`.
     pub linear_attention: Tensor,
-    /// What follows attention was given at the last token, `(b, hidden_size)`.
+    /// The input of the feed-forward block at the last token, `(b, hidden_size)`.
     pub feed_forward: Tensor,
 }
 
-/// What a model keeps of a batch of sequences. To start others, make a new one.
+/// The state of a batch of sequences. For other sequences, make a new one.
 pub struct State {
     /// By layer.
     pub per_layer: Vec<StatePerLayer>,

@@ -55,7 +55,7 @@ pub struct Config {
     pub mlp_ratios: Vec<usize>,
     /// Activation of the feed-forward blocks.
     pub hidden_act: Activation,
-    /// What norms add to the variance.
+    /// Norm epsilon.
     pub layer_norm_eps: f64,
     /// Size of the features that the classes are made of.
     pub decoder_hidden_size: usize,
@@ -274,7 +274,7 @@ impl Encoder {
         })
     }
 
-    /// What each stage gives.
+    /// The output of each stage.
     fn forward(&self, xs: &Tensor) -> Result<Vec<Places>> {
         let channels = self.channels;
         Picture {

@@ -99,8 +99,8 @@ pub(super) fn with_experts(
     Ok(spec)
 }
 
-/// ALiBi's slopes, the same as [arXiv 2108.12409](https://arxiv.org/abs/2108.12409)'s: `2^(-max i / n)` for `i` in `1 ..= n`, where `n` is the
-/// number of heads, or if that is no power of two, those of the power below it, and then every second of the one above.
+/// ALiBi's slopes, the same as [arXiv 2108.12409](https://arxiv.org/abs/2108.12409)'s: `2^(-max i / n)` for `i` in `1 ..= n`, where `n` is
+/// the number of heads. If that is not a power of two: those of the next smaller power, followed by every second one of the next larger.
 pub(crate) fn alibi_slopes(heads: usize, max: f32) -> Vec<f32> {
     // A file can ask for any number of heads: the check of the specification finds that there are too few slopes.
     let heads = heads.min(1 << 16);
@@ -117,8 +117,8 @@ pub(crate) fn alibi_slopes(heads: usize, max: f32) -> Vec<f32> {
     }
 }
 
-/// What every position is visible to: in Candle's models that take embeddings, no mask means that none is hidden, so that an image and its
-/// prompt see each other. A single position needs none.
+/// A mask of zeros, which makes every position visible: in Candle's models that take embeddings, no mask means that none is hidden, so that
+/// an image and its prompt see each other. A single position needs none.
 pub(super) fn all_visible(embeds: &Tensor) -> Result<Option<Tensor>> {
     let (_, t, _) = embeds.dims3()?;
     match t {

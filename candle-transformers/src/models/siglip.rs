@@ -53,7 +53,7 @@ pub struct TextConfig {
     pub max_position_embeddings: usize,
     /// Activation of the feed-forward blocks.
     pub hidden_act: Activation,
-    /// What the layer norms add to the variance.
+    /// Layer norm epsilon.
     pub layer_norm_eps: f64,
     /// The id that texts are filled up with, to `max_position_embeddings`.
     pub pad_token_id: u32,
@@ -113,7 +113,7 @@ pub struct VisionConfig {
     pub patch_size: usize,
     /// Activation of the feed-forward blocks.
     pub hidden_act: Activation,
-    /// What the layer norms add to the variance.
+    /// Layer norm epsilon.
     pub layer_norm_eps: f64,
 }
 

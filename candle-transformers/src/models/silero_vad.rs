@@ -84,10 +84,10 @@ impl SileroVad {
         })
     }
 
-    /// How probable it is, from 0 to 1, that somebody speaks, for each [`WINDOW`] of `samples`; what the last one lacks is silence.
+    /// The probability of speech, from 0 to 1, for each [`WINDOW`] of `samples`; the last one is padded with silence.
     ///
     /// # Errors
-    /// If a sample is no number, or the device fails.
+    /// If a sample is NaN, or the device fails.
     pub fn probabilities(&self, samples: &[f32]) -> Result<Vec<f32>> {
         if let Some(bad) = samples.iter().position(|sample| !sample.is_finite()) {
             bail!(
@@ -116,7 +116,7 @@ impl SileroVad {
         Ok(probabilities)
     }
 
-    /// What the recurrent layer hears of each window: (windows, 128). `padded` begins with the context of the first.
+    /// The input of the recurrent layer for each window: (windows, 128). `padded` begins with the context of the first.
     fn features(&self, padded: &[f32], windows: usize) -> Result<Tensor> {
         let whole = CONTEXT + WINDOW;
         let mut heard: Vec<f32> = Vec::with_capacity(windows * (whole + MIRRORED));
@@ -145,11 +145,11 @@ pub struct Options {
     pub threshold: f32,
     /// It ends where the probability stays below this.
     pub end_threshold: f32,
-    /// What is shorter, in seconds, is a noise.
+    /// Minimum duration of speech, in seconds; anything shorter is noise.
     pub min_speech: f64,
     /// A shorter pause, in seconds, ends nothing.
     pub min_silence: f64,
-    /// What is kept before and behind, in seconds.
+    /// Seconds kept before and after speech.
     pub padding: f64,
 }
 
@@ -260,7 +260,7 @@ mod tests {
 
     const SECOND: usize = SAMPLE_RATE;
 
-    /// What is speech where these windows, from the first to before the second, are loud.
+    /// The stretches of speech if these windows, from the first to before the second, are loud.
     fn heard(loud: &[(usize, usize)], windows: usize, options: &Options) -> Vec<(usize, usize)> {
         let is_loud = |i: usize| loud.iter().any(|(start, end)| (*start..*end).contains(&i));
         let probability = |i: usize| f32::from(u8::from(is_loud(i)));

@@ -128,7 +128,7 @@ fn lowest_common_multiple(a: usize, b: usize) -> Option<usize> {
     (common > 0).then_some(common)
 }
 
-/// Each element along a dimension `repeats` times, one after the other.
+/// Repeats each element along a dimension `repeats` times, consecutively.
 ///
 /// # Errors
 /// The dimension is out of range.
@@ -173,7 +173,7 @@ pub fn conv1d_weight_norm_no_bias(
     KernelNames::Parametrized.conv1d([in_c, out_c, kernel_size], false, config, vb)
 }
 
-/// A transposed convolution whose kernels are under weight norm, with a `bias` if it is asked for.
+/// A transposed convolution whose kernels are under weight norm, with a bias if `bias` is set.
 ///
 /// # Errors
 /// Those of [`conv1d_weight_norm`].
@@ -380,7 +380,7 @@ pub struct Model {
     pub decoder: Decoder,
     /// Samples of a frame.
     pub hop_length: usize,
-    /// What the model was made from.
+    /// The configuration of the model.
     pub config: Config,
 }
 
@@ -389,7 +389,7 @@ impl Model {
     ///
     /// # Errors
     /// The numbers do not go together: a size is 0, the strides of codebooks do not divide the first one, channels cannot be halved that
-    /// often, or are no multiple of 64 where there is attention. A tensor is missing or has another shape.
+    /// often, or are not a multiple of 64 where there is attention. A tensor is missing or has another shape.
     pub fn new(cfg: &Config, vb: VarBuilder) -> Result<Self> {
         cfg.frames()?;
         cfg.latent_dim()?;
@@ -416,17 +416,17 @@ impl Model {
         residual_encode(&self.quantizer.quantizers, &frames)
     }
 
-    /// Sounds (batch, 1, samples) from -1 to 1 of each codebook's codes (batch, frames / stride), which may be those of the first codebooks
-    /// alone. With [`noise`](Config::noise) it never gives the same twice.
+    /// Sounds (batch, 1, samples) from -1 to 1 of each codebook's codes (batch, frames / stride), of all codebooks or the first ones. With
+    /// [`noise`](Config::noise) no two results are equal.
     ///
     /// # Errors
-    /// There are no codes, or those of more codebooks than there are; their shapes do not go together; frames are no whole windows where
+    /// There are no codes, or those of too many codebooks; their shapes do not go together; the frames do not fill whole windows where
     /// there is attention; a code is not below `codebook_size`.
     pub fn decode(&self, audio_codes: &[&Tensor]) -> Result<Tensor> {
         self.decoder.forward(&self.quantizer.decode(audio_codes)?)
     }
 
-    /// What the model was made from.
+    /// The configuration of the model.
     pub fn config(&self) -> &Config {
         &self.config
     }

@@ -37,8 +37,7 @@ impl Axes {
         Self((0..pairs).map(axis).collect())
     }
 
-    /// Cosines and sines, (rows, t, pairs) each, of the positions of `rows` texts, which are one after another; `frequencies` are the
-    /// angles per position.
+    /// Cosines and sines, (rows, t, pairs) each, of the positions of `rows` concatenated texts; `frequencies` are the angles per position.
     pub fn angles(
         &self,
         positions: &[Position],
@@ -66,7 +65,7 @@ pub struct Span {
     pub start: usize,
     /// The token behind the last.
     pub end: usize,
-    /// What the tokens show, in grids of tokens; `None` for what is not there to be known, which counts as text.
+    /// The grids of tokens of images and videos; `None` if they are unknown, which counts as text.
     pub grids: Vec<PatchGrid>,
 }
 

@@ -46,7 +46,7 @@ impl Models {
 /// Channels of the blocks.
 const CHANNELS: [usize; 5] = [64, 128, 256, 512, 512];
 const SIZE: usize = 224;
-/// What five poolings leave of a side.
+/// The side after five poolings.
 const LEFT: usize = SIZE >> 5;
 const HIDDEN: usize = 4096;
 const CLASSES: usize = 1000;

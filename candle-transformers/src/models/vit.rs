@@ -38,7 +38,7 @@ pub struct Config {
     pub intermediate_size: usize,
     /// Activation of the feed-forward blocks.
     pub hidden_act: Activation,
-    /// What the layer norms add to the variance.
+    /// Layer norm epsilon.
     pub layer_norm_eps: f64,
     /// Height and width of a picture in pixels.
     pub image_size: usize,

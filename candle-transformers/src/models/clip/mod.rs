@@ -33,7 +33,7 @@ use crate::blocks::vision::{scores, unit_length, VitSpec};
 pub mod text_model;
 pub mod vision_model;
 
-/// What layer norms add to the variance.
+/// Layer norm epsilon.
 const EPS: f64 = 1e-5;
 
 /// The numbers of one of the two encoders.

@@ -88,8 +88,8 @@ impl ClipVisionTransformer {
         })
     }
 
-    /// What each layer gives for pictures (batch, num_channels, image_size, image_size), (batch, 1 + patches, embed_dim), the first one
-    /// first, and at last what the model gives, (batch, embed_dim).
+    /// The output of each layer for images (batch, num_channels, image_size, image_size): (batch, 1 + patches, embed_dim), in order,
+    /// followed by the output of the model, (batch, embed_dim).
     ///
     /// # Errors
     /// The pictures have another shape, or there are no layers.

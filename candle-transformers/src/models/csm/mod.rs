@@ -1,8 +1,8 @@
 //! CSM, which speaks in a conversation: [SesameAILabs/csm](https://github.com/SesameAILabs/csm). Weight names are those of `sesame/csm-1b` on
 //! the Hugging Face Hub.
 //!
-//! A backbone reads text and sound, one frame of [`mimi`](super::mimi) a position, and gives the token of a frame's first codebook. From the
-//! same vector a smaller decoder writes those of the other codebooks, one after another.
+//! A backbone reads text and sound, one frame of [`mimi`](super::mimi) per position, and predicts the token of a frame's first codebook.
+//! From the same vector a smaller decoder generates those of the other codebooks in sequence.
 //!
 //! ```no_run
 //! use candle_core::{DType, Device, Tensor};
@@ -86,9 +86,9 @@ pub struct Config {
     pub audio_num_codebooks: usize,
     /// Tokens of a codebook.
     pub audio_vocab_size: usize,
-    /// What reads text and sound.
+    /// The size of the backbone, which reads text and sound.
     pub backbone_flavor: Flavor,
-    /// What writes a frame's further tokens.
+    /// The size of the decoder, which generates a frame's other tokens.
     pub decoder_flavor: Flavor,
     /// Tokens of text.
     pub text_vocab_size: usize,
@@ -251,7 +251,7 @@ pub struct Model {
     backbone: LlamaModel,
     decoder: LlamaModel,
     codebook0_head: Linear,
-    /// Of all codebooks, one after another.
+    /// The tables of all codebooks, concatenated.
     audio_embeddings: Embedding,
     text_embeddings: Embedding,
     projection: Linear,

@@ -145,7 +145,7 @@ impl DeepSeekV2Config {
         Ok(spec)
     }
 
-    /// What scores are multiplied with: with yarn, the square of its factor too, which is left out of cosines and sines for it.
+    /// Factor of the scores; with yarn, including the square of its factor, which cosines and sines therefore omit.
     fn score_scale(&self, scaling: &RopeScaling) -> f64 {
         let head_dim = self.qk_nope_head_dim + self.qk_rope_head_dim;
         let plain = 1. / (head_dim as f64).sqrt();

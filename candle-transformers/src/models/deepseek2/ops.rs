@@ -82,7 +82,7 @@ impl TopKLastDimOp for Tensor {
 
 /// Parts of a dimension.
 pub trait SplitOp {
-    /// Parts of these sizes along `dim`, one after another; views. What is left over belongs to none.
+    /// Consecutive parts of these sizes along `dim`, as views. A remainder belongs to no part.
     ///
     /// # Errors
     /// If the dimension is smaller than all of them.
@@ -103,10 +103,11 @@ impl SplitOp for Tensor {
 
 /// How often numbers occur.
 pub trait BincountOp {
-    /// How often each number from 0 to the largest occurs in a vector of u32; at least `minlength` counts. This waits for the device.
+    /// The number of occurrences of each number from 0 to the largest in a vector of u32; at least `minlength` counts. Waits for the
+    /// device.
     ///
     /// # Errors
-    /// If the tensor is no vector of u32.
+    /// If the tensor is not a vector of u32.
     fn bincount(&self, minlength: u32) -> Result<Vec<u32>>;
 }
 

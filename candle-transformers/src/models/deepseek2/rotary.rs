@@ -91,7 +91,7 @@ impl DeepSeekV2RopeScaling {
     }
 }
 
-/// What the rotation is made of.
+/// The parameters of the rotation.
 pub struct DeepSeekV2RopeConfig {
     /// Scaling of the frequencies.
     pub rope_scaling: Option<DeepSeekV2RopeScaling>,

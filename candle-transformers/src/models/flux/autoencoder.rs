@@ -20,13 +20,13 @@ pub struct Config {
     pub ch: usize,
     /// Channels of the pictures that are decoded.
     pub out_ch: usize,
-    /// What `ch` is multiplied with at each level; between two levels the sides are halved.
+    /// Factor of `ch` at each level; between two levels the sides are halved.
     pub ch_mult: Vec<usize>,
     /// Residual blocks of a level of the encoder; the decoder has one more.
     pub num_res_blocks: usize,
     /// Channels of the latents.
     pub z_channels: usize,
-    /// What latents are multiplied with, less `shift_factor`.
+    /// Factor of the latents, applied after subtracting `shift_factor`.
     pub scale_factor: f64,
     /// The mean of latents.
     pub shift_factor: f64,

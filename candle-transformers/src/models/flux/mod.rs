@@ -50,11 +50,11 @@ pub trait WithForward {
     /// The direction in which patches of noise become those of a picture, (batch, patches, in_channels) as `img`.
     ///
     /// - `img`: patches of latents, (batch, patches, in_channels); `img_ids`: their places, (batch, patches, axes).
-    /// - `txt`: vectors of the text's tokens, (batch, tokens, context_in_dim); `txt_ids`: their places, (batch, tokens, axes).
-    /// - `timesteps`: 1 for noise, 0 for a picture, (batch). `y`: the vector of the text, (batch, vec_in_dim).
-    /// - `guidance`: how closely the text is followed, (batch). Models without `guidance_embed` do not look at it.
+    /// - `txt`: vectors of the text's tokens, (batch, tokens, context_in_dim); `txt_ids`: their positions, (batch, tokens, axes).
+    /// - `timesteps`: 1 for noise, 0 for an image, (batch). `y`: the vector of the text, (batch, vec_in_dim).
+    /// - `guidance`: the strength of the text's guidance, (batch). Models without `guidance_embed` ignore it.
     ///
-    /// Places, times, `y` and guidance may be those of the whole batch, with 1 in place of `batch`.
+    /// Positions, times, `y` and guidance may be shared by the batch, with 1 instead of `batch`.
     ///
     /// # Errors
     /// If shapes, dtypes or devices do not match.

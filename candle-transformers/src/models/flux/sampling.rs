@@ -8,8 +8,8 @@ use crate::blocks::diffusion::{schedule, shift_of};
 /// Channels of the latents.
 const CHANNELS: usize = 16;
 
-/// Noise in place of the latents of pictures of `height` and `width` pixels, (num_samples, 16, 2 * ceil(height / 16), 2 * ceil(width / 16))
-/// of f32.
+/// Noise with the shape of the latents of images of `height` and `width` pixels, (num_samples, 16, 2 * ceil(height / 16), 2 * ceil(width /
+/// 16)) of f32.
 ///
 /// # Errors
 /// If the device has no memory.
@@ -23,7 +23,7 @@ pub fn get_noise(
     Tensor::randn(0f32, 1., (num_samples, CHANNELS, rows, columns), device)
 }
 
-/// What a model is given beside times and guidance.
+/// The inputs of a model other than times and guidance.
 #[derive(Debug, Clone)]
 pub struct State {
     /// Patches of 2x2 places, (batch, patches, 4 * channels).
@@ -39,8 +39,8 @@ pub struct State {
 }
 
 impl State {
-    /// Of T5's vectors of a text, (1, tokens, size), CLIP's, (1, size), and latents or noise, (batch, channels, rows, columns). The text is
-    /// that of the whole batch; or there is one for each of the batch, with its size in place of 1.
+    /// From T5's vectors of a text, (1, tokens, size), CLIP's, (1, size), and latents or noise, (batch, channels, rows, columns). The text
+    /// is shared by the batch; or there is one per image, with the batch size instead of 1.
     ///
     /// # Errors
     /// The latents have another rank or an odd number of rows or columns, or there are texts for another batch.
@@ -95,7 +95,7 @@ pub fn get_schedule(num_steps: usize, shift: Option<(usize, f64, f64)>) -> Vec<f
 /// `height` and `width` are those of the picture in pixels.
 ///
 /// # Errors
-/// There are more or fewer patches, or their size is no multiple of 4.
+/// There are more or fewer patches, or their size is not a multiple of 4.
 pub fn unpack(xs: &Tensor, height: usize, width: usize) -> Result<Tensor> {
     let (rows, columns) = (height.div_ceil(16), width.div_ceil(16));
     let (batch, channels) = match *xs.dims() {

@@ -3,7 +3,7 @@
 use candle_nn::Activation;
 use serde::Deserialize;
 
-/// What a `config.json` means that leaves a number out.
+/// Defaults of numbers that a `config.json` omits.
 mod default {
     use candle_nn::Activation;
 
@@ -269,7 +269,7 @@ pub struct Gemma4VisionConfig {
     pub rope_parameters: Option<Gemma4RopeParameters>,
 }
 
-/// What a `config.json` means that leaves all out.
+/// The defaults of an empty `config.json`.
 impl Default for Gemma4VisionConfig {
     fn default() -> Self {
         Self {
@@ -325,7 +325,7 @@ pub struct Gemma4AudioConfig {
     /// Frames behind it that a frame sees.
     #[serde(alias = "attention_context_right")]
     pub conf_attention_context_right: usize,
-    /// What takes the place of scores of frames that are not seen.
+    /// Replaces the scores of masked frames.
     #[serde(alias = "attention_invalid_logits_value")]
     pub conf_attention_invalid_logits_value: f64,
     /// The cap of scores.
@@ -342,7 +342,7 @@ pub struct Gemma4AudioConfig {
     pub conf_conv_kernel_size: usize,
     /// One frame in this many is kept at the end.
     pub conf_reduction_factor: usize,
-    /// What the outputs of feed-forward blocks are multiplied with.
+    /// Factor of the outputs of feed-forward blocks.
     #[serde(alias = "residual_weight")]
     pub conf_residual_weight: f64,
     /// Channels of the two convolutions of the spectrogram.
@@ -360,11 +360,11 @@ pub struct Gemma4AudioConfig {
     pub sscp_conv_eps: f64,
     /// Added to the mean square, or the variance, in the norms.
     pub rms_norm_eps: f64,
-    /// What activations are clamped to.
+    /// The bound to which activations are clamped.
     pub gradient_clipping: f64,
 }
 
-/// What a `config.json` means that leaves all out.
+/// The defaults of an empty `config.json`.
 impl Default for Gemma4AudioConfig {
     fn default() -> Self {
         Self {

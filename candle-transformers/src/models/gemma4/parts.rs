@@ -9,7 +9,7 @@ pub fn bare_norm(size: usize, eps: f64, vb: &VarBuilder) -> Result<RmsNorm> {
     Ok(RmsNorm::new(ones, eps))
 }
 
-/// Whether a file has a tensor that others lack. What has every name, as zeros do, is no file and has none of these.
+/// Whether a file has a tensor that others lack. A source that has every name, such as zeros, is not a file and counts as lacking it.
 pub fn has(vb: &VarBuilder, name: &str) -> bool {
     vb.contains_tensor(name) && !vb.contains_tensor("a name that no file has")
 }

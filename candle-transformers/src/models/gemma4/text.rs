@@ -82,7 +82,7 @@ struct Layer {
     mlp: FeedForward,
     /// Before and after attention, before and after the MLP.
     norms: [Norm; 4],
-    /// What the layer's result is multiplied with.
+    /// Factor of the layer's result.
     scale: Option<Tensor>,
     kv: GrowingKvCache,
 }
@@ -172,7 +172,7 @@ impl Layer {
         }
     }
 
-    /// What the heads take of what they see: (b, t, heads * head_dim).
+    /// Attention of the heads to the visible positions: (b, t, heads * head_dim).
     fn attend(
         &mut self,
         xs: &Tensor,
@@ -226,7 +226,7 @@ impl Layer {
     }
 }
 
-/// The decoder and the sequence that it has seen. A clone shares the weights and goes its own way.
+/// A decoder and the state of one sequence. A clone shares the weights but has independent state.
 #[derive(Debug, Clone)]
 pub struct TextModel {
     tokens: Embedding,
@@ -410,8 +410,8 @@ impl TextModel {
     }
 }
 
-/// What is added to the scores of `xs`, (b, t, ..), which are at the positions from `offset` on: (b, 1, t, offset + t). A token sees those
-/// of the window before it, itself among them, and those of its picture.
+/// The mask of the scores of `xs`, (b, t, ..), which are at the positions from `offset` on: (b, 1, t, offset + t). A token sees itself,
+/// earlier tokens of its window, and those of its image.
 fn picture_mask(
     pictures: &[Vec<(usize, usize)>],
     offset: usize,

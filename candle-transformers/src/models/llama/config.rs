@@ -27,7 +27,7 @@ pub enum Llama3RopeType {
 /// checkpoint's configuration.
 #[derive(Debug, Clone, Default, Deserialize)]
 pub struct Llama3RopeConfig {
-    /// What low frequencies are divided by.
+    /// Divisor of low frequencies.
     pub factor: f32,
     /// Frequencies that turn fewer times than this within the original context are low.
     pub low_freq_factor: f32,
@@ -73,7 +73,7 @@ pub enum LlamaEosToks {
     Multiple(Vec<u32>),
 }
 
-/// What a Llama is made of. From a checkpoint's `config.json`: [`super::LlamaConfig`] and its `into_config`.
+/// The parameters of a Llama. From a checkpoint's `config.json`: [`super::LlamaConfig`] and its `into_config`.
 #[derive(Debug, Clone)]
 pub struct Config {
     /// Size of the residual stream; a multiple of `num_attention_heads`.
@@ -96,7 +96,7 @@ pub struct Config {
     pub rope_theta: f32,
     /// The token that starts a text.
     pub bos_token_id: Option<u32>,
-    /// What ends a text.
+    /// The token that ends a text.
     pub eos_token_id: Option<LlamaEosToks>,
     /// Scaling of the rotary frequencies.
     pub rope_scaling: Option<Llama3RopeConfig>,
@@ -186,10 +186,10 @@ impl Config {
         self.hidden_size / self.num_attention_heads.max(1)
     }
 
-    /// Checks what the layers take for granted, so that a bad configuration is told by its fields' names.
+    /// Checks the layers' assumptions, so that errors about a bad configuration name its fields.
     ///
     /// # Errors
-    /// The first that does not fit.
+    /// The first assumption that does not hold.
     pub fn validate(&self) -> Result<()> {
         let (hidden, heads, kv_heads) = (
             self.hidden_size,

@@ -1,4 +1,4 @@
-//! The configuration as it lies next to a checkpoint: Hugging Face's `config.json`, in its layouts up to now.
+//! The configuration as stored with a checkpoint: Hugging Face's `config.json`, in its layouts so far.
 
 use serde::Deserialize;
 
@@ -29,7 +29,7 @@ pub struct LlamaConfig {
     pub num_hidden_layers: usize,
     /// Query heads.
     pub num_attention_heads: usize,
-    /// Key and value heads; as many as query heads where missing.
+    /// Key and value heads; default: the number of query heads.
     pub num_key_value_heads: Option<usize>,
     /// Added to the mean square in the norms.
     pub rms_norm_eps: f64,
@@ -37,7 +37,7 @@ pub struct LlamaConfig {
     pub rope_theta: f32,
     /// The token that starts a text.
     pub bos_token_id: Option<u32>,
-    /// What ends a text.
+    /// The token that ends a text.
     pub eos_token_id: Option<LlamaEosToks>,
     /// Scaling of the rotary frequencies; `None` also where the file says `default`.
     pub rope_scaling: Option<Llama3RopeConfig>,

@@ -42,7 +42,7 @@ pub struct LLaVAConfig {
     pub mm_projector_type: String,
     /// Not used.
     pub mm_use_im_start_end: bool,
-    /// What is taken of a layer: `patch`, or `cls_patch` with the token for the whole picture.
+    /// The features of a layer that are used: `patch`, or `cls_patch` with the class token.
     pub mm_vision_select_feature: String,
     /// The layer of CLIP that is taken: -1 for the last, -2 for the one before it.
     pub mm_vision_select_layer: isize,
@@ -62,7 +62,7 @@ pub struct LLaVAConfig {
     pub rms_norm_eps: f32,
     /// Base of the text's rotary frequencies.
     pub rope_theta: f32,
-    /// What is longer than this many tokens, pictures among them, is cut.
+    /// Maximum number of tokens, including those of images; longer prompts are truncated.
     pub tokenizer_model_max_length: Option<usize>,
     /// Not used.
     pub torch_dtype: String,
@@ -234,7 +234,7 @@ pub struct HFLLaVAConfig {
     pub vision_config: HFLLaVAVisionConfig,
     /// The layer of CLIP that is taken: -1 for the last, -2 for the one before it.
     pub vision_feature_layer: isize,
-    /// What is taken of it: `default` for the patches alone.
+    /// The features that are used: `default` for the patches alone.
     pub vision_feature_select_strategy: String,
     /// Tokens.
     pub vocab_size: usize,
@@ -277,7 +277,7 @@ pub struct HFPreProcessorConfig {
     pub image_std: Vec<f32>,
     /// Pillow's number of a filter.
     pub resample: u32,
-    /// What the numbers of a file are multiplied with.
+    /// Factor of the numbers in an image file.
     pub rescale_factor: f32,
     /// `shortest_edge` in pixels.
     pub size: HashMap<String, f32>,

@@ -44,7 +44,7 @@ pub mod config;
 mod tiles;
 pub mod utils;
 
-/// What gives back what it is given.
+/// The identity function.
 pub struct IdentityMap {}
 
 impl Module for IdentityMap {
@@ -197,13 +197,13 @@ impl ClipVisionTower {
 
 /// The model. What it has read is in a [`Cache`].
 pub struct LLaVA {
-    /// What sees.
+    /// The vision encoder.
     pub clip_vision_tower: ClipVisionTower,
-    /// What stands behind a row of patches, (hidden_size).
+    /// The token at the end of a row of patches, (hidden_size).
     pub image_newline: Tensor,
     /// From patches to tokens.
     pub mm_projector: MMProjector,
-    /// What writes.
+    /// The language model.
     pub llama: Llama,
     config: LLaVAConfig,
     merge: Merge,
@@ -263,12 +263,12 @@ impl LLaVA {
 
     /// A prompt with pictures in it, as [`forward`](Self::forward) takes it: (1, tokens, hidden_size).
     ///
-    /// - `input_ids`: one text, (1, seq) of any integer dtype, which is read on the host. Each id that is `image_token_index` stands for a
-    ///   picture, in their order. Without such ids the pictures are not looked at.
+    /// - `input_ids`: one text, (1, seq) of any integer dtype, which is read on the host. Each id that is `image_token_index` represents an
+    /// image, in their order. Without such ids the images are ignored.
     /// - `images`: the tiles of each picture, (tiles, num_channels, image_size, image_size), the first of them the whole picture in small.
     /// - `image_sizes`: the (width, height) of each picture before it was cut into tiles; used where there are several.
     ///
-    /// What is longer than `tokenizer_model_max_length` is cut.
+    /// Prompts longer than `tokenizer_model_max_length` are truncated.
     ///
     /// # Errors
     /// There are not as many pictures as ids that stand for one, tiles are not those of a picture of this size, or a shape does not fit.

@@ -12,7 +12,7 @@ pub(super) enum Merge {
     Flat,
     /// The whole picture in small, then row by row the picture that the tiles are of.
     Spatial {
-        /// Borders that only fill the tiles are left out, and a token stands behind each row.
+        /// Removes the padding of the tiles, and adds a token to the end of each row.
         unpad: bool,
     },
 }
@@ -31,7 +31,7 @@ impl Merge {
     }
 }
 
-/// What a model says of pictures in tiles.
+/// A model's settings for images in tiles.
 pub(super) struct Tiles<'a> {
     pub(super) config: &'a LLaVAConfig,
     pub(super) merge: Merge,
@@ -39,7 +39,7 @@ pub(super) struct Tiles<'a> {
     pub(super) image_size: usize,
     /// Patches on the side of a tile.
     pub(super) side: usize,
-    /// What stands behind a row, (hidden_size).
+    /// The token at the end of a row, (hidden_size).
     pub(super) newline: &'a Tensor,
 }
 

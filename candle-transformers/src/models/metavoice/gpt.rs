@@ -158,7 +158,7 @@ impl Config {
         }
     }
 
-    /// Loads the layer whose names stand behind `prefix`.
+    /// Loads the layer from weights named `prefix` and a suffix.
     async fn layer(&self, weights: &mut Weights<'_>, prefix: &str) -> Result<EncoderLayer> {
         let size = self.n_embd;
         let head_dim = head_dim(FAMILY, ("n_embd", size), ("n_head", self.n_head))?;

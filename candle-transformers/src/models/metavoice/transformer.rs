@@ -120,7 +120,7 @@ impl Config {
 pub(crate) struct Speaker {
     lm: CausalLm,
     speaker_cond_pos: Projection,
-    /// What the voice is multiplied with in each row of a batch, (2, 1, 1): 1 and 0.
+    /// Factors of the voice in the rows of a batch, (2, 1, 1): 1 and 0.
     with_and_without: Tensor,
     voice: usize,
     dtype: DType,

@@ -126,8 +126,8 @@ impl NormConv1d {
     /// `norm.weight` and `norm.bias` of a group norm. `cfg` is how the kernel is moved.
     ///
     /// # Errors
-    /// A size is 0, channels cannot be cut into the groups, spectral norm or a causal group norm is asked for, or a tensor is missing or has
-    /// another shape.
+    /// A size is 0, the channels are not divisible by the groups, spectral norm or a causal group norm is requested, or a tensor is missing
+    /// or has another shape.
     // Upstream's signature.
     #[allow(clippy::too_many_arguments)]
     pub fn new(
@@ -283,7 +283,7 @@ pub struct StreamableConv1d {
     spec: ConvSpec,
     /// Samples before the first one.
     overlap: usize,
-    /// What the next piece follows.
+    /// The inputs before the next piece.
     state: StreamTensor,
     /// Whether the padding before the sound is there.
     begun: bool,
@@ -403,7 +403,7 @@ pub struct StreamableConvTranspose1d {
     causal: bool,
     /// Samples that are trimmed before and behind.
     trim: (usize, usize),
-    /// What was given so far reaches over the next samples, without the bias.
+    /// The contributions of the inputs so far to the next samples, without the bias.
     state: StreamTensor,
 }
 

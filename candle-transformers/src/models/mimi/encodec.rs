@@ -170,7 +170,7 @@ impl Encodec {
         })
     }
 
-    /// What the model was made from.
+    /// The configuration of the model.
     pub fn config(&self) -> &Config {
         &self.config
     }
@@ -196,8 +196,8 @@ impl Encodec {
         self.quantizer.encode(&frames)
     }
 
-    /// Codes, u32 (batch, codebooks, frames), of the next piece of a sound (batch, channels, samples), as far as frames are whole with it:
-    /// often none.
+    /// Codes, u32 (batch, codebooks, frames), of the frames that the next piece of a sound, (batch, channels, samples), completes: often
+    /// none.
     ///
     /// # Errors
     /// The piece has another batch or channels than the ones before it.

@@ -35,7 +35,7 @@ pub struct Config {
     pub last_kernel_size: usize,
     /// Residual block `j` of a stage has dilation `dilation_base` to the power of `j`.
     pub dilation_base: usize,
-    /// What is before a sound and behind it.
+    /// The padding at both ends of a sound.
     pub pad_mode: PadMode,
     /// Whether residual blocks add what came in; a convolution of it otherwise.
     pub true_skip: bool,
@@ -49,7 +49,7 @@ pub struct Config {
     pub final_activation: Option<Activation>,
 }
 
-/// What a [`Config`] does not say.
+/// Settings that a [`Config`] does not have.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Form {
     /// Where kernels under weight norm are.
@@ -305,7 +305,7 @@ impl SeaNetEncoder {
     /// Loads `layers.0` and so on. Activations have a number each.
     ///
     /// # Errors
-    /// A size is 0 or too large, LSTM layers or a norm that is not supported are asked for, or a tensor is missing or has another shape.
+    /// A size is 0 or too large, LSTM layers or an unsupported norm are requested, or a tensor is missing or has another shape.
     pub fn new(cfg: &Config, vb: VarBuilder) -> Result<Self> {
         cfg.no_lstm()?;
         Self::load(cfg, &Form::MIMI, vb)

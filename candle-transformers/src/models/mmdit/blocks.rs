@@ -40,7 +40,7 @@ impl Module for LayerNormNoAffine {
     }
 }
 
-/// What [`DiTBlock::pre_attention`] leaves for after attention.
+/// The values that [`DiTBlock::pre_attention`] computes for the steps after attention.
 #[derive(Debug, Clone)]
 pub struct ModulateIntermediates {
     gate_msa: Tensor,
@@ -70,7 +70,7 @@ impl DiTBlock {
         })
     }
 
-    /// What attention reads of `x`.
+    /// The queries, keys and values of `x`.
     ///
     /// # Errors
     /// If shapes, dtypes or devices do not match.
@@ -112,7 +112,7 @@ impl ModulateIntermediates {
     }
 }
 
-/// What [`SelfAttnDiTBlock::pre_attention`] leaves for after attention.
+/// The values that [`SelfAttnDiTBlock::pre_attention`] computes for the steps after attention.
 #[derive(Debug, Clone)]
 pub struct SelfAttnModulateIntermediates {
     first: ModulateIntermediates,
@@ -142,7 +142,7 @@ impl SelfAttnDiTBlock {
         })
     }
 
-    /// What attention with the text, and then that to itself, read of `x`.
+    /// The queries, keys and values of `x` for attention with the text, and for self-attention.
     ///
     /// # Errors
     /// If shapes, dtypes or devices do not match.
@@ -207,7 +207,7 @@ impl QkvOnlyDiTBlock {
         })
     }
 
-    /// What attention reads of `x`.
+    /// The queries, keys and values of `x`.
     ///
     /// # Errors
     /// If shapes, dtypes or devices do not match.
@@ -382,7 +382,7 @@ impl ContextQkvOnlyJointBlock {
     }
 }
 
-/// What the tokens of text and picture take from all of them: (batch, tokens, hidden_size) of each.
+/// Joint attention of text and image tokens: (batch, tokens, hidden_size) of each.
 fn joint(context: &Qkv, x: &Qkv, num_heads: usize) -> Result<(Tensor, Tensor)> {
     let (tokens, patches) = (context.q.dim(1)?, x.q.dim(1)?);
     let both = Qkv {
@@ -397,7 +397,7 @@ fn joint(context: &Qkv, x: &Qkv, num_heads: usize) -> Result<(Tensor, Tensor)> {
     ))
 }
 
-/// What tokens take from each other.
+/// Self-attention.
 fn alone(qkv: &Qkv, num_heads: usize) -> Result<Tensor> {
     let (q, k) = (heads(&qkv.q, num_heads)?, heads(&qkv.k, num_heads)?);
     attend(&q, &k, &qkv.v.transpose(1, 2)?, None)

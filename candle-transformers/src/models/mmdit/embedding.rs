@@ -43,8 +43,7 @@ impl PatchEmbedder {
     }
 }
 
-/// From (batch, in_channels, height, width) to (batch, patches, embed_dim), row by row. What is left behind the last whole patch is not
-/// seen.
+/// From (batch, in_channels, height, width) to (batch, patches, embed_dim), row by row. Elements after the last whole patch are ignored.
 ///
 /// # Errors
 /// The latents have another shape, dtype or device.

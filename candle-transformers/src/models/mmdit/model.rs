@@ -141,10 +141,10 @@ impl MMDiT {
     /// - `context`: vectors of the texts' tokens, (batch, tokens, context_embed_size).
     /// - `skip_layers`: blocks that are left out, by their index, for skip-layer guidance. The last block cannot be, and stays.
     ///
-    /// `t` and `y` may be those of the whole batch, with 1 in place of `batch`.
+    /// `t` and `y` may be shared by the batch, with 1 instead of `batch`.
     ///
     /// # Errors
-    /// If sides are no multiple of the patch or have more patches than there are places, or shapes, dtypes or devices do not match.
+    /// If the sides are not multiples of the patch size or have more patches than positions, or shapes, dtypes or devices do not match.
     pub fn forward(
         &self,
         x: &Tensor,

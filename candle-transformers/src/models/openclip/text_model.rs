@@ -25,7 +25,7 @@ use crate::blocks::vision::{
     at_largest, Blocks, TextEmbeddings, VitAttention, VitBlock, VitMlp, VitSpec,
 };
 
-/// What layer norms add to the variance.
+/// Layer norm epsilon.
 const EPS: f64 = 1e-5;
 
 /// The numbers of a model.

@@ -27,7 +27,7 @@ pub struct VisionConfig {
     pub patch_size: usize,
     /// Activation of the feed-forward blocks.
     pub hidden_act: Activation,
-    /// What the layer norms add to the variance.
+    /// Layer norm epsilon.
     pub layer_norm_eps: f64,
     /// Not used: nothing is dropped.
     pub attention_dropout: f64,
@@ -111,8 +111,8 @@ impl Default for RopeScaling {
     }
 }
 
-/// A checkpoint's `config.json`, in which the numbers of the decoder stand beside those of the encoder; those that it leaves out are as
-/// [`Default`] has them.
+/// A checkpoint's `config.json`, in which the decoder's numbers are next to those of the encoder. Omitted numbers have the values of
+/// [`Default`].
 #[derive(Debug, Clone, Deserialize)]
 #[serde(default)]
 pub struct Config {

@@ -5,7 +5,7 @@ use candle_core::{bail, DType, Result, Tensor, D};
 use super::positions::as_tensor;
 use super::{GenerateDebugOutput, PaddleOCRVLModel, FAMILY};
 
-/// What the logits of tokens that a text about a video has already are divided by, or multiplied with if they are negative.
+/// Repetition penalty for texts about videos: divides the logits of tokens that occurred, or multiplies negative ones.
 const VIDEO_PENALTY: f32 = 1.1;
 
 /// The most probable token of logits (1, vocab).

@@ -342,7 +342,7 @@ impl PaddleOCRVLModel {
         })
     }
 
-    /// The prompt of `ids`, in which runs of `token` are the frames of `grids` one after another.
+    /// The prompt of `ids`, in which runs of `token` are the frames of `grids` in order.
     fn prompt(
         &self,
         ids: &Tensor,

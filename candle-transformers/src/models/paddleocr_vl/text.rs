@@ -95,7 +95,7 @@ impl Layer {
         xs.add(&self.down, &inner)
     }
 
-    /// What the heads take of the projections, (b, t, (heads + 2 kv_heads) * head_dim), and of what is held: (b, t, heads * head_dim).
+    /// Attention of the projections, (b, t, (heads + 2 kv_heads) * head_dim), to themselves and the cache: (b, t, heads * head_dim).
     fn attend(&mut self, projected: &Tensor, angles: &(Tensor, Tensor)) -> Result<Tensor> {
         let Sizes {
             heads,

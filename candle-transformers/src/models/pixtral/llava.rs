@@ -54,14 +54,14 @@ impl Module for MultiModalProjector {
     }
 }
 
-/// The model and the text that it has seen. A clone shares the weights and goes its own way.
+/// The model and the state of one text. A clone shares the weights but has independent state.
 #[derive(Debug, Clone)]
 pub struct Model {
     /// From patches to tokens, in f32.
     pub multi_modal_projector: MultiModalProjector,
-    /// What writes.
+    /// The language model.
     pub language_model: mistral::Model,
-    /// What sees, in f32.
+    /// The vision encoder, in f32.
     pub vision_tower: vision_model::Model,
     /// Height and width of a patch in pixels.
     pub patch_size: usize,

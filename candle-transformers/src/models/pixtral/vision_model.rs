@@ -12,7 +12,7 @@ use crate::blocks::encoder::{EncoderLayer, Heads, NormPlace, Seen};
 use crate::blocks::vision::{side, PatchEmbedding, Picture};
 use crate::blocks::{inverse_frequencies, FeedForward, GatedMlp, MergedLinear};
 
-/// What norms add to the mean square.
+/// Norm epsilon, added to the mean square.
 const EPS: f64 = 1e-5;
 
 fn default_hidden_size() -> usize {

@@ -46,7 +46,7 @@ pub struct VisionConfig {
     pub deepstack_visual_indexes: Vec<usize>,
 }
 
-/// What a `config.json` means that leaves all out.
+/// The defaults of an empty `config.json`.
 impl Default for VisionConfig {
     fn default() -> Self {
         Self {
@@ -204,9 +204,9 @@ pub struct Config {
     pub text_config: TextConfig,
     /// Of the encoder of pictures and videos.
     pub vision_config: VisionConfig,
-    /// The token that stands for a piece of a picture. The model is told where they are.
+    /// The token of a patch of an image. The caller passes their positions.
     pub image_token_id: u32,
-    /// The token that stands for a piece of a video. The model is told where they are.
+    /// The token of a patch of a video. The caller passes their positions.
     pub video_token_id: u32,
     /// The token before a picture or a video.
     pub vision_start_token_id: u32,

@@ -60,7 +60,7 @@ pub struct Qwen3VLModel {
     state: Mutex<State>,
 }
 
-/// What sequences leave behind for their next step.
+/// The per-sequence state between steps.
 #[derive(Debug)]
 struct State {
     layers: Vec<LayerState>,
@@ -153,10 +153,10 @@ impl Qwen3VLModel {
         })
     }
 
-    /// The logits, (b, vocab) in the model's dtype, of what follows the tokens `input_ids`, (b, t), of which each sees those before it.
+    /// The logits, (b, vocab) in the model's dtype, after the tokens `input_ids`, (b, t), each of which sees the earlier ones.
     ///
-    /// - `pixel_values`, `pixel_values_videos`: patches, (patches, in_chans * temporal_patch_size * patch_size * patch_size), of all
-    ///   pictures and of all videos, one after another, in blocks of `spatial_merge_size` rows and columns.
+    /// - `pixel_values`, `pixel_values_videos`: patches, (patches, in_chans * temporal_patch_size * patch_size * patch_size), of all images
+    /// and of all videos, concatenated, in blocks of `spatial_merge_size` rows and columns.
     /// - `image_grid_thw`, `video_grid_thw`: integers (pictures, 3), the frames, rows and columns of patches of each.
     /// - `seqlens`: how many tokens of each row count; those behind them fill the row up. In a step that follows others it may be the
     ///   length of the whole sequence.

@@ -34,7 +34,7 @@ pub(super) struct Deep<'a> {
 /// Where tokens are.
 #[derive(Debug)]
 pub(super) enum Places<'a> {
-    /// One after another, from a position for each row of the batch on.
+    /// Consecutive, from a position for each row of the batch on.
     From(&'a [usize]),
     /// Those of each row, one row after another.
     At(&'a [Position]),
@@ -86,12 +86,12 @@ impl TextModel {
         })
     }
 
-    /// What it is made of.
+    /// The specification of the model.
     pub fn spec(&self) -> &DecoderSpec {
         &self.spec
     }
 
-    /// What the layers keep of no sequence.
+    /// The layers' state of an empty sequence.
     pub fn new_state(&self) -> Vec<LayerState> {
         let state = |layer: &LayerSpec| LayerState::new(&layer.mixer, self.spec.positions);
         self.spec.layers.iter().map(state).collect()

@@ -84,17 +84,17 @@ pub(super) struct VisionModel {
     cfg: VisionConfig,
 }
 
-/// What the encoder gives: a vector for each token, (tokens, out_hidden_size).
+/// The output of the encoder: a vector for each token, (tokens, out_hidden_size).
 #[derive(Debug, Clone)]
 pub(super) struct Features {
-    /// In place of the embeddings.
+    /// Replace the embeddings.
     pub tokens: Tensor,
-    /// For the stream behind the first layers, one after another.
+    /// Added to the stream after the first layers, in order.
     pub deep: Vec<Tensor>,
 }
 
 impl Features {
-    /// The tokens of all parts, one after another.
+    /// The tokens of all parts, concatenated.
     pub fn joined(parts: &[Self]) -> Result<Self> {
         if let [one] = parts {
             return Ok(one.clone());
@@ -138,7 +138,7 @@ impl VisionModel {
         })
     }
 
-    /// The tokens of `pixels`, (patches, numbers of a patch) or the same with a batch in front, which belong to `grids` one after another,
+    /// The tokens of `pixels`, (patches, numbers of a patch) or the same with a batch dimension first; the patches of `grids` in order,
     /// block by block.
     pub fn forward(&self, pixels: &Tensor, grids: &[PatchGrid]) -> Result<Features> {
         let numbers = self.cfg.patch();

@@ -5,13 +5,13 @@ use candle_core::{Device, Result, Tensor};
 /// Positions that are computed together. After 16 at least e^-9.8 of the state is left, which f32 holds as well as its inverse.
 const CHUNK: usize = 16;
 
-/// What positions do to a state, each `(b, h, t, n)`.
+/// The operands of the state's update, each `(b, h, t, n)`.
 pub(super) struct Delta<'a> {
-    /// What is read with.
+    /// The queries.
     pub(super) r: &'a Tensor,
     /// Where values are added.
     pub(super) k: &'a Tensor,
-    /// What is added.
+    /// The values.
     pub(super) v: &'a Tensor,
     /// Minus the key whose value is replaced.
     pub(super) removed: &'a Tensor,

@@ -246,7 +246,7 @@ impl Model {
     }
 }
 
-/// What the variants look up.
+/// The variants' tables.
 struct Tokens {
     /// Those of a call, `(b * t)`.
     now: Tensor,

@@ -5,18 +5,18 @@ use candle_core::{bail, DType, Device, Result, Tensor};
 use super::attention::{QUERY, RANK};
 use super::{Config, ModelVersion};
 
-/// What a layer keeps of a sequence. After a batch of several rows, each tensor has them as a first dimension.
+/// The state of a sequence in one layer. After a batch of several rows, each tensor has them as a first dimension.
 pub struct StatePerLayer {
-    /// What the recurrence was given at the last token, `(hidden_size)`.
+    /// The input of the recurrence at the last token, `(hidden_size)`.
     pub att_x_prev: Tensor,
     /// The matrices of the heads, `(heads, head_size, head_size)`: values by keys.
     pub att_kv: Tensor,
-    /// What follows it was given at the last token, `(hidden_size)`.
+    /// The input of the feed-forward block at the last token, `(hidden_size)`.
     pub ffn_x_prev: Tensor,
 }
 
-/// What the attention of [`ModelVersion::V7b`] keeps of a sequence; it grows with it. After a batch of several rows, each tensor has them
-/// as a first dimension.
+/// The state of the attention of [`ModelVersion::V7b`]; it grows with the sequence. After a batch of several rows, each tensor has them as
+/// a first dimension.
 pub struct DeaState {
     /// The tokens seen; of a batch, those of all rows for one position after another.
     pub token_ids: Vec<u32>,
@@ -28,7 +28,7 @@ pub struct DeaState {
     pub q_prev: Vec<Tensor>,
 }
 
-/// What a model keeps of a sequence, or of a batch. To start another, make a new one.
+/// The state of a sequence, or of a batch. For another, make a new one.
 pub struct State {
     /// By layer.
     pub per_layer: Vec<StatePerLayer>,
@@ -127,7 +127,7 @@ impl DeaState {
     }
 }
 
-/// What is kept of `b` rows, `(b, dims)`, of a tensor that has them or is one for all.
+/// The state of `b` rows, `(b, dims)`, from a tensor that has them or one row for all.
 pub(super) fn rows(kept: &Tensor, b: usize, dims: &[usize]) -> Result<Tensor> {
     let found = if kept.rank() == dims.len() {
         kept.unsqueeze(0)?
@@ -145,7 +145,7 @@ pub(super) fn rows(kept: &Tensor, b: usize, dims: &[usize]) -> Result<Tensor> {
     }
 }
 
-/// What is kept of rows after a step, in the dtype of what was kept before it.
+/// The state of the rows after a step, in the dtype of the earlier state.
 pub(super) fn kept(rows: &Tensor, before: &Tensor) -> Result<Tensor> {
     let rows = rows.to_dtype(before.dtype())?;
     match rows.dim(0)? {

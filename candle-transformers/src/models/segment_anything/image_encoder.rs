@@ -7,11 +7,11 @@ use candle_nn::{layer_norm, linear, linear_b, Activation, LayerNorm, VarBuilder}
 use super::{MlpBlock, Neck, EPS, FAMILY};
 use crate::blocks::vision::{side, PatchEmbedding, Picture, VitAttention, VitSpec, Windows};
 
-/// What scores gain with how many rows and columns a query is from a key.
+/// Relative position biases of scores, by the distance in rows and in columns.
 ///
-/// The gain is `q · rows[distance] + q · columns[distance]`, a number for each query and each row, and for each query and each column. They
-/// are appended to the query, and to a key a 1 at its row and its column, so that the product of both has the gain in it: attention needs no
-/// bias, which would be as large as all scores.
+/// The bias is `q · rows[distance] + q · columns[distance]`, a number for each query and each row, and for each query and each column. They
+/// are appended to the query, and to a key a 1 at its row and its column, so that the product of both includes the bias: attention needs no
+/// separate bias, which would be as large as all scores.
 #[derive(Debug)]
 struct RelativePositions {
     /// (2 * side - 1, head_dim)
@@ -19,7 +19,7 @@ struct RelativePositions {
     columns: Tensor,
     /// The tables' row for each pair of places along a side, (side * side).
     distances: Tensor,
-    /// What is appended to keys, (1, 1, side * side, 2 * side).
+    /// Appended to keys, (1, 1, side * side, 2 * side).
     places: Tensor,
     side: usize,
 }

@@ -52,7 +52,7 @@ pub struct MaskDecoder {
     upscaling1: ConvTranspose2d,
     upscaling_norm: LayerNorm2d,
     upscaling2: ConvTranspose2d,
-    /// What makes a mask of each mask's token.
+    /// The layers that turn each mask's token into a mask.
     masks: Vec<Layers>,
     quality: Layers,
 }

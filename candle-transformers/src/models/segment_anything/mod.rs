@@ -115,7 +115,7 @@ impl Module for MlpBlock {
     }
 }
 
-/// What makes the embeddings that the decoder reads of an encoder's places.
+/// The layers that turn an encoder's output into the decoder's embeddings.
 #[derive(Debug)]
 struct Neck {
     conv1: Conv2d,

@@ -69,7 +69,7 @@ pub struct PromptEncoder {
     positions: Positions,
     /// Those of the picture's places.
     of_image: Tensor,
-    /// What is added to a point that is none, to one outside and to one inside: (3, embed_dim).
+    /// Added to a padding point, to a point outside and to one inside: (3, embed_dim).
     points: Tensor,
     /// To a box's first and second corner: (1, 2, embed_dim).
     corners: Tensor,
@@ -89,7 +89,7 @@ impl PromptEncoder {
     /// `image_embedding_size` is the height and width of the picture's embeddings, `input_image_size` that of the picture in pixels.
     ///
     /// # Errors
-    /// `embed_dim` is odd, `mask_in_chans` is no multiple of 4, a size is 0, or a weight is missing or has another shape.
+    /// `embed_dim` is odd, `mask_in_chans` is not a multiple of 4, a size is 0, or a weight is missing or has another shape.
     pub fn new(
         embed_dim: usize,
         image_embedding_size: (usize, usize),
@@ -178,8 +178,8 @@ impl PromptEncoder {
         points.broadcast_mul(&is_point)? + kinds.reshape((b, n, size))?
     }
 
-    /// What the decoder takes: of points and boxes (batch, tokens, embed_dim), and of masks (batch, embed_dim, height, width) or, without
-    /// masks, (1, embed_dim, height, width), the picture's embeddings' height and width.
+    /// The decoder's inputs: of points and boxes (batch, tokens, embed_dim), and of masks (batch, embed_dim, height, width) or, without
+    /// masks, (1, embed_dim, height, width), with the height and width of the image's embeddings.
     ///
     /// - `points` are coordinates in pixels, (batch, n, 2), across and down, and labels, (batch, n): 1 inside what is meant, 0 outside, and
     ///   -1 for a point that does not count.

@@ -28,7 +28,7 @@ const DEVIATION: [f32; 3] = [58.395, 57.12, 57.375];
 
 /// Points whose masks are made together.
 const TOGETHER: usize = 64;
-/// What the masks of [`Sam::generate_masks`] are at least thought to share with what is meant.
+/// Minimum estimated IoU of the masks of [`Sam::generate_masks`].
 const LEAST_IOU: f32 = 0.88;
 /// How far up and down the threshold is moved, and what share of the mask has to stay.
 const OFFSET: f32 = 1.;
@@ -51,7 +51,7 @@ impl Module for Encoder {
     }
 }
 
-/// What is meant. All coordinates are parts of the picture: 0 at the left and the top, 1 at the right and the bottom.
+/// A prompt. All coordinates are fractions of the image: 0 at the left and the top, 1 at the right and the bottom.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Prompt<'a> {
     /// Across, down, and whether the point is inside.
@@ -134,7 +134,7 @@ impl Sam {
         })
     }
 
-    /// What the decoder reads of a picture, (1, 256, 64, 64), for [`forward_for_prompt`](Self::forward_for_prompt). The picture is that of
+    /// The embeddings of an image, (1, 256, 64, 64), for [`forward_for_prompt`](Self::forward_for_prompt). The image is that of
     /// [`preprocess`](Self::preprocess).
     ///
     /// # Errors
@@ -151,7 +151,7 @@ impl Sam {
     /// masks, for a prompt that may mean several things: a part, a whole, several.
     ///
     /// # Errors
-    /// Those of [`preprocess`](Self::preprocess); a point is no number.
+    /// Those of [`preprocess`](Self::preprocess); a point is NaN.
     pub fn forward(
         &self,
         img: &Tensor,
@@ -172,7 +172,7 @@ impl Sam {
     /// `img_embeddings` are those of [`embeddings`](Self::embeddings), `original_h` and `original_w` the size of that picture in pixels.
     ///
     /// # Errors
-    /// The embeddings have another shape, or a point is no number.
+    /// The embeddings have another shape, or a point is NaN.
     pub fn forward_for_embeddings(
         &self,
         img_embeddings: &Tensor,
@@ -197,8 +197,7 @@ impl Sam {
     /// As [`forward_for_embeddings`](Self::forward_for_embeddings), for points, a box and a mask.
     ///
     /// # Errors
-    /// Those of [`forward_for_embeddings`](Self::forward_for_embeddings), a coordinate of the box is no number, or the mask has another
-    /// shape.
+    /// Those of [`forward_for_embeddings`](Self::forward_for_embeddings), a coordinate of the box is NaN, or the mask has another shape.
     pub fn forward_for_prompt(
         &self,
         img_embeddings: &Tensor,
@@ -260,7 +259,7 @@ impl Sam {
         img.broadcast_add(&self.mean)?.clamp(0f32, 255f32)
     }
 
-    /// What the encoder sees of a picture: (3, 1024, 1024) of f32, filled up with zeros at the right and the bottom.
+    /// The encoder's input for an image: (3, 1024, 1024) of f32, padded with zeros at the right and the bottom.
     ///
     /// The picture is (3, height, width), red, green and blue from 0 to 255, in any dtype. Its longer side is best
     /// [`IMAGE_SIZE`]: the model was trained so.

@@ -46,7 +46,7 @@ fn three(
 struct Block {
     norm1: LayerNorm,
     attention: VitAttention,
-    /// What the scores of a window gain with how far two places are apart: (1, heads, places, places).
+    /// Relative position biases of the scores of a window: (1, heads, places, places).
     distances: Tensor,
     windows: Windows,
     neighbours: ConvNorm,

@@ -35,7 +35,7 @@ pub fn spec(file: &GgufMetadata) -> Result<DecoderSpec> {
     file.decoder("smollm3", vec![rotary], layers, norm)
 }
 
-/// What a file says of its model.
+/// The model's parameters in a file.
 #[derive(Debug, Clone)]
 pub struct QuantizedConfig {
     /// Tokens.
@@ -230,7 +230,7 @@ impl QuantizedModelForCausalLM {
         self.lm.clear_kv_cache();
     }
 
-    /// What the file says of the model.
+    /// The model's parameters in the file.
     pub fn config(&self) -> &QuantizedConfig {
         &self.config
     }

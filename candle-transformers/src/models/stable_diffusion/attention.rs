@@ -10,7 +10,7 @@ use super::resnet::divided;
 use crate::blocks::vision::{heads, join_heads, pointwise, VitAttention};
 use crate::blocks::MergedLinear;
 
-/// What norms of tokens add to the variance.
+/// The epsilon of the tokens' norms.
 const EPS: f64 = 1e-5;
 
 /// Where queries, keys and values come from.
@@ -201,7 +201,7 @@ pub struct SpatialTransformer {
     proj_in: Linear,
     blocks: Vec<Block>,
     proj_out: Linear,
-    /// What it was made from.
+    /// The configuration of the block.
     pub config: SpatialTransformerConfig,
 }
 
@@ -261,9 +261,9 @@ pub struct AttentionBlockConfig {
     pub num_head_channels: Option<usize>,
     /// Groups of the norm.
     pub num_groups: usize,
-    /// What the result is divided by.
+    /// Divisor of the result.
     pub rescale_output_factor: f64,
-    /// What the norm adds to the variance.
+    /// Norm epsilon.
     pub eps: f64,
 }
 

@@ -7,7 +7,7 @@ use candle_nn::{layer_norm, LayerNorm, VarBuilder};
 use crate::blocks::vision::{blocks, Blocks, TextEmbeddings, VitActivation, VitSpec};
 use crate::models::clip::text_model;
 
-/// What layer norms add to the variance.
+/// Layer norm epsilon.
 const EPS: f64 = 1e-5;
 
 /// An activation function.

@@ -21,7 +21,7 @@ pub struct DDIMSchedulerConfig {
     pub eta: f64,
     /// The least training step that is taken, with [`TimestepSpacing::Leading`].
     pub steps_offset: usize,
-    /// What the model gives.
+    /// The quantity that the model predicts.
     pub prediction_type: PredictionType,
     /// Steps in training.
     pub train_timesteps: usize,
@@ -58,7 +58,7 @@ pub struct DDIMScheduler {
     alphas_cumprod: Vec<f64>,
     /// How many training steps a step goes back.
     step_ratio: usize,
-    /// What the scheduler was made from.
+    /// The configuration of the scheduler.
     pub config: DDIMSchedulerConfig,
 }
 

@@ -11,11 +11,11 @@ pub enum DDPMVarianceType {
     /// Formula 7, and 1e-20 at least.
     #[default]
     FixedSmall,
-    /// The same by way of its logarithm.
+    /// The same, computed as a logarithm.
     FixedSmallLog,
     /// `beta`.
     FixedLarge,
-    /// The same by way of its logarithm.
+    /// The same, computed as a logarithm.
     FixedLargeLog,
     /// Formula 7; what a model has learned of the variance is not read.
     Learned,
@@ -34,7 +34,7 @@ pub struct DDPMSchedulerConfig {
     pub clip_sample: bool,
     /// How much noise a step adds.
     pub variance_type: DDPMVarianceType,
-    /// What the model gives.
+    /// The quantity that the model predicts.
     pub prediction_type: PredictionType,
     /// Steps in training.
     pub train_timesteps: usize,
@@ -62,7 +62,7 @@ pub struct DDPMScheduler {
     timesteps: Vec<usize>,
     /// How many training steps a step goes back.
     step_ratio: usize,
-    /// What the scheduler was made from.
+    /// The configuration of the scheduler.
     pub config: DDPMSchedulerConfig,
 }
 
@@ -160,7 +160,7 @@ impl DDPMScheduler {
         ])
     }
 
-    /// What noise of deviation 1 is multiplied with before the first step: 1.
+    /// Factor of unit noise before the first step: 1.
     pub fn init_noise_sigma(&self) -> f64 {
         1.
     }

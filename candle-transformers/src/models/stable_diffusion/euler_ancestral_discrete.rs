@@ -20,7 +20,7 @@ pub struct EulerAncestralDiscreteSchedulerConfig {
     pub beta_schedule: BetaSchedule,
     /// The least training step that is taken, with [`TimestepSpacing::Leading`].
     pub steps_offset: usize,
-    /// What the model gives: the noise or `v`.
+    /// The quantity that the model predicts: the noise or `v`.
     pub prediction_type: PredictionType,
     /// Steps in training.
     pub train_timesteps: usize,
@@ -56,7 +56,7 @@ pub struct EulerAncestralDiscreteScheduler {
     timesteps: Vec<usize>,
     /// Of each step, and 0 behind the last one.
     sigmas: Vec<f64>,
-    /// What the scheduler was made from.
+    /// The configuration of the scheduler.
     pub config: EulerAncestralDiscreteSchedulerConfig,
 }
 

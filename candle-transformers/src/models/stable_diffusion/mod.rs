@@ -81,13 +81,13 @@ pub struct StableDiffusionConfig {
     scheduler: Arc<dyn SchedulerConfig>,
 }
 
-/// What versions differ in beside texts and schedulers.
+/// The differences between versions other than texts and schedulers.
 struct Version {
     /// Channels, blocks of each transformer and heads.
     blocks: Vec<(usize, Option<usize>, usize)>,
     cross_attention_dim: usize,
     use_linear_projection: bool,
-    /// Of a picture, unless another one is asked for.
+    /// The default side of an image.
     side: usize,
 }
 

@@ -45,7 +45,7 @@ pub trait Scheduler {
     /// The scheduler does not know the step, or shapes, dtypes or devices do not match.
     fn add_noise(&self, original: &Tensor, noise: Tensor, timestep: usize) -> Result<Tensor>;
 
-    /// What noise of deviation 1 is multiplied with before the first step.
+    /// Factor of unit noise before the first step.
     fn init_noise_sigma(&self) -> f64;
 
     /// A sample as the model takes it at this step.
@@ -106,7 +106,7 @@ fn cosine_betas(steps: usize) -> Vec<f64> {
     (0..steps).map(beta).collect()
 }
 
-/// What a model is trained to give for a sample.
+/// The quantity that a model was trained to predict.
 #[derive(Debug, Clone, Copy)]
 pub enum PredictionType {
     /// The noise in it.

@@ -39,11 +39,11 @@ pub struct UNet2DConditionModelConfig {
     pub layers_per_block: usize,
     /// The zeros around latents before their size is halved.
     pub downsample_padding: usize,
-    /// What the results of the residual blocks in the middle are divided by.
+    /// Divisor of the results of the residual blocks in the middle.
     pub mid_block_scale_factor: f64,
     /// Groups of the norms, which divide all channels.
     pub norm_num_groups: usize,
-    /// What norms of groups add to the variance.
+    /// Group norm epsilon.
     pub norm_eps: f64,
     /// Size of the text's tokens.
     pub cross_attention_dim: usize,
@@ -189,8 +189,8 @@ impl UNet2DConditionModel {
         })
     }
 
-    /// What the model finds in latents `xs`, (batch, in_channels, height, width), at training step `timestep`:
-    /// (batch, out_channels, height, width). `encoder_hidden_states` is the text, (batch, tokens, cross_attention_dim).
+    /// The model's prediction for latents `xs`, (batch, in_channels, height, width), at training step `timestep`: (batch, out_channels,
+    /// height, width). `encoder_hidden_states` is the text, (batch, tokens, cross_attention_dim).
     ///
     /// # Errors
     /// Shapes, dtypes or devices do not match, or the latents are too small to be halved for each block.

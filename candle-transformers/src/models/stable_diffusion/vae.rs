@@ -31,7 +31,7 @@ use super::unet_2d_blocks::{
 };
 use crate::blocks::vision::{run_all, ConvSpec, Picture};
 
-/// What norms add to the variance.
+/// Norm epsilon.
 const EPS: f64 = 1e-6;
 
 /// The numbers of an autoencoder.
@@ -244,7 +244,7 @@ pub struct AutoEncoderKL {
     decoder: Decoder,
     quant_conv: Option<Conv2d>,
     post_quant_conv: Option<Conv2d>,
-    /// What it was made from.
+    /// The configuration of the model.
     pub config: AutoEncoderKLConfig,
 }
 

@@ -18,7 +18,7 @@ pub struct ActivationWithOptionalGating {
     pub activation: Activation,
 }
 
-/// What T5's first checkpoints have.
+/// The activation of T5's first checkpoints.
 fn relu() -> ActivationWithOptionalGating {
     ActivationWithOptionalGating {
         gated: false,
@@ -71,13 +71,13 @@ pub struct Config {
     pub d_ff: usize,
     /// Layers of the encoder.
     pub num_layers: usize,
-    /// Layers of the decoder; `None` for as many as the encoder has.
+    /// Layers of the decoder; `None` for the number of the encoder's layers.
     pub num_decoder_layers: Option<usize>,
     /// Heads.
     pub num_heads: usize,
     /// Classes of distances between tokens, each of which has a bias for each head.
     pub relative_attention_num_buckets: usize,
-    /// The distance from which on all are of one class; 128 if not given.
+    /// Minimum distance of the last class; default: 128.
     #[serde(default = "max_distance")]
     pub relative_attention_max_distance: usize,
     /// Of training; not used.

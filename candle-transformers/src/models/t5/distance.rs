@@ -96,7 +96,7 @@ impl Distances {
         })
     }
 
-    /// What the scores of `queries` tokens gain, the last of `keys`: it broadcasts to (1, heads, queries, keys), f32.
+    /// The biases of the scores of `queries` tokens, the last of `keys`: broadcasts to (1, heads, queries, keys), f32.
     pub(super) fn forward(&mut self, queries: usize, keys: usize) -> Result<Tensor> {
         if queries == 1 {
             return self.of_last(keys);

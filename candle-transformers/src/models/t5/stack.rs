@@ -212,7 +212,7 @@ pub(in crate::models) struct Generator {
     pub(in crate::models) encoder: Encoder,
     decoder: Stack,
     head: Projection,
-    /// What comes before a head that is the table of tokens.
+    /// Factor of the input of a head that is the token table.
     head_scale: Option<f64>,
 }
 

@@ -10,10 +10,10 @@ use super::FAMILY;
 use crate::blocks::encoder::{head_dim, EncoderLayer, Heads, NormPlace, Seen};
 use crate::blocks::{FeedForward, MergedLinear, PlainMlp};
 
-/// What all norms add to the variance.
+/// Norm epsilon.
 const NORM_EPS: f64 = 1e-5;
 const KERNEL: usize = 3;
-/// What Transformers clamps f16 to between layers: 1000 below its largest number.
+/// The bound to which Transformers clamps f16 between layers: 1000 below its largest number.
 const LIMIT_OF_F16: f64 = 64504.;
 
 /// The numbers of the encoder.

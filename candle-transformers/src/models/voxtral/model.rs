@@ -11,7 +11,7 @@ use super::FAMILY;
 use crate::generation::{LogitsProcessor, Sampling};
 use crate::models::three_axes::{places_of, spliced};
 
-/// What ends a text: Mistral's `</s>`, and ends of other vocabularies of this size that Candle looks for too.
+/// The tokens that end a text: Mistral's `</s>`, and those of other vocabularies of this size, which Candle accepts too.
 const ENDS: [u32; 4] = [2, 128_001, 128_009, 128_256];
 /// The token that fills texts up. This many in a row end a text too.
 const PADDING: (u32, usize) = (0, 5);
@@ -41,7 +41,7 @@ impl Default for VoxtralConfig {
     }
 }
 
-/// What a sequence leaves behind for its next step, and the tokens of the last sound. A clone goes its own way.
+/// The per-sequence state between steps, and the tokens of the last sound. A clone is independent.
 #[derive(Debug, Clone)]
 pub struct VoxtralCache {
     cache: VoxtralLlamaCache,
@@ -78,7 +78,7 @@ impl VoxtralCache {
 pub struct VoxtralGenerationConfig {
     /// The most tokens that are made.
     pub max_new_tokens: usize,
-    /// What logits are divided by; 0 for the most probable token.
+    /// Divisor of the logits; 0 for the most probable token.
     pub temperature: f64,
     /// The share of the probability that the tokens have which are drawn from.
     pub top_p: Option<f64>,

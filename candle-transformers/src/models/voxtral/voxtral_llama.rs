@@ -90,7 +90,7 @@ impl VoxtralLlamaConfig {
     }
 }
 
-/// What a sequence leaves behind for its next step: keys and values per layer. A clone goes its own way.
+/// The per-sequence state between steps: keys and values per layer. A clone is independent.
 #[derive(Debug, Clone)]
 pub struct VoxtralLlamaCache {
     /// Whether keys and values are kept. Without, every call has to be given the whole sequence, at position 0.
@@ -146,7 +146,7 @@ impl VoxtralLlama {
         self.decoder.embed(x)
     }
 
-    /// As [`forward`](Self::forward), from embeddings (b, t, hidden_size) in place of ids.
+    /// As [`forward`](Self::forward), from embeddings (b, t, hidden_size) instead of ids.
     ///
     /// # Errors
     /// As [`forward`](Self::forward).

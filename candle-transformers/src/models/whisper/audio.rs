@@ -21,7 +21,7 @@ pub trait Float:
 impl Float for f32 {}
 impl Float for f64 {}
 
-/// What the logarithm is taken of, at least.
+/// Minimum argument of the logarithm.
 const LEAST_POWER: f64 = 1e-10;
 /// How far below the loudest band of a recording the softest is, at most, in powers of ten.
 const RANGE: f64 = 8.;
@@ -195,7 +195,7 @@ pub fn pcm_to_mel<T: Float>(cfg: &Config, samples: &[T], filters: &[T]) -> Vec<T
 /// [`mel_filters`] makes them.
 ///
 /// # Errors
-/// `filters` are no rows of 201.
+/// `filters` are not rows of 201.
 pub fn log_mel(samples: &[f32], filters: &[f32]) -> Result<Vec<f32>> {
     let bins = N_FFT / 2 + 1;
     if filters.is_empty() || !filters.len().is_multiple_of(bins) {

@@ -81,7 +81,7 @@ pub const N_FRAMES: usize = N_SAMPLES / HOP_LENGTH;
 pub const NO_SPEECH_THRESHOLD: f64 = 0.6;
 /// A text of a lower mean log-probability is tried again at a higher temperature.
 pub const LOGPROB_THRESHOLD: f64 = -1.0;
-/// The temperatures that are tried one after another.
+/// The temperatures that are tried in this order.
 pub const TEMPERATURES: [f64; 6] = [0.0, 0.2, 0.4, 0.6, 0.8, 1.0];
 /// A text that compresses better than this repeats itself, and is tried again at a higher temperature.
 pub const COMPRESSION_RATIO_THRESHOLD: f64 = 2.4;

@@ -8,7 +8,7 @@ use super::attention_processor::Attention;
 use crate::blocks::recurrence::wide;
 use crate::blocks::vision::{channels_first, channels_last, ConvSpec};
 
-/// What norms add to the variance.
+/// Norm epsilon.
 const EPS: f32 = 1e-6;
 
 /// Mean 0 and variance 1 over the last dimension, of any layout.

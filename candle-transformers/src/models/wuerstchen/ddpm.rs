@@ -7,7 +7,7 @@ use candle_core::{bail, Result, Tensor};
 pub struct DDPMWSchedulerConfig {
     /// A power that bends the time.
     scaler: f64,
-    /// What the cosine is shifted by, so that the last steps have some noise.
+    /// Shift of the cosine, so that the last steps have some noise.
     s: f64,
 }
 
@@ -25,7 +25,7 @@ impl Default for DDPMWSchedulerConfig {
 #[derive(Debug, Clone)]
 pub struct DDPMWScheduler {
     timesteps: Vec<f64>,
-    /// What the scheduler was made from.
+    /// The configuration of the scheduler.
     pub config: DDPMWSchedulerConfig,
 }
 
@@ -103,7 +103,7 @@ impl DDPMWScheduler {
         }
     }
 
-    /// What noise of deviation 1 is multiplied with before the first step: 1.
+    /// Factor of unit noise before the first step: 1.
     pub fn init_noise_sigma(&self) -> f64 {
         1.
     }

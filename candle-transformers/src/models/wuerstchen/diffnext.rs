@@ -85,7 +85,7 @@ struct Block {
     attention: Option<AttnBlock>,
 }
 
-/// What the blocks are told.
+/// The conditions of the blocks.
 struct Told<'a> {
     time: &'a Tensor,
     text: &'a Tensor,

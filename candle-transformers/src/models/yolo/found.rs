@@ -17,7 +17,7 @@ pub struct Object {
 pub struct Limits {
     /// It is more likely than that.
     pub confidence: f32,
-    /// It overlaps with a likelier one of its class by that at the most.
+    /// Maximum overlap (IoU) with a more probable one of its class.
     pub iou: f32,
 }
 

@@ -30,7 +30,7 @@ pub mod v8;
 
 use candle_core::{bail, Result, Tensor};
 
-/// What the sides of a picture have to be multiples of: the last layers see it that much smaller.
+/// Number of which the sides of an image must be multiples: the factor by which the last layers shrink it.
 pub const MULTIPLE: usize = 32;
 
 /// Fails unless `xs` is (batch, 3, height, width) with sides that fit.

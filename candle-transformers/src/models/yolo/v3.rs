@@ -19,7 +19,7 @@ const ANCHORS: usize = 3;
 /// Numbers of a box before its classes: its place, its size, and whether there is an object.
 const BOX: usize = 5;
 
-/// What differs between networks.
+/// The differences between networks.
 #[derive(Debug, Clone, Copy)]
 pub struct Config {
     /// Channels of the first convolution.
@@ -112,12 +112,12 @@ impl Module for Stage {
     }
 }
 
-/// What is said at one scale.
+/// The detection layers of one scale.
 #[derive(Debug)]
 struct Scale {
     /// Makes the features of the scale before fit; the first one has none before it.
     narrowed: Option<Conv>,
-    /// What the next scale sees comes out of them.
+    /// The convolutions whose output the next scale also reads.
     convs: Vec<Conv>,
     wide: Conv,
     last: Conv2d,

@@ -26,7 +26,7 @@ pub fn input_size((w, h): (u32, u32)) -> (u32, u32) {
     let multiple = MULTIPLE as u32;
     let shorter = |side: u32, longer: u32| {
         let side = u64::from(side) * u64::from(SIDE) / u64::from(longer.max(1));
-        // At the most 640.
+        // At most 640.
         (side as u32 / multiple * multiple).max(multiple)
     };
     if w < h {
@@ -221,7 +221,7 @@ impl Backbone {
     }
 }
 
-/// What the scales tell each other: first from the smallest to the largest, then back.
+/// Fuses the features of the scales: first from the smallest to the largest, then back.
 #[derive(Debug)]
 struct Neck {
     up: [Block; 2],
@@ -263,7 +263,7 @@ impl Neck {
     }
 }
 
-/// What the head says of one thing, at each scale.
+/// The head of one quantity, at each scale.
 #[derive(Debug)]
 struct Branches([(Conv, Conv, Conv2d); 3]);
 
@@ -329,7 +329,7 @@ pub struct YoloV8 {
     distances: Branches,
     classes: Branches,
     points: Option<Branches>,
-    /// What the steps stand for, (1, 1, 16, 1).
+    /// The values of the steps, (1, 1, 16, 1).
     steps: Tensor,
 }
 

@@ -5,7 +5,7 @@ use candle_core::{bail, Device, Result, Tensor};
 use super::transformer::SEQ_MULTI_OF;
 use super::FAMILY;
 
-/// What [`super::ZImageTransformer2DModel::forward`] is given.
+/// The inputs of [`super::ZImageTransformer2DModel::forward`].
 #[derive(Debug, Clone)]
 pub struct PreparedInputs {
     /// (batch, channels, 1, height, width)

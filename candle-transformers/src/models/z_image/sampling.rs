@@ -4,7 +4,7 @@ use candle_core::{DType, Device, Result, Tensor};
 
 use crate::blocks::diffusion::schedule;
 
-/// Noise in place of latents, (batch_size, channels, height, width) of f32. A picture of the VAE has 8 times the height and width.
+/// Noise with the shape of latents, (batch_size, channels, height, width) of f32. An image of the VAE has 8 times the height and width.
 ///
 /// # Errors
 /// If the device has no memory.

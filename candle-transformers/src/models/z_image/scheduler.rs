@@ -10,20 +10,20 @@ use crate::blocks::diffusion::{shift_of, shifted};
 pub const BASE_IMAGE_SEQ_LEN: usize = 256;
 /// Patches of a picture that [`MAX_SHIFT`] is for.
 pub const MAX_IMAGE_SEQ_LEN: usize = 4096;
-/// What times of small pictures are moved by.
+/// Shift of the times of small images.
 pub const BASE_SHIFT: f64 = 0.5;
-/// What times of large pictures are moved by.
+/// Shift of the times of large images.
 pub const MAX_SHIFT: f64 = 1.15;
 
 /// The numbers of a `scheduler_config.json`, which leaves out those that are as [`Default`] has them.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(default)]
 pub struct SchedulerConfig {
-    /// What a time of 1, noise, is called.
+    /// The time step of pure noise, which is time 1.
     pub num_train_timesteps: usize,
     /// By what the ratio of noise to picture grows.
     pub shift: f64,
-    /// Whether it grows by `exp(mu)` in place of `shift`, where `mu` is that of [`FlowMatchEulerDiscreteScheduler::set_timesteps`].
+    /// Whether it grows by `exp(mu)` instead of `shift`, where `mu` is that of [`FlowMatchEulerDiscreteScheduler::set_timesteps`].
     pub use_dynamic_shifting: bool,
 }
 
@@ -154,8 +154,8 @@ impl FlowMatchEulerDiscreteScheduler {
     }
 }
 
-/// What times are moved by for a picture of `image_seq_len` patches: `base_shift` for `base_seq_len` of them and `max_shift` for
-/// `max_seq_len`, and on the line through both.
+/// The shift of the times for an image of `image_seq_len` patches: linear, `base_shift` for `base_seq_len` of them and `max_shift` for
+/// `max_seq_len`.
 pub fn calculate_shift(
     image_seq_len: usize,
     base_seq_len: usize,

@@ -21,7 +21,7 @@ pub struct VaeConfig {
     pub block_out_channels: Vec<usize>,
     /// Residual blocks of a level of the encoder; the decoder has one more.
     pub layers_per_block: usize,
-    /// What latents are multiplied with, less `shift_factor`.
+    /// Factor of the latents, applied after subtracting `shift_factor`.
     pub scaling_factor: f64,
     /// The mean of latents.
     pub shift_factor: f64,
@@ -191,7 +191,7 @@ impl AutoEncoderKL {
         self.decoder.forward(&latents)
     }
 
-    /// What latents are multiplied with.
+    /// Factor of the latents.
     pub fn scale_factor(&self) -> f64 {
         self.scale_factor
     }

@@ -97,11 +97,11 @@ impl Down {
 pub struct DownEncoderBlock2DConfig {
     /// Residual blocks.
     pub num_layers: usize,
-    /// What norms add to the variance.
+    /// Norm epsilon.
     pub resnet_eps: f64,
     /// Groups of the norms.
     pub resnet_groups: usize,
-    /// What the result of each residual block is divided by.
+    /// Divisor of the result of each residual block.
     pub output_scale_factor: f64,
     /// Whether the size is halved.
     pub add_downsample: bool,
@@ -126,7 +126,7 @@ impl Default for DownEncoderBlock2DConfig {
 #[derive(Debug)]
 pub struct DownEncoderBlock2D {
     down: Down,
-    /// What it was made from.
+    /// The configuration of the block.
     pub config: DownEncoderBlock2DConfig,
 }
 
@@ -170,11 +170,11 @@ impl Module for DownEncoderBlock2D {
 pub struct DownBlock2DConfig {
     /// Residual blocks.
     pub num_layers: usize,
-    /// What norms add to the variance.
+    /// Norm epsilon.
     pub resnet_eps: f64,
     /// Groups of the norms.
     pub resnet_groups: usize,
-    /// What the result of each residual block is divided by.
+    /// Divisor of the result of each residual block.
     pub output_scale_factor: f64,
     /// Whether the size is halved.
     pub add_downsample: bool,
@@ -199,7 +199,7 @@ impl Default for DownBlock2DConfig {
 #[derive(Debug)]
 pub struct DownBlock2D {
     down: Down,
-    /// What it was made from.
+    /// The configuration of the block.
     pub config: DownBlock2DConfig,
 }
 
@@ -267,7 +267,7 @@ impl Default for CrossAttnDownBlock2DConfig {
 pub struct CrossAttnDownBlock2D {
     downblock: DownBlock2D,
     attentions: Vec<SpatialTransformer>,
-    /// What it was made from.
+    /// The configuration of the block.
     pub config: CrossAttnDownBlock2DConfig,
 }
 

@@ -47,7 +47,7 @@ impl<A> Middle<A> {
     }
 }
 
-/// The groups that are asked for, or one for four channels and 32 at most.
+/// The requested number of groups, or by default one per four channels, at most 32.
 fn groups(asked: Option<usize>, channels: usize) -> usize {
     asked.unwrap_or_else(|| usize::min(channels / 4, 32))
 }
@@ -57,13 +57,13 @@ fn groups(asked: Option<usize>, channels: usize) -> usize {
 pub struct UNetMidBlock2DConfig {
     /// How often attention and a residual block follow the first one.
     pub num_layers: usize,
-    /// What norms add to the variance.
+    /// Norm epsilon.
     pub resnet_eps: f64,
     /// Groups of the norms; a quarter of the channels, and 32 at most, without it.
     pub resnet_groups: Option<usize>,
     /// Size of a head; one head for all channels without it.
     pub attn_num_head_channels: Option<usize>,
-    /// What the result of each part is divided by.
+    /// Divisor of the result of each part.
     pub output_scale_factor: f64,
 }
 
@@ -83,7 +83,7 @@ impl Default for UNetMidBlock2DConfig {
 #[derive(Debug)]
 pub struct UNetMidBlock2D {
     middle: Middle<AttentionBlock>,
-    /// What it was made from.
+    /// The configuration of the block.
     pub config: UNetMidBlock2DConfig,
 }
 
@@ -134,13 +134,13 @@ impl UNetMidBlock2D {
 pub struct UNetMidBlock2DCrossAttnConfig {
     /// How often a transformer and a residual block follow the first one.
     pub num_layers: usize,
-    /// What norms add to the variance.
+    /// Norm epsilon.
     pub resnet_eps: f64,
     /// Groups of the norms; a quarter of the channels, and 32 at most, without it.
     pub resnet_groups: Option<usize>,
     /// Heads, which divide the channels.
     pub attn_num_head_channels: usize,
-    /// What the result of each residual block is divided by.
+    /// Divisor of the result of each residual block.
     pub output_scale_factor: f64,
     /// Size of the text's tokens.
     pub cross_attn_dim: usize,
@@ -172,7 +172,7 @@ impl Default for UNetMidBlock2DCrossAttnConfig {
 #[derive(Debug)]
 pub struct UNetMidBlock2DCrossAttn {
     middle: Middle<SpatialTransformer>,
-    /// What it was made from.
+    /// The configuration of the block.
     pub config: UNetMidBlock2DCrossAttnConfig,
 }
 

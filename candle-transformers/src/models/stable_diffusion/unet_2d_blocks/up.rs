@@ -39,11 +39,11 @@ impl Upsample {
 pub struct UpDecoderBlock2DConfig {
     /// Residual blocks.
     pub num_layers: usize,
-    /// What norms add to the variance.
+    /// Norm epsilon.
     pub resnet_eps: f64,
     /// Groups of the norms.
     pub resnet_groups: usize,
-    /// What the result of each residual block is divided by.
+    /// Divisor of the result of each residual block.
     pub output_scale_factor: f64,
     /// Whether the size is doubled.
     pub add_upsample: bool,
@@ -66,7 +66,7 @@ impl Default for UpDecoderBlock2DConfig {
 pub struct UpDecoderBlock2D {
     resnets: Vec<ResnetBlock2D>,
     upsample: Option<Upsample>,
-    /// What it was made from.
+    /// The configuration of the block.
     pub config: UpDecoderBlock2DConfig,
 }
 
@@ -118,11 +118,11 @@ impl Module for UpDecoderBlock2D {
 pub struct UpBlock2DConfig {
     /// Residual blocks.
     pub num_layers: usize,
-    /// What norms add to the variance.
+    /// Norm epsilon.
     pub resnet_eps: f64,
     /// Groups of the norms.
     pub resnet_groups: usize,
-    /// What the result of each residual block is divided by.
+    /// Divisor of the result of each residual block.
     pub output_scale_factor: f64,
     /// Whether the size is doubled.
     pub add_upsample: bool,
@@ -146,7 +146,7 @@ pub struct UpBlock2D {
     /// The residual blocks.
     pub resnets: Vec<ResnetBlock2D>,
     upsample: Option<Upsample>,
-    /// What it was made from.
+    /// The configuration of the block.
     pub config: UpBlock2DConfig,
 }
 
@@ -269,7 +269,7 @@ pub struct CrossAttnUpBlock2D {
     pub upblock: UpBlock2D,
     /// The transformers, one for each residual block.
     pub attentions: Vec<SpatialTransformer>,
-    /// What it was made from.
+    /// The configuration of the block.
     pub config: CrossAttnUpBlock2DConfig,
     span: Span,
 }

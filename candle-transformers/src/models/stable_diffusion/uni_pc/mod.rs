@@ -92,7 +92,7 @@ pub struct UniPCSchedulerConfig {
     pub timestep_schedule: TimestepSchedule,
     /// The order: how many originals a step is computed from. 2 is good for guided sampling, 3 for sampling without guidance.
     pub solver_order: usize,
-    /// What the model gives.
+    /// The quantity that the model predicts.
     pub prediction_type: PredictionType,
     /// Steps in training.
     pub num_training_timesteps: usize,
@@ -101,9 +101,9 @@ pub struct UniPCSchedulerConfig {
     pub thresholding: bool,
     /// How many of the elements, from 0 to 1, the threshold of a picture is not below.
     pub dynamic_thresholding_ratio: f64,
-    /// What the threshold is at least.
+    /// Minimum of the threshold.
     pub sample_max_value: f64,
-    /// What the polynomial is scaled with.
+    /// The scaling of the polynomial.
     pub solver_type: SolverType,
     /// Whether the order is less in the last steps, down to 1.
     pub lower_order_final: bool,
@@ -134,7 +134,7 @@ impl SchedulerConfig for UniPCSchedulerConfig {
     }
 }
 
-/// What a step knows of those before it.
+/// The results of earlier steps.
 #[derive(Debug, Clone)]
 struct History {
     /// The step, from 0.
@@ -142,13 +142,13 @@ struct History {
     /// How many steps followed each other.
     taken: usize,
     order: usize,
-    /// What the step began at.
+    /// The sample before the step.
     sample: Tensor,
     /// The training steps and the originals that were predicted there, the latest first.
     originals: VecDeque<(usize, Tensor)>,
 }
 
-/// The scheduler. Its steps follow each other; one that does not come after the last one begins anew.
+/// The scheduler. Its steps follow each other; a step that does not follow the last one starts again.
 #[derive(Debug, Clone)]
 pub struct EdmDpmMultistepScheduler {
     config: UniPCSchedulerConfig,

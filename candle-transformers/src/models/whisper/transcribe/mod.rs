@@ -1,8 +1,8 @@
 //! From a recording of any length to its text.
 //!
-//! Windows of 30 seconds are decoded one after another, each from where the last whole piece of text of the one before ended, with that text
-//! as its prompt. A text that repeats itself or is improbable is tried again at higher temperatures; windows in which nobody speaks are
-//! passed over. After section 3.8 and 4.5 of [the paper](https://arxiv.org/abs/2212.04356).
+//! Windows of 30 seconds are decoded in sequence. Each starts where the last whole segment of the window before ended, with that text as
+//! its prompt. A text that repeats itself or is improbable is decoded again at higher temperatures; windows without speech are skipped.
+//! After section 3.8 and 4.5 of [the paper](https://arxiv.org/abs/2212.04356).
 //!
 //! ```no_run
 //! use candle_core::Device;
@@ -98,7 +98,7 @@ impl From<quantized_model::Whisper> for Network {
     }
 }
 
-/// What is asked for besides the text.
+/// The settings of a transcription.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// The code of the language that is spoken, one of [`LANGUAGES`]; without one the first window is listened to. Models of English alone
@@ -117,7 +117,7 @@ pub struct Options {
     pub condition_on_previous_text: bool,
     /// A text that comes before the first window's: names and spellings.
     pub initial_prompt: Vec<u32>,
-    /// Tried one after another; 0 takes the most probable token.
+    /// Temperatures, tried in this order; 0 takes the most probable token.
     pub temperatures: Vec<f64>,
     /// The seed of what is chosen at temperatures above 0.
     pub seed: u64,
@@ -187,7 +187,7 @@ pub struct Segment {
     pub words: Vec<Word>,
 }
 
-/// What was said.
+/// The result of a transcription.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Transcript {
     /// The code of the language; `en` for models of English alone.
@@ -215,7 +215,7 @@ pub enum Heard<'a> {
     Segment(&'a Segment),
 }
 
-/// A network, its vocabulary, and what is asked of them.
+/// A network, its vocabulary, and the settings.
 pub struct Transcriber {
     network: Network,
     vocabulary: Box<dyn Vocabulary>,
@@ -224,7 +224,7 @@ pub struct Transcriber {
     filters: Vec<f32>,
     /// Frames that the encoder takes at once.
     window: usize,
-    /// What the encoder takes.
+    /// The dtype of the encoder's input.
     dtype: DType,
     device: Device,
 }

@@ -5,7 +5,7 @@ use super::vocabulary::Special;
 /// The latest time of a window's first word, in steps of 0.02 s.
 const LATEST_START: u32 = 50;
 
-/// What the decoder has to keep to in one window.
+/// The constraints on the decoder's tokens in one window.
 pub(super) struct Rules<'a> {
     pub(super) special: &'a Special,
     /// Tokens that are never chosen.

@@ -9,7 +9,7 @@ use super::rules::{log_sum_exp, Rules};
 use crate::models::reading::Reading;
 use crate::models::whisper::parts::TextDecoder;
 
-/// What the decoder is asked.
+/// The request for one decoding.
 pub(super) struct Question<'a> {
     pub(super) rules: Rules<'a>,
     /// Tokens before the text, with [`Special::start`] at `start`.
@@ -19,7 +19,7 @@ pub(super) struct Question<'a> {
     pub(super) most: usize,
 }
 
-/// What the decoder answers.
+/// The result of a decoding.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Answer {
     /// Text and times, without the end.

@@ -37,7 +37,7 @@ impl TimestepEmbedder {
     /// From times of any dtype, (batch), to (batch, out_size) in the dtype of the weights.
     ///
     /// # Errors
-    /// The times are no vector.
+    /// `t` is not a vector.
     pub fn forward(&self, t: &Tensor) -> Result<Tensor> {
         let vectors = sinusoids(t, FREQUENCY_EMBEDDING_SIZE)?;
         let vectors = vectors.to_dtype(self.first.weight().dtype())?;
@@ -179,7 +179,7 @@ pub fn apply_rotary_emb(x: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor
     rope_i(&x.transpose(1, 2)?, cos, sin)?.transpose(1, 2)
 }
 
-/// What is added to scores for a mask (batch, seq) of ones and zeros: nothing, and so much that a key is not seen.
+/// The addend of scores for a mask (batch, seq) of ones and zeros: 0, or a number so low that a key is not seen.
 pub(super) fn hidden_keys(mask: &Tensor) -> Result<Tensor> {
     let mask = mask.to_dtype(DType::F32)?.unsqueeze(1)?.unsqueeze(1)?;
     // Not -infinity, which would make NaN of a text without tokens.

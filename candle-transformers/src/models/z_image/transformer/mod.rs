@@ -18,7 +18,7 @@ use layers::hidden_keys;
 
 /// The size of a time's vector, at most that of a token.
 pub const ADALN_EMBED_DIM: usize = 256;
-/// What the lengths of texts are filled up to a multiple of.
+/// The lengths of texts are padded to multiples of this.
 pub const SEQ_MULTI_OF: usize = 32;
 /// Cosines and sines of a time.
 pub const FREQUENCY_EMBEDDING_SIZE: usize = 256;
@@ -56,7 +56,7 @@ pub struct Config {
     pub cap_feat_dim: usize,
     /// Base of the rotations' frequencies.
     pub rope_theta: f64,
-    /// What times from 0 to 1 are multiplied with.
+    /// Factor of times from 0 to 1.
     pub t_scale: f64,
     /// Elements of a head that are rotated by each number of a token's place; all of them together.
     pub axes_dims: Vec<usize>,
@@ -66,7 +66,7 @@ pub struct Config {
     pub use_accelerated_attn: bool,
 }
 
-/// What a `config.json` leaves out.
+/// The defaults of omitted fields of a `config.json`.
 impl Default for Config {
     fn default() -> Self {
         Self::z_image_turbo()
@@ -160,7 +160,7 @@ impl Config {
 struct Texts {
     /// (batch, tokens, dim)
     tokens: Tensor,
-    /// What is added to the scores of tokens, (batch, 1, 1, tokens): those beyond a text's multiple are hidden.
+    /// Added to the scores of tokens, (batch, 1, 1, tokens): those beyond a text's multiple are hidden.
     hidden: Tensor,
     /// Tokens that are not hidden, (batch, 1) of f32.
     lens: Tensor,
@@ -173,9 +173,9 @@ pub struct ZImageTransformer2DModel {
     cap_norm: RmsNorm,
     cap_embedder: Linear,
     x_embedder: Linear,
-    /// What fills up texts, (1, dim).
+    /// The padding of texts, (1, dim).
     cap_pad: Tensor,
-    /// What fills up patches, (1, dim).
+    /// The padding of patches, (1, dim).
     x_pad: Tensor,
     final_layer: FinalLayer,
     noise_refiner: Vec<ZImageTransformerBlock>,

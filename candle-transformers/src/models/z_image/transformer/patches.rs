@@ -25,7 +25,7 @@ pub(super) fn counts(
 /// channels.
 ///
 /// # Errors
-/// The latents have another rank, or sizes that are no multiples of the patch's.
+/// The latents have another rank, or sizes that are not multiples of the patch's.
 pub fn patchify(
     x: &Tensor,
     patch_size: usize,
@@ -49,7 +49,7 @@ pub fn patchify(
 /// (batch, out_channels, frames, height, width).
 ///
 /// # Errors
-/// There are fewer patches or they have another size, or `size` is no multiple of the patch's.
+/// There are fewer patches or they have another size, or `size` is not a multiple of the patch's.
 pub fn unpatchify(
     x: &Tensor,
     size: (usize, usize, usize),
