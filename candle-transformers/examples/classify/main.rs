@@ -20,7 +20,7 @@ use image::{imageops::FilterType, ImageReader};
 const CLASSES: usize = 1000;
 /// Shown of them.
 const BEST: usize = 5;
-/// How much of the shorter side is looked at, as when the models were evaluated.
+/// Fraction of the shorter side that is used, as in the models' evaluation.
 const CROP: f64 = 0.875;
 
 fn main() {
@@ -79,7 +79,7 @@ struct Entry {
     scale: Scale,
 }
 
-/// What comes of a pixel's 0 to 255, for red, green and blue: less the mean, over the deviation.
+/// The normalisation of a pixel's 0 to 255, for red, green and blue: subtract the mean, divide by the deviation.
 struct Scale {
     mean: [f32; 3],
     deviation: [f32; 3],
@@ -182,9 +182,10 @@ fn of_file(path: &str, err: impl std::fmt::Display) -> Error {
 fn read_labels(path: &str) -> Result<Vec<String>> {
     let text = std::fs::read_to_string(path).map_err(|err| of_file(path, err))?;
     let labels: Vec<String> = text.lines().map(str::to_string).collect();
-    match labels.is_empty() {
-        true => Err(of_file(path, "there are no labels, one a line")),
-        false => Ok(labels),
+    if labels.is_empty() {
+        Err(of_file(path, "there are no labels, one a line"))
+    } else {
+        Ok(labels)
     }
 }
 
@@ -227,6 +228,6 @@ fn read_weights(path: &str, device: &Device) -> Result<VarBuilder<'static>> {
     if start == b"PK" || start == b"\x80\x02" {
         return VarBuilder::from_pth(path, DType::F32, device);
     }
-    // SAFETY: nobody changes the file meanwhile.
+    // SAFETY: nothing changes the file meanwhile.
     unsafe { VarBuilder::from_mmaped_safetensors(&[path], DType::F32, device) }
 }

@@ -1,4 +1,4 @@
-//! Which words are those of which picture, by CLIP.
+//! Matches texts to images with CLIP.
 //!
 //! ```sh
 //! cargo run -p candle-transformers --features webgpu --example clip -- \
@@ -18,7 +18,7 @@ use image::imageops::FilterType;
 use tokenizers::Tokenizer;
 
 const USAGE: &str = "usage: clip [cpu|webgpu] FOLDER PICTURE.. -- TEXT..";
-/// What the models subtract from each channel, and divide by.
+/// Subtracted from each channel, which is then divided by [`DEVIATION`].
 const MEAN: [f32; 3] = [0.481_454_66, 0.457_827_5, 0.408_210_73];
 const DEVIATION: [f32; 3] = [0.268_629_54, 0.261_302_6, 0.275_777_1];
 

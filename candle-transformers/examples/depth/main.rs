@@ -1,4 +1,4 @@
-//! How near each place of a picture is, by Depth Anything V2.
+//! Estimates the depth of an image's pixels with Depth Anything V2.
 //!
 //! ```sh
 //! cargo run -p candle-transformers --features webgpu --example depth -- \
@@ -81,7 +81,7 @@ fn run(args: &Args) -> Result<()> {
     let model = load(args.size, pictures::weights(&args.weights, &device)?);
     let model = model.map_err(|err| {
         let size = pictures::name(args.size);
-        Error::Msg(format!("these are no weights of `--size {size}`: {err}"))
+        Error::Msg(format!("these are not weights of `--size {size}`: {err}"))
     })?;
 
     let (w, h) = picture.dimensions();
@@ -97,9 +97,10 @@ fn run(args: &Args) -> Result<()> {
     let least = near.iter().copied().fold(f32::INFINITY, f32::min);
     let most = near.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     pictures::write(&colored(&near, [least, most], [w, h])?, &args.out)?;
-    match least < most {
-        true => println!("from {least:.3}, far, to {most:.3}, near, in no unit"),
-        false => println!("{least:.3} everywhere: the model sees no depth"),
+    if least < most {
+        println!("from {least:.3}, far, to {most:.3}, near, in no unit")
+    } else {
+        println!("{least:.3} everywhere: the model sees no depth")
     }
     Ok(())
 }
@@ -110,9 +111,10 @@ fn load(size: Size, vb: VarBuilder<'static>) -> Result<DepthAnythingV2> {
         Size::B => (12, 768, 12, DepthAnythingV2Config::vit_base()),
         Size::L => (24, 1024, 16, DepthAnythingV2Config::vit_large()),
     };
-    let features = match vb.contains_tensor("pretrained.cls_token") {
-        true => vb.pp("pretrained"),
-        false => vb.clone(),
+    let features = if vb.contains_tensor("pretrained.cls_token") {
+        vb.pp("pretrained")
+    } else {
+        vb.clone()
     };
     let (device, dtype) = (vb.device().clone(), vb.dtype());
     let features = VarBuilder::from_backend(Box::new(Headless(features)), dtype, device);
@@ -125,9 +127,10 @@ struct Headless(VarBuilder<'static>);
 
 impl SimpleBackend for Headless {
     fn get(&self, s: Shape, name: &str, h: Init, dtype: DType, dev: &Device) -> Result<Tensor> {
-        match name.starts_with("head.") {
-            true => Tensor::zeros(s, dtype, dev),
-            false => self.0.get_with_hints_dtype(s, name, h, dtype),
+        if name.starts_with("head.") {
+            Tensor::zeros(s, dtype, dev)
+        } else {
+            self.0.get_with_hints_dtype(s, name, h, dtype)
         }
     }
 

@@ -30,7 +30,7 @@ impl<'a> Canvas<'a> {
         }
     }
 
-    /// A square around a place.
+    /// A square around a point.
     fn dab(&mut self, [x, y]: [f32; 2], side: u32, color: Rgb<u8>) {
         let (x, y, side) = (x.round() as i64, y.round() as i64, i64::from(side));
         let first = [x - side / 2, y - side / 2];
@@ -47,7 +47,7 @@ impl<'a> Canvas<'a> {
         self.fill([x1 - wide, y0], [x1, y1], color);
     }
 
-    /// A line between places that are in the picture.
+    /// A line between points of the image.
     pub fn line(&mut self, from: [f32; 2], to: [f32; 2], color: Rgb<u8>) {
         let [dx, dy] = [to[0] - from[0], to[1] - from[1]];
         let steps = dx.abs().max(dy.abs()).ceil().max(1.);

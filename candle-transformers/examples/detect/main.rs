@@ -106,7 +106,7 @@ fn run(args: &Args) -> Result<()> {
     let network = network(args.model, args.task, weights).map_err(|err| {
         let (model, task) = (pictures::name(args.model), pictures::name(args.task));
         Error::Msg(format!(
-            "these are no weights of `--model {model} --task {task}`: {err}"
+            "these are not weights of `--model {model} --task {task}`: {err}"
         ))
     })?;
 

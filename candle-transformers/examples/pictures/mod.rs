@@ -16,7 +16,7 @@ pub enum On {
     Cuda,
 }
 
-/// The device that is asked for, or the best one of this build.
+/// The requested device, or the best one of this build.
 pub fn device(on: Option<On>) -> Result<Device> {
     match on {
         Some(On::Cpu) => Ok(Device::Cpu),
@@ -67,11 +67,11 @@ pub fn pixels(picture: RgbImage, device: &Device) -> Result<Tensor> {
 
 /// The tensors of safetensors files, as f32.
 pub fn weights<P: AsRef<Path>>(paths: &[P], device: &Device) -> Result<VarBuilder<'static>> {
-    // SAFETY: nobody changes the files meanwhile.
+    // SAFETY: nothing changes the files meanwhile.
     unsafe { VarBuilder::from_mmaped_safetensors(paths, DType::F32, device) }
 }
 
-/// What a value is called on the command line.
+/// The name of a value on the command line.
 pub fn name(value: impl ValueEnum) -> String {
     let name = value.to_possible_value();
     name.map_or(String::new(), |name| name.get_name().to_string())

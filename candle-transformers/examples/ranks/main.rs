@@ -87,7 +87,7 @@ fn rank(group: Arc<dyn Communicator>, device: &Device, prompt: &str) -> Result<(
     let tokenizer = Tokenizer::from_file(folder.join("tokenizer.json")).map_err(Error::wrap)?;
     let end = tokenizer.token_to_id("<|end_of_text|>");
     let weights = folder.join("model.safetensors");
-    // SAFETY: nobody changes the file meanwhile.
+    // SAFETY: nothing changes the file meanwhile.
     let mut vb = unsafe { ShardedSafeTensors::var_builder(&[weights], DType::F32, device)? };
     let model = Decoder::load_rank(spec, &mut vb, DType::F32, device, group.clone())?;
 

@@ -20,7 +20,7 @@ use clap::{Parser, ValueEnum};
 use image::imageops::{self, FilterType};
 use image::{GrayImage, ImageFormat, ImageReader, RgbImage};
 
-/// What is at a point or in a box of a picture.
+/// Segments the object at a point or in a box of an image.
 #[derive(Parser)]
 struct Args {
     /// Where to run; the best there is if it is left out.
@@ -71,9 +71,10 @@ fn run(args: &Args) -> Result<()> {
     };
     let picture = read_picture(&args.image)?;
     let vb = read_weights(&args.weights, &device)?;
-    let sam = match args.tiny {
-        true => Sam::new_tiny(vb)?,
-        false => Sam::new(768, 12, 12, &[2, 5, 8, 11], vb)?,
+    let sam = if args.tiny {
+        Sam::new_tiny(vb)?
+    } else {
+        Sam::new(768, 12, 12, &[2, 5, 8, 11], vb)?
     };
 
     let seen = resized(&picture);
@@ -111,7 +112,7 @@ fn run(args: &Args) -> Result<()> {
 fn parts(text: &str) -> std::result::Result<Vec<f64>, String> {
     let part = |text: &str| match text.trim().parse::<f64>() {
         Ok(number) if (0. ..=1.).contains(&number) => Ok(number),
-        _ => Err(format!("{text:?} is no number from 0 to 1")),
+        _ => Err(format!("{text:?} is not a number from 0 to 1")),
     };
     text.split(',').map(part).collect()
 }
@@ -180,6 +181,6 @@ fn read_weights(path: &Path, device: &Device) -> Result<VarBuilder<'static>> {
     if start == b"PK" {
         return VarBuilder::from_pth(path, DType::F32, device);
     }
-    // SAFETY: nobody changes the file meanwhile.
+    // SAFETY: nothing changes the file meanwhile.
     unsafe { VarBuilder::from_mmaped_safetensors(&[path], DType::F32, device) }
 }

@@ -30,7 +30,7 @@ fn weights(gain: f32, device: &Device) -> VarBuilder<'static> {
     VarBuilder::from_backend(Box::new(made), DType::F32, device.clone())
 }
 
-/// What the reference gives.
+/// The results of the reference.
 struct Expected {
     /// Numbers of a candidate, and candidates.
     shape: [usize; 2],
@@ -218,7 +218,7 @@ impl SimpleBackend for Counted {
     }
 
     fn get_unchecked(&self, name: &str, _: DType, _: &Device) -> Result<Tensor> {
-        bail!("{name} is asked for without a shape")
+        bail!("{name} is requested without a shape")
     }
 
     fn contains_tensor(&self, _: &str) -> bool {

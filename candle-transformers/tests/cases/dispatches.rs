@@ -68,8 +68,8 @@ fn of_a_token_with_quantised_weights_webgpu() -> Result<()> {
     Ok(())
 }
 
-/// A step through experts waits for nothing: reading back which ones a router picked would take a submission for each of the three
-/// products, beside the one of a list of kernels that has become long.
+/// A step through experts does not wait: reading back a router's choice would take a submission for each of the three products, in addition
+/// to those of full lists of kernels.
 #[test]
 fn experts_of_a_token_webgpu() -> Result<()> {
     let device = Device::new_webgpu(0)?;

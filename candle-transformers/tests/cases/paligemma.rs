@@ -38,7 +38,7 @@ fn patches(picture: &Tensor, vb: &VarBuilder) -> Result<Tensor> {
     projector.forward(&vision.forward(picture)?)? / (HIDDEN as f64).sqrt()
 }
 
-/// What is added to scores: `first` positions see each other, later ones what is before them.
+/// A mask of scores: `first` positions see each other, later ones the earlier ones.
 fn prefix_mask(first: usize, all: usize, device: &Device) -> Result<Tensor> {
     let hidden = |(i, j): (usize, usize)| j >= first && j > i;
     let places = (0..all * all).map(|n| (n / all, n % all));
@@ -106,7 +106,7 @@ fn batches_and_sequences_are_apart(device: &Device) -> Result<()> {
 }
 test_device!(batches_and_sequences_are_apart);
 
-/// ColPali's vectors from Gemma's stream, the last norm and the layer, one after another.
+/// ColPali's vectors from Gemma's stream, the last norm and the layer, in sequence.
 fn vectors_are_of_the_normed_stream(device: &Device) -> Result<()> {
     let vb = weights(DType::F32, device);
     let mut model = colpali::Model::new(&config(), vb.clone())?;

@@ -51,13 +51,12 @@ struct Narrow(Made);
 impl SimpleBackend for Narrow {
     fn get(&self, s: Shape, name: &str, h: Init, dtype: DType, dev: &Device) -> Result<Tensor> {
         let made = self.0.get(s, name, h, dtype, dev)?;
-        match name == "quant_conv.bias" {
-            true => {
-                let half = made.dim(0)? / 2;
-                let below = (made.narrow(0, half, half)? - 2000.)?;
-                Tensor::cat(&[made.narrow(0, 0, half)?, below], 0)
-            }
-            false => Ok(made),
+        if name == "quant_conv.bias" {
+            let half = made.dim(0)? / 2;
+            let below = (made.narrow(0, half, half)? - 2000.)?;
+            Tensor::cat(&[made.narrow(0, 0, half)?, below], 0)
+        } else {
+            Ok(made)
         }
     }
 
@@ -481,7 +480,7 @@ fn texts_of_a_layer(device: &Device) -> Result<()> {
 }
 test_device!(texts_of_a_layer);
 
-/// What is not public of the versions.
+/// The private settings of the versions.
 #[test]
 fn versions() {
     type Version = fn(Option<usize>, Option<usize>, Option<usize>) -> StableDiffusionConfig;

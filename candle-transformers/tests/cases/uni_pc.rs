@@ -19,9 +19,10 @@ fn config(solver_order: usize, solver_type: SolverType, corrected: bool) -> UniP
         rho: 4.,
     };
     UniPCSchedulerConfig {
-        corrector: match corrected {
-            true => CorrectorConfiguration::new([]),
-            false => CorrectorConfiguration::Disabled,
+        corrector: if corrected {
+            CorrectorConfiguration::new([])
+        } else {
+            CorrectorConfiguration::Disabled
         },
         sigma_schedule: SigmaSchedule::Karras(sigmas),
         timestep_schedule: TimestepSchedule::Linspace,
@@ -77,9 +78,9 @@ fn error(config: &UniPCSchedulerConfig, count: usize, device: &Device) -> Result
     Ok((end[0] as f64 - 1.).abs())
 }
 
-/// Twice the steps leave an error that is less by a power of 2 of the order, and of one more with the corrector. With upstream's weights of
-/// order 2, errors of 10, 20 and 40 steps are 0.024, 0.023 and 0.014, and order 3 is an error: a predictor places the step before the last
-/// one too early, an inverse of 2 by 2 is not one, and 3! is 3.
+/// Twice the steps reduce the error by a factor of 2 to the power of the order, and of the order plus one with the corrector. With
+/// upstream's weights of order 2, the errors of 10, 20 and 40 steps are 0.024, 0.023 and 0.014, and order 3 is an error: a predictor
+/// indexes the step before the last one too early, an inverse of 2 by 2 is wrong, and 3! is 3.
 fn orders(device: &Device) -> Result<()> {
     for solver_type in [SolverType::Bh1, SolverType::Bh2] {
         for (order, corrected, factor) in [
@@ -102,7 +103,7 @@ fn orders(device: &Device) -> Result<()> {
 }
 test_device!(orders);
 
-/// What a model gives does not matter if it says the same.
+/// The kind of prediction does not matter if the content is the same.
 fn predictions(device: &Device) -> Result<()> {
     let of = |prediction_type| {
         let config = UniPCSchedulerConfig {

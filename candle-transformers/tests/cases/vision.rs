@@ -14,7 +14,7 @@ use super::support::{assert_close, Numbers};
 pub(super) struct Made {
     /// Whether the weights are variables, as in training.
     pub(super) vars: bool,
-    /// What files lack that have other weights than the model looks for first.
+    /// Tensors that files lack because they have weights other than those the model tries first.
     pub(super) without: &'static str,
     /// Times the weights of products: deep models without a norm of what came in let it die or grow.
     pub(super) gain: f32,
@@ -40,14 +40,15 @@ impl SimpleBackend for Made {
         let values = (0..s.elem_count()).map(|_| centre + numbers.next(spread));
         let weight = Tensor::from_vec(values.collect::<Vec<f32>>(), s, &Device::Cpu)?;
         let weight = weight.to_dtype(dtype)?.to_device(dev)?;
-        match self.vars {
-            true => Ok(Var::from_tensor(&weight)?.as_tensor().clone()),
-            false => Ok(weight),
+        if self.vars {
+            Ok(Var::from_tensor(&weight)?.as_tensor().clone())
+        } else {
+            Ok(weight)
         }
     }
 
     fn get_unchecked(&self, name: &str, _: DType, _: &Device) -> Result<Tensor> {
-        bail!("{name} is asked for without a shape")
+        bail!("{name} is requested without a shape")
     }
 
     fn contains_tensor(&self, name: &str) -> bool {
@@ -236,7 +237,7 @@ fn vit_embeddings(device: &Device) -> Result<()> {
 }
 test_device!(vit_embeddings);
 
-/// What blocks give: `layers` is given pictures, blocks, and whether results are pictures, have the class token, and are normed.
+/// The outputs of blocks: `layers` gets images, blocks, and whether results are images, have the class token, and are normed.
 pub(super) fn check_layers(
     picture: &Tensor,
     [rows, columns]: [usize; 2],

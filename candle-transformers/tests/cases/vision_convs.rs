@@ -235,7 +235,7 @@ fn mobilenetv4_small(device: &Device) -> Result<()> {
 }
 test_device!(mobilenetv4_small);
 
-/// Two stages have attention; features stay pictures of one place.
+/// Two stages have attention; features stay images of one pixel.
 fn mobilenetv4_hybrid(device: &Device) -> Result<()> {
     let load = |vb| -> Result<Forward> {
         let config = mobilenetv4::Config::hybrid_medium();
@@ -289,8 +289,8 @@ fn fastvit_features(device: &Device) -> Result<()> {
 }
 test_device!(fastvit_features);
 
-/// Sizes that the linear layers do not fit are errors. The oracle checks the numbers: the first linear layer alone has 100 million weights, all
-/// of which are the same here.
+/// Sizes that the linear layers do not fit are errors. The oracle checks the numbers: the first linear layer alone has 100 million weights,
+/// which are all equal here.
 #[test]
 fn vgg_shapes() -> Result<()> {
     let device = Device::Cpu;
@@ -309,7 +309,7 @@ fn vgg_shapes() -> Result<()> {
         }
 
         fn get_unchecked(&self, name: &str, _: DType, _: &Device) -> Result<Tensor> {
-            candle_core::bail!("{name} is asked for without a shape")
+            candle_core::bail!("{name} is requested without a shape")
         }
 
         fn contains_tensor(&self, _: &str) -> bool {

@@ -230,7 +230,7 @@ fn steps_that_are_refused() -> Result<()> {
     Ok(())
 }
 
-/// The squares of 64 places of 300 are more than f16 has.
+/// The sum of squares over 64 positions of 300 exceeds f16.
 fn response_of_large_numbers(device: &Device) -> Result<()> {
     let norm = |dtype| GlobalResponseNorm::new(4, weights(dtype, device));
     let xs = (Numbers::new(3).tensor(&[2, 8, 8, 4], 1., device)? * 300.)?;

@@ -71,9 +71,10 @@ async fn device(_: JsValue) -> Result<Device, String> {
     let opened = Device::new_webgpu_async(0).await;
     opened.map_err(|err| {
         let err = err.to_string();
-        match err.contains("no WebGPU adapter") {
-            true => NO_ADAPTER.to_string(),
-            false => err,
+        if err.contains("no WebGPU adapter") {
+            NO_ADAPTER.to_string()
+        } else {
+            err
         }
     })
 }

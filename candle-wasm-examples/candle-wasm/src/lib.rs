@@ -37,7 +37,7 @@ pub fn heap_bytes() -> f64 {
     return 0.0;
 }
 
-/// What the generated types cannot say.
+/// Types that the generated ones cannot express.
 #[wasm_bindgen(typescript_custom_section)]
 const TYPES: &str = r#"
 export interface GenerateOptions {

@@ -42,9 +42,10 @@ fn filled(page: &str, folder: &str) -> Result<String, String> {
          <link rel=\"stylesheet\" href=\"{up}style.css\">\n"
     );
     let page = replaced(page, HEAD, &head)?;
-    match folder.is_empty() {
-        true => Ok(page),
-        false => replaced(&page, LINKS, &links(folder)),
+    if folder.is_empty() {
+        Ok(page)
+    } else {
+        replaced(&page, LINKS, &links(folder))
     }
 }
 

@@ -226,9 +226,10 @@ async fn transcribe(
         if let Err(err) = told {
             thrown = Some(message(&err));
         }
-        match thrown.is_some() || aborted(options) {
-            true => candle_core::bail!("stopped"),
-            false => Ok(()),
+        if thrown.is_some() || aborted(options) {
+            candle_core::bail!("stopped")
+        } else {
+            Ok(())
         }
     });
     let done = done.await;

@@ -63,12 +63,13 @@ impl Kind {
         let mut some: Vec<&str> = weights.names().collect();
         some.sort_unstable();
         some.truncate(3);
-        match some.is_empty() {
-            true => bail!("{file}: it has no tensors; {EXPECTED}"),
-            false => bail!(
+        if some.is_empty() {
+            bail!("{file}: it has no tensors; {EXPECTED}")
+        } else {
+            bail!(
                 "{file}: an unknown network, with tensors such as {}; {EXPECTED}",
                 some.join(", ")
-            ),
+            )
         }
     }
 

@@ -27,7 +27,7 @@ fn config<T: serde::de::DeserializeOwned>(json: &Value) -> Result<T> {
     serde_json::from_value(json.clone()).map_err(candle_core::Error::wrap)
 }
 
-/// `json` with these fields in place of those it has.
+/// `json` with these fields replaced.
 fn with(mut json: Value, fields: Value) -> Value {
     let (Value::Object(all), Value::Object(fields)) = (&mut json, fields) else {
         panic!("not objects")
@@ -56,10 +56,7 @@ fn picture(ids: &Tensor, dtype: DType) -> Result<Tensor> {
 
 /// Added to scores, the rule that a token of `t` sees what is before it.
 fn causal(t: usize, device: &Device) -> Result<Tensor> {
-    let hidden = |i: usize| match i % t > i / t {
-        true => f32::NEG_INFINITY,
-        false => 0.,
-    };
+    let hidden = |i: usize| if i % t > i / t { f32::NEG_INFINITY } else { 0. };
     Tensor::from_vec((0..t * t).map(hidden).collect::<Vec<_>>(), (t, t), device)
 }
 

@@ -13,13 +13,13 @@ pub enum Error {
     /// A name of a device that does not exist.
     #[error("the device {asked:?} is not known: give auto, cuda, cuda:N, metal, metal:N, webgpu, webgpu:N or cpu")]
     UnknownDevice {
-        /// What was asked for.
+        /// The requested name.
         asked: String,
     },
     /// A device that is not present, or does not work.
-    #[error("the device {asked} was asked for and cannot be used: {reason}; `wasi-gpu devices` lists those that can")]
+    #[error("the requested device {asked} cannot be used: {reason}; `wasi-gpu devices` lists those that can")]
     Device {
-        /// What was asked for.
+        /// The requested device.
         asked: String,
         /// Why it cannot be used.
         reason: String,
@@ -80,7 +80,7 @@ pub enum Error {
     /// No export has this name.
     #[error("the guest exports no function {asked:?}: it exports {}", list(.exports))]
     NoExport {
-        /// What was asked for.
+        /// The requested name.
         asked: String,
         /// The functions that it exports.
         exports: Vec<String>,
@@ -88,7 +88,7 @@ pub enum Error {
     /// Several exports have this name.
     #[error("{asked:?} is exported more than once: name one of {}", list(.exports))]
     Ambiguous {
-        /// What was asked for.
+        /// The requested name.
         asked: String,
         /// The functions with this name.
         exports: Vec<String>,

@@ -12,7 +12,7 @@ const INSTANCES: usize = 1000;
 const TABLES: usize = 1000;
 const MEMORIES: usize = 100;
 
-/// What a guest may use of the host. Past a limit the guest gets an error or ends; the host and other guests go on.
+/// The host's resources that a guest may use. Beyond a limit the guest gets an error or ends; the host and other guests continue.
 #[derive(Clone, Debug)]
 pub struct Limits {
     /// Bytes of its file, which bound the time that it takes to compile: some seconds for each 10 MiB and core.
@@ -56,8 +56,8 @@ pub(crate) struct Quota {
     table: Share,
 }
 
-/// What was granted stays counted, also if the growth then fails: wasmtime reports failures of growths that it did not ask for too, so
-/// a guest that provokes these would get its quota back.
+/// Granted memory stays counted, also if the growth then fails: wasmtime reports failures of growths for which it did not request memory
+/// too, so a guest that provokes these would get its quota back.
 #[derive(Debug)]
 struct Share {
     limit: usize,

@@ -185,7 +185,7 @@ pub(crate) fn reduce(params: &ReduceParams, input: Given, output: Given) -> Resu
     output.holds(1, "1 f32")
 }
 
-/// What a walk down a tree may do.
+/// The limits of a walk down a tree.
 pub(crate) struct Walk {
     pub(crate) node_count: u32,
     pub(crate) depth: u32,

@@ -44,7 +44,7 @@ pub struct MatmulParams {
     pub beta: f32,
 }
 
-/// What `kernel-elementwise` computes.
+/// The function of `kernel-elementwise`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ElementwiseOp {
     Relu,
@@ -64,7 +64,7 @@ pub struct ElementwiseParams {
     pub op: ElementwiseOp,
 }
 
-/// What `kernel-reduce` computes.
+/// The function of `kernel-reduce`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReduceOp {
     Sum,

@@ -15,7 +15,7 @@ use wasi_gpu_trees::{gpu::compute::get_device_info, predict, train, Params, Task
 struct Args {
     /// A line of names, then numbers. The last column is the label.
     file: PathBuf,
-    /// What the label is.
+    /// The kind of the label.
     #[arg(long, value_enum, default_value_t = Kind::Regression)]
     task: Kind,
     #[arg(long, default_value_t = 200)]

@@ -7,7 +7,7 @@ use crate::{rows, Error, Model, Node, Result, LEAF};
 
 /// Words that one read of a level may take, and one upload: 16 MiB. A wider level takes several.
 const BATCH_WORDS: usize = 1 << 22;
-/// More classes than that are more likely labels that are no classes.
+/// With more classes, the labels are probably not classes.
 const MAX_CLASSES: u32 = 1024;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -392,7 +392,7 @@ impl Grower<'_> {
     }
 
     fn split(&mut self, open: Open, feature: u32, threshold: f32) {
-        // In order, so that the leaves' sums are the same whoever adds them.
+        // In order, so that the leaves' sums do not depend on the adding thread.
         let (left, right) = open
             .rows
             .iter()

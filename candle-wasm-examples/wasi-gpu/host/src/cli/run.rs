@@ -131,7 +131,7 @@ pub(super) fn run(args: Args) -> Result<ExitCode> {
         }
         done
     });
-    // What the guest left behind, such as a kernel past its time, is not waited for.
+    // Does not wait for the guest's remaining work, such as a kernel past its time.
     runtime.shutdown_background();
     done
 }
@@ -150,9 +150,10 @@ async fn act(guest: &mut Guest, args: &Args) -> Result<ExitCode> {
     let failed = results
         .iter()
         .any(|result| result == "err" || result.starts_with("err("));
-    Ok(match failed {
-        true => ExitCode::FAILURE,
-        false => ExitCode::SUCCESS,
+    Ok(if failed {
+        ExitCode::FAILURE
+    } else {
+        ExitCode::SUCCESS
     })
 }
 
@@ -182,9 +183,10 @@ fn named(given: &str) -> (String, &Path) {
         return (name.to_string(), Path::new(path));
     }
     let path = Path::new(given);
-    let name = match path.is_dir() {
-        true => path.file_name(),
-        false => path.file_stem(),
+    let name = if path.is_dir() {
+        path.file_name()
+    } else {
+        path.file_stem()
     };
     (
         name.unwrap_or_default().to_string_lossy().into_owned(),

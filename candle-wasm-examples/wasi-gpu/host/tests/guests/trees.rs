@@ -16,7 +16,7 @@ struct Depth {
     variants: Vec<Variant>,
 }
 
-/// What some random states make of it: they break ties between features differently.
+/// The results for some random states, which break ties between features differently.
 #[derive(Deserialize)]
 struct Variant {
     /// Of each row.

@@ -17,8 +17,8 @@ fn pcg(v: u32) -> u32 {
     (word >> 22) ^ word
 }
 
-/// A number below `max` for the place `i`: the upper half of a product, drawn again while the lower half tells that it is one of those
-/// that `max` has too many of.
+/// A number below `max` for index `i`: the upper half of a product, drawn again if the lower half shows that it is one of the surplus draws
+/// that would bias the result.
 fn draw(i: u32, seed: u32, max: u32) -> u32 {
     let surplus = max.wrapping_neg() % max;
     let mut x = pcg(i.wrapping_add(pcg(seed)));

@@ -63,7 +63,7 @@ pub(super) fn reduce(op: ReduceOp, values: &[f32]) -> f32 {
     }
 }
 
-/// `None` stands for what `output` holds.
+/// `None` means the contents of `output`.
 pub(super) fn elementwise(
     op: ElementwiseOp,
     a: Option<&[f32]>,

@@ -1,4 +1,4 @@
-// Bytes from one buffer to another, at any places. An invocation writes one word.
+// Bytes from one buffer to another, at any offsets. An invocation writes one word.
 
 struct Params {
   src_offset: u32,

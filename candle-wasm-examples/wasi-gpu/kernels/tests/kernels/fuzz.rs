@@ -20,7 +20,7 @@ const LIMITS: Limits = Limits {
 enum Call {
     Create(u64),
     Write(BufferId, u64, Vec<u8>),
-    /// What kernels compute with: floats, or small integers.
+    /// The operands of kernels: floats, or small integers.
     Fill(BufferId, Vec<f32>),
     FillIntegers(BufferId, Vec<u32>),
     Read(BufferId, u64, u32),
