@@ -5,7 +5,7 @@
 //! are held: a result makes the price the operator's, an error returns everything.
 //!
 //! - `token`: tokens as text. `curve`: blind signatures. `mint`: requests to a mint. [`purse`]: coins on disk. [`send`]: how the operator
-//! withdraws them.
+//!   withdraws them.
 
 mod curve;
 mod mint;

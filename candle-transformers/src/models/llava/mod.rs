@@ -264,7 +264,7 @@ impl LLaVA {
     /// A prompt with pictures in it, as [`forward`](Self::forward) takes it: (1, tokens, hidden_size).
     ///
     /// - `input_ids`: one text, (1, seq) of any integer dtype, which is read on the host. Each id that is `image_token_index` represents an
-    /// image, in their order. Without such ids the images are ignored.
+    ///   image, in their order. Without such ids the images are ignored.
     /// - `images`: the tiles of each picture, (tiles, num_channels, image_size, image_size), the first of them the whole picture in small.
     /// - `image_sizes`: the (width, height) of each picture before it was cut into tiles; used where there are several.
     ///

@@ -5,7 +5,7 @@
 //! - [`tokenizers`] turn the text into tokens.
 //! - [`speaker_encoder`] turns a recording into the vector of a voice.
 //! - [`transformer`], the first stage, generates tokens of the first two codebooks of [EnCodec](https://arxiv.org/abs/2210.13438) in
-//! sequence.
+//!   sequence.
 //! - [`gpt`], the second stage, adds those of the other six, all positions at once.
 //! - [`adapters`] divide what the stages write into codebooks.
 //!

@@ -156,7 +156,7 @@ impl Qwen3VLModel {
     /// The logits, (b, vocab) in the model's dtype, after the tokens `input_ids`, (b, t), each of which sees the earlier ones.
     ///
     /// - `pixel_values`, `pixel_values_videos`: patches, (patches, in_chans * temporal_patch_size * patch_size * patch_size), of all images
-    /// and of all videos, concatenated, in blocks of `spatial_merge_size` rows and columns.
+    ///   and of all videos, concatenated, in blocks of `spatial_merge_size` rows and columns.
     /// - `image_grid_thw`, `video_grid_thw`: integers (pictures, 3), the frames, rows and columns of patches of each.
     /// - `seqlens`: how many tokens of each row count; those behind them fill the row up. In a step that follows others it may be the
     ///   length of the whole sequence.
