@@ -389,7 +389,7 @@ impl NormOp<'_> {
         let mut others = [None; 3];
         for (other, held) in others.iter_mut().zip(&held) {
             if let Some((storage, layout)) = held {
-                let storage = super::second::<S>(storage, self.name(), "other argument")?;
+                let storage = super::beside::<S>(storage, self.name(), "other argument")?;
                 *other = Some((storage, *layout));
             }
         }
@@ -400,7 +400,7 @@ impl NormOp<'_> {
             weight,
             bias,
             eps: self.norm.eps,
-            second: match (self.second, second) {
+            beside: match (self.second, second) {
                 (Some((how, _)), Some(operand)) => Some((how.kernel(), operand)),
                 _ => None,
             },

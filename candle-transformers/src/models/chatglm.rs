@@ -32,7 +32,7 @@ pub struct Config {
     pub hidden_size: usize,
     /// Inner size of the MLP.
     pub ffn_hidden_size: usize,
-    /// Size of a head, of which the first half is rotated.
+    /// Head dimension; the first half is rotated.
     pub kv_channels: usize,
     /// Query heads.
     pub num_attention_heads: usize,

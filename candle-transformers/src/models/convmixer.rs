@@ -49,7 +49,7 @@ impl Module for Unit {
     }
 }
 
-/// Mixes places, with a residual, then channels.
+/// Mixes positions, with a residual connection, then channels.
 struct Block {
     places: Unit,
     channels: Unit,

@@ -105,7 +105,7 @@ impl Config {
     }
 }
 
-/// A layer norm over the channels of each place.
+/// A layer norm over the channels of each position.
 fn norm(channels: usize, vb: VarBuilder) -> Result<LayerNorm> {
     layer_norm(channels, 1e-6, vb)
 }

@@ -201,7 +201,7 @@ impl Module for FeatureFusionBlock {
     }
 }
 
-/// `xs` with `side` rows and columns, each place that of the nearest.
+/// `xs` resized to `side` rows and columns, by nearest neighbours.
 fn resized(xs: &Tensor, side: usize) -> Result<Tensor> {
     match xs.dims4()? {
         (_, _, h, w) if h == side && w == side => Ok(xs.clone()),

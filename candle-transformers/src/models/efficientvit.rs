@@ -87,7 +87,7 @@ impl Config {
 const KEY: usize = 16;
 /// The side of the first stage's windows.
 const WINDOW: usize = 7;
-/// The sides of what a place sees, of pictures of 224x224.
+/// The sides of the attention windows, for images of 224x224.
 const SIDES: [usize; 3] = [WINDOW, 7, 4];
 
 /// A convolution at `conv` and its norm at `bn`.
@@ -103,7 +103,7 @@ fn mlp(channels: usize, vb: VarBuilder) -> Result<Step> {
     Ok(Step::Convs(vec![expand, unit(project, vb.pp("pw2"))?]))
 }
 
-/// Neighbours of each place.
+/// A depthwise convolution of the neighbours.
 fn neighbours(channels: usize, vb: VarBuilder) -> Result<Step> {
     let conv = unit(ConvSpec::depthwise(channels, 3), vb)?;
     Ok(Step::Convs(vec![conv]))
@@ -120,13 +120,13 @@ struct Head {
 struct Cascade {
     heads: Vec<Head>,
     proj: ConvNorm,
-    /// Whether places see those of their window alone.
+    /// Whether attention is within windows.
     windows: bool,
     /// Added to the scores of each head, `(heads, places, places)`; not in all files.
     distances: Option<Tensor>,
 }
 
-/// From a table of `side * side` distances for each head to what is added to the scores of each pair of places of a square.
+/// From a table of `side * side` distances per head to the biases of the scores of all pairs of positions of a square.
 fn each_pair(table: &Tensor, side: usize) -> Result<Tensor> {
     let (heads, places) = table.dims2()?;
     let row = |query: usize, key: usize| {
@@ -172,7 +172,7 @@ impl Cascade {
         })
     }
 
-    /// Attention of every place of `xs` to every other.
+    /// Attention between all positions of `xs`.
     fn attend(&self, xs: &Tensor) -> Result<Tensor> {
         let (_, _, rows, columns) = xs.dims4()?;
         if let Some(distances) = &self.distances {

@@ -104,8 +104,8 @@ impl Block {
     }
 }
 
-/// Cosines and sines for the class token, which is not turned, and the patches, (1 + PATCHES, HEAD_DIM / 2) each, of a table
-/// (PATCHES, 2 * HEAD_DIM) that has sines, then cosines, each twice in a row.
+/// Cosines and sines for the class token, which is not rotated, and the patches, (1 + PATCHES, HEAD_DIM / 2) each, of a table (PATCHES, 2 *
+/// HEAD_DIM) that has sines, then cosines, each twice in a row.
 fn angles(table: &Tensor) -> Result<(Tensor, Tensor)> {
     let half = |start, of_class: Tensor| -> Result<Tensor> {
         let twice = table.narrow(1, start, HEAD_DIM)?.contiguous()?;

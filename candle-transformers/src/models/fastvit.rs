@@ -186,7 +186,7 @@ impl Module for Unit {
     }
 }
 
-/// Neighbours of each place, then two layers over its channels.
+/// A depthwise convolution, then two layers over the channels.
 struct Mlp {
     neighbours: ConvNorm,
     expand: Conv2d,
@@ -214,9 +214,9 @@ impl Module for Mlp {
 
 /// The token mixer.
 enum Mixer {
-    /// A convolution of neighbours, less the place itself.
+    /// A convolution minus its input.
     Conv { mixer: Unit, norm: Unit },
-    /// Attention of every place to every place, behind a norm.
+    /// Attention between all positions, after a norm.
     Attention {
         norm: Shift,
         attention: VitAttention,

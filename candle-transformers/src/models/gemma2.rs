@@ -66,7 +66,7 @@ impl Config {
         self.spec_with(|i| i % 2 == 0)
     }
 
-    /// As [`spec`](Self::spec), with a window in the layers of which `windowed` says so.
+    /// As [`spec`](Self::spec), with a window in the layers for which `windowed` returns true.
     pub(crate) fn spec_with(&self, windowed: impl Fn(usize) -> bool) -> Result<DecoderSpec> {
         let sizes = LlamaLike {
             family: "gemma2",

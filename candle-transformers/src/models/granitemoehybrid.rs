@@ -222,8 +222,8 @@ impl GraniteMoeHybridInternalConfig {
         self.spec_with(true, None, None)
     }
 
-    /// As [`spec`](Self::spec), with positions rotated or not, with `experts` (how many, and how many for each token) beside the MLP, and
-    /// with the Mamba layers that `layer_types` names.
+    /// As [`spec`](Self::spec), with or without rotated positions, with `experts` (their number, and the number per token) in addition to
+    /// the MLP, and with the Mamba layers that `layer_types` names.
     pub(crate) fn spec_with(
         &self,
         rotates: bool,

@@ -91,7 +91,7 @@ impl Config {
 struct Embeddings {
     patches: Conv2d,
     positions: Tensor,
-    /// Which token comes at each place.
+    /// The token at each index.
     order: Tensor,
 }
 

@@ -46,7 +46,7 @@ impl Config {
 pub struct State {
     /// The recurrent state of each layer's channels, `(b, d_inner, 16)`.
     pub hs: Vec<Tensor>,
-    /// The last inputs of each layer's convolution, `(b, d_inner)`: the token at position `p` is in place `p % 4`.
+    /// The last inputs of each layer's convolution, `(b, d_inner)`: the token at position `p` has the index `p % 4`.
     pub prev_xs: Vec<[Tensor; D_CONV]>,
     /// Tokens seen.
     pub pos: usize,
@@ -91,7 +91,7 @@ pub struct MambaBlock {
 }
 
 impl MambaBlock {
-    /// Loads the block. `layer_index` is its place in a [`State`].
+    /// Loads the block. `layer_index` is its index in a [`State`].
     ///
     /// # Errors
     /// If a weight is missing or has another shape.
@@ -159,7 +159,7 @@ pub struct ResidualBlock {
 }
 
 impl ResidualBlock {
-    /// Loads the layer. `layer_index` is its place in a [`State`].
+    /// Loads the layer. `layer_index` is its index in a [`State`].
     ///
     /// # Errors
     /// If a weight is missing or has another shape.
@@ -186,8 +186,8 @@ pub struct Model {
 }
 
 impl Model {
-    /// Loads `embedding`, `layers.*` and `norm_f`: in checkpoints they are below `backbone`. The output layer
-    /// is `lm_head` beside `backbone` if the file has it, else the table of tokens.
+    /// Loads `embedding`, `layers.*` and `norm_f`: in checkpoints they are below `backbone`. The output layer is `lm_head` next to
+    /// `backbone` if the file has it, else the token table.
     ///
     /// # Errors
     /// If a weight is missing or has another shape.

@@ -131,7 +131,7 @@ pub struct Mamba2Block {
 }
 
 impl Mamba2Block {
-    /// Loads the block. `layer_idx` is its place in a [`State`].
+    /// Loads the block. `layer_idx` is its index in a [`State`].
     ///
     /// # Errors
     /// If a weight is missing or has another shape.
@@ -223,7 +223,7 @@ pub struct ResidualBlock {
 }
 
 impl ResidualBlock {
-    /// Loads the layer. `layer_idx` is its place in a [`State`].
+    /// Loads the layer. `layer_idx` is its index in a [`State`].
     ///
     /// # Errors
     /// If a weight is missing or has another shape.
@@ -251,8 +251,8 @@ pub struct Model {
 }
 
 impl Model {
-    /// Loads `embeddings`, `layers.*` and `norm_f`: in checkpoints they are below `backbone`. The output layer
-    /// is `lm_head` beside `backbone` if the file has it, else the table of tokens.
+    /// Loads `embeddings`, `layers.*` and `norm_f`: in checkpoints they are below `backbone`. The output layer is `lm_head` next to
+    /// `backbone` if the file has it, else the token table.
     ///
     /// # Errors
     /// If the configuration contradicts itself, or a weight is missing or has another shape.

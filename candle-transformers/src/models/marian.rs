@@ -79,7 +79,7 @@ pub struct Config {
 }
 
 impl Config {
-    /// A model of OPUS-MT with `vocab` tokens, of which the last is padding.
+    /// A model of OPUS-MT with `vocab` tokens; the last one is padding.
     fn opus(vocab: usize) -> Self {
         Self {
             vocab_size: vocab,

@@ -309,7 +309,7 @@ impl Shared {
 }
 
 impl Module for Shared {
-    /// (batch, 1, places, head size)
+    /// (batch, 1, positions, head size)
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
         let ys = match &self.smaller {
             Some(smaller) => self.proj.forward(&smaller.forward(xs)?)?,
@@ -319,7 +319,7 @@ impl Module for Shared {
     }
 }
 
-/// Attention of every place to every place of a picture.
+/// Attention between all positions of an image.
 struct Attention {
     norm: Shift,
     query: Conv2d,

@@ -82,8 +82,8 @@ impl Config {
     }
 }
 
-/// Convolutions that are alike, a 1x1 one beside larger ones, and the input itself, all normed and added: merged into one. Attention where
-/// the weights have it, then a ReLU.
+/// Parallel convolutions of one size, a 1x1 one, and the input itself, all normed and added: merged into one. Attention if the weights have
+/// it, then a ReLU.
 struct Block {
     conv: Conv2d,
     attention: Option<SqueezeExcite>,

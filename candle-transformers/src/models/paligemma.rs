@@ -1,5 +1,5 @@
-//! PaliGemma, which writes about a picture: [arXiv 2407.07726](https://arxiv.org/abs/2407.07726). [`super::siglip`] sees the picture, a
-//! linear layer makes tokens of its patches, and [`super::gemma`] goes on behind them and the prompt, which all see each other. Weight
+//! PaliGemma, which writes about an image: [arXiv 2407.07726](https://arxiv.org/abs/2407.07726). [`super::siglip`] encodes the image, a
+//! linear layer makes tokens of its patches, and [`super::gemma`] continues after them and the prompt, which all see each other. Weight
 //! names are those of Hugging Face's checkpoints, such as
 //! [google/paligemma-3b-pt-224](https://huggingface.co/google/paligemma-3b-pt-224).
 //!

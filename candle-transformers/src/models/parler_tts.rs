@@ -228,8 +228,8 @@ impl Decoder {
     ///   these), -infinity hiding one from another. Without it every position of a call sees all of them, also those after it.
     /// - `encoder_xs` is the description, (batch, keys, hidden_size). Its keys and values are computed once, as long as it is the same
     ///   tensor. `encoder_attention_mask` is added to their scores: it broadcasts to (batch, heads, positions, keys).
-    /// - `seqlen_offset` is the place of the first position. The positions follow those of the calls since the last
-    ///   [`clear_kv_cache`](Self::clear_kv_cache), wherever they are.
+    /// - `seqlen_offset` is the index of the first position. The positions follow those of the calls since the last
+    ///   [`clear_kv_cache`](Self::clear_kv_cache), whatever their index is.
     ///
     /// # Errors
     /// If there are no tokens, the positions do not fit below `max_position_embeddings`, the shapes do not match each other or the calls

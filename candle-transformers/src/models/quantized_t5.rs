@@ -23,7 +23,7 @@ use super::t5::stack;
 use crate::blocks::{at_once, Weights};
 pub use crate::quantized_var_builder::VarBuilder;
 
-/// [`t5::Config`], of which these fields are public. The others come from `config.json`, or from a [`t5::Config`].
+/// [`t5::Config`] with these public fields. The others come from `config.json`, or from a [`t5::Config`].
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(from = "t5::Config")]
 pub struct Config {

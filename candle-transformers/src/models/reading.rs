@@ -7,7 +7,7 @@ use candle_core::{DType, Device, Result, Tensor};
 pub(crate) enum Reading {
     /// It waits: every future is ready when it is polled first.
     Blocking,
-    /// Others have a turn, as a browser demands.
+    /// Yields to other tasks, as a browser requires.
     Async,
 }
 

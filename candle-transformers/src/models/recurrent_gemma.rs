@@ -69,7 +69,7 @@ pub struct Config {
     pub conv1d_width: usize,
     /// Replaces a logit by `cap * tanh(logit / cap)`.
     pub logits_soft_cap: f64,
-    /// Activation of the MLP's gate and beside a recurrence.
+    /// Activation of the MLP's gate and of the branch parallel to a recurrence.
     pub hidden_activation: Activation,
     /// The share of each head that is rotated.
     pub partial_rotary_factor: f64,

@@ -1,4 +1,4 @@
-//! RWKV's tokens: at each place of a text, the longest that fits.
+//! RWKV's tokenizer: at each position of a text, the longest token that fits.
 
 use std::collections::HashMap;
 use std::path::Path;

@@ -1,4 +1,5 @@
-//! SegFormer, a transformer that gives every place of a picture a class: [arXiv 2105.15203](https://arxiv.org/abs/2105.15203). Weight
+//! SegFormer, a transformer that predicts a class for every position of an image: [arXiv 2105.15203](https://arxiv.org/abs/2105.15203).
+//! Weight
 //! names are those of Hugging Face's checkpoints.
 //!
 //! ```
@@ -45,9 +46,9 @@ pub struct Config {
     pub sr_ratios: Vec<usize>,
     /// Size of a token.
     pub hidden_sizes: Vec<usize>,
-    /// Height and width of a patch, in places of the stage before.
+    /// Height and width of a patch, in positions of the stage before.
     pub patch_sizes: Vec<usize>,
-    /// How far patches are apart, in places of the stage before.
+    /// Distance between patches, in positions of the stage before.
     pub strides: Vec<usize>,
     /// Heads, which divide the size of a token.
     pub num_attention_heads: Vec<usize>,
@@ -108,7 +109,7 @@ fn picture(tokens: &Tensor, [rows, columns]: [usize; 2]) -> Result<Tensor> {
     tokens.transpose(1, 2)?.reshape((b, size, rows, columns))
 }
 
-/// Attention of every place to all places of a smaller picture.
+/// Attention of every position to all positions of a reduced image.
 #[derive(Debug, Clone)]
 struct Attention {
     query: Linear,
@@ -155,7 +156,7 @@ impl Attention {
     }
 }
 
-/// A feed-forward block whose inner places see their neighbours.
+/// A feed-forward block with a depthwise convolution.
 #[derive(Debug, Clone)]
 struct MixMlp {
     up: Linear,
@@ -348,7 +349,7 @@ impl DecodeHead {
     }
 }
 
-/// A model that gives every place of a picture a class.
+/// A model that predicts a class for every position of an image.
 #[derive(Debug, Clone)]
 pub struct SemanticSegmentationModel {
     encoder: Encoder,

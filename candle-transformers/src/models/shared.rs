@@ -47,7 +47,7 @@ impl LlamaLike {
         Rotary::new(pairs, theta, (self.head_dim() as f64 * share) as usize)
     }
 
-    /// As [`spec`](Self::spec), with these rotations, of which layers take the first unless `switch` says otherwise, and this norm.
+    /// As [`spec`](Self::spec), with these rotations and this norm. Layers use the first rotation unless `switch` says otherwise.
     pub(super) fn spec_with(
         self,
         rotaries: Vec<Rotary>,
@@ -136,7 +136,7 @@ pub(super) fn token_embedding(model: &CausalLm) -> Result<Embedding> {
     }
 }
 
-/// The output layer that lies beside a model's own weights, at the file's root; the table of tokens where there is none.
+/// The output layer at the file's root, outside a model's own weights; the token table if there is none.
 pub(super) fn head_beside(vb: &VarBuilder, table: &Embedding) -> Result<Linear> {
     let table = table.embeddings();
     let head = vb.root().pp("lm_head");

@@ -1,7 +1,7 @@
-//! SigLIP, which compares pictures and texts as CLIP does, each pair by itself: [arXiv 2303.15343](https://arxiv.org/abs/2303.15343).
-//! Weight names are those of Hugging Face's checkpoints.
+//! SigLIP, which compares images and texts as CLIP does, each pair by itself: [arXiv 2303.15343](https://arxiv.org/abs/2303.15343). Weight
+//! names are those of Hugging Face's checkpoints.
 //!
-//! Positions are learned for pictures of one size; for others those of the nearest places are taken.
+//! Positions are learned for images of one size; other sizes use those of the nearest positions.
 //!
 //! ```
 //! use candle_core::{DType, Device, Tensor};

@@ -6,7 +6,7 @@
 //! use candle_nn::VarBuilder;
 //! use candle_transformers::models::silero_vad::{Options, SileroVad, Speech};
 //! # fn main() -> candle_core::Result<()> {
-//! // Of the Python package silero-vad. The ONNX files beside it have other weights.
+//! // Of the Python package silero-vad. The ONNX files in the same folder have other weights.
 //! let file = "silero_vad/data/silero_vad_16k.safetensors";
 //! // SAFETY: nobody changes the file while it is mapped.
 //! let vb = unsafe { VarBuilder::from_mmaped_safetensors(&[file], DType::F32, &Device::Cpu)? };
@@ -68,7 +68,7 @@ impl SileroVad {
             };
             conv1d(from, to, 3, config, vb.pp(name))
         };
-        // A cell's weights have no number of a layer.
+        // The names of a cell's weights have no layer number.
         let cell = vb.pp("lstm_cell");
         let cell = cell.rename_f(|name| name.trim_end_matches("_l0").to_string());
         Ok(Self {

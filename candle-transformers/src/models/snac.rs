@@ -458,7 +458,7 @@ mod tests {
             .get(0)?;
         let rows = frames.matmul(&vb.get((3 * dim, dim), "to_qkv.weight")?.t()?)?;
         let rows = rows.to_vec2::<f32>()?;
-        // The head's part of a frame's queries, keys or values, turned by the frame's place in its window.
+        // The head's part of a frame's queries, keys or values, rotated by the frame's index in its window.
         let head = |part: usize, head: usize, frame: usize, turned: bool| -> Vec<f32> {
             let start = part * dim + head * HEAD_DIM;
             let xs = &rows[frame][start..start + HEAD_DIM];

@@ -1,4 +1,4 @@
-//! Spellings of a `config.json` beside the one that a configuration's fields have: what Transformers 5 writes.
+//! Other spellings of a `config.json` than those of a configuration's fields: those that Transformers 5 writes.
 
 use candle_nn::VarBuilder;
 use serde_json::{Map, Value};

@@ -8,7 +8,7 @@ use super::grids::{cos_sin, PatchGrid};
 /// Time, row and column.
 pub type Position = [u32; 3];
 
-/// The axis that each pair of a head turns with.
+/// The axis by which each pair of a head rotates.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Axes(Vec<u8>);
 
@@ -27,7 +27,7 @@ impl Axes {
         Ok(Self((0..).zip(sections).flat_map(axis).collect()))
     }
 
-    /// Every third pair turns with the row and every third with the column, until these have `each`; all others with time.
+    /// Every third pair rotates by the row and every third by the column, until these have `each`; all others by time.
     pub fn interleaved(each: usize, pairs: usize) -> Self {
         let axis = |i: usize| match i % 3 {
             0 => 0,
@@ -69,8 +69,8 @@ pub struct Span {
     pub grids: Vec<PatchGrid>,
 }
 
-/// The positions of the tokens `0 .. count`, of which the first is at `first`, and that of what follows them. A picture begins at the next
-/// position after what is before it, and what follows it begins after the largest of its positions. `spans` are in order.
+/// The positions of the tokens `0 .. count`, the first at `first`, and the position after them. An image begins at the next position after
+/// the preceding token, and the token after it follows the largest of its positions. `spans` are in order.
 pub fn positions(first: u32, count: usize, spans: &[Span]) -> (Vec<Position>, u32) {
     let mut positions = Vec::with_capacity(count);
     let mut next = first;
@@ -105,7 +105,7 @@ pub struct Frames<'a> {
 }
 
 impl<'a> Frames<'a> {
-    /// All frames of `grids` of patches, `merge` x `merge` of which are a token.
+    /// All frames of `grids` of patches; `merge` x `merge` patches are a token.
     pub fn new(family: &'a str, grids: &[PatchGrid], merge: usize) -> Self {
         Self {
             family,
@@ -147,7 +147,7 @@ impl<'a> Frames<'a> {
     }
 }
 
-/// `embeds`, (b, t, size), with the vectors `features`, (n, size), in the places `at` in their order, counted row by row.
+/// `embeds`, (b, t, size), with the vectors `features`, (n, size), at the indices `at` in their order, counted row by row.
 pub fn spliced(embeds: &Tensor, features: &Tensor, at: &[u32]) -> Result<Tensor> {
     let (b, t, size) = embeds.dims3()?;
     let mut from: Vec<u32> = (0..(b * t) as u32).collect();

@@ -133,7 +133,7 @@ impl Embeddings {
 
     /// From pictures (batch, num_channels, height, width) to tokens (batch, 1 + patches, hidden_size).
     ///
-    /// - `bool_masked_pos`, (batch, patches), is 1 where the mask token takes a patch's place, else 0.
+    /// - `bool_masked_pos`, (batch, patches), is 1 where the mask token replaces a patch, else 0.
     /// - `interpolate_pos_encoding` allows pictures of any size that the patch size divides: positions are then interpolated, bicubically,
     ///   as in Transformers.
     ///

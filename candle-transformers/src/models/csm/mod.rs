@@ -319,7 +319,7 @@ impl Model {
     /// `tokens` are (1, t, audio_num_codebooks + 1), at each position those of a frame and that of a text; `tokens_mask`, of the same shape,
     /// is 1 for those that count and 0 for the others. Tokens of sound are below `audio_vocab_size`.
     ///
-    /// The first of them is at position `input_pos`; at 0 a new conversation begins, elsewhere the one before goes on.
+    /// The first of them is at position `input_pos`; 0 starts a new conversation, any other position continues the current one.
     ///
     /// # Errors
     /// If the shapes are others, there are more positions than 2048, an id is outside its table (where the device can tell), or `lp` cannot

@@ -143,7 +143,7 @@ fn pieces_are_the_whole(device: &Device) -> Result<()> {
     }
     let turned = xs.transpose(1, 2)?.contiguous()?.transpose(1, 2)?;
     assert_close(&model.forward(&turned, 0)?, &whole, 2e-5);
-    // What comes before matters, and so does the place.
+    // Earlier positions matter, and so does the index.
     let alone = model.forward(&xs.narrow(1, 6, 1)?, 0)?;
     let change = (alone - &whole)?.abs()?.max_all()?.to_scalar::<f32>()?;
     assert!(change > 1e-2, "{change}");

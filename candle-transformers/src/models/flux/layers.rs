@@ -86,7 +86,7 @@ impl Module for MlpEmbedder {
     }
 }
 
-/// Cosines and sines of the tokens' places, (seq, head_dim / 2) or (batch, seq, head_dim / 2).
+/// Cosines and sines of the tokens' positions, (seq, head_dim / 2) or (batch, seq, head_dim / 2).
 pub(super) struct Angles {
     pub(super) cos: Tensor,
     pub(super) sin: Tensor,

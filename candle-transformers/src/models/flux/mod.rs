@@ -47,9 +47,9 @@ const FAMILY: &str = "flux";
 
 /// A model that [`sampling::denoise`] runs.
 pub trait WithForward {
-    /// The direction in which patches of noise become those of a picture, (batch, patches, in_channels) as `img`.
+    /// The direction from patches of noise to those of an image, (batch, patches, in_channels) as `img`.
     ///
-    /// - `img`: patches of latents, (batch, patches, in_channels); `img_ids`: their places, (batch, patches, axes).
+    /// - `img`: patches of latents, (batch, patches, in_channels); `img_ids`: their positions, (batch, patches, axes).
     /// - `txt`: vectors of the text's tokens, (batch, tokens, context_in_dim); `txt_ids`: their positions, (batch, tokens, axes).
     /// - `timesteps`: 1 for noise, 0 for an image, (batch). `y`: the vector of the text, (batch, vec_in_dim).
     /// - `guidance`: the strength of the text's guidance, (batch). Models without `guidance_embed` ignore it.

@@ -26,13 +26,13 @@ pub fn get_noise(
 /// The inputs of a model other than times and guidance.
 #[derive(Debug, Clone)]
 pub struct State {
-    /// Patches of 2x2 places, (batch, patches, 4 * channels).
+    /// Patches of 2x2 positions, (batch, patches, 4 * channels).
     pub img: Tensor,
-    /// Their places: 0, row and column, (batch, patches, 3).
+    /// Their positions: 0, row and column, (batch, patches, 3).
     pub img_ids: Tensor,
     /// Vectors of the text's tokens, (batch, tokens, size).
     pub txt: Tensor,
-    /// Their places, all 0, (batch, tokens, 3).
+    /// Their positions, all 0, (batch, tokens, 3).
     pub txt_ids: Tensor,
     /// The vector of the whole text, (batch, size).
     pub vec: Tensor,

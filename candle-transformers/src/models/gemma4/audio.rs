@@ -116,7 +116,7 @@ impl FeedForward {
     }
 }
 
-/// A convolution over the frames of each channel, of which none is seen before it is there.
+/// A causal convolution over the frames of each channel.
 #[derive(Debug, Clone)]
 struct LightConv {
     before: RmsNorm,

@@ -402,13 +402,13 @@ pub struct Gemma4Config {
     pub vision_config: Gemma4VisionConfig,
     /// Of the encoder of sound, in models that hear.
     pub audio_config: Option<Gemma4AudioConfig>,
-    /// The token that stands for a piece of a picture.
+    /// The placeholder token of a part of an image.
     #[serde(default = "default::image_token")]
     pub image_token_id: usize,
-    /// The token that stands for a piece of a sound.
+    /// The placeholder token of a part of a sound.
     #[serde(default = "default::audio_token")]
     pub audio_token_id: usize,
-    /// The token that stands for a piece of a video. The model does not use it.
+    /// The placeholder token of a part of a video. The model does not use it.
     #[serde(default = "default::video_token")]
     pub video_token_id: usize,
 }

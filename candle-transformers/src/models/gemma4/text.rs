@@ -1,4 +1,4 @@
-//! The decoder. Most layers have a window; the others have larger heads, of which a quarter is rotated.
+//! The decoder. Most layers have a window; the others have larger heads, a quarter of which is rotated.
 
 use candle_core::{bail, Module, Result, Tensor};
 use candle_nn::ops::{sdpa_with, SdpaOptions};
@@ -146,7 +146,7 @@ impl Layer {
         })
     }
 
-    /// `mask` takes the place of the window and of what is behind: (b, 1, t, positions), added to the scores.
+    /// `mask` replaces the window and causal visibility: (b, 1, t, positions), added to the scores.
     fn forward(
         &mut self,
         xs: Residual,
@@ -210,7 +210,7 @@ impl Layer {
             None => None,
         };
         let options = SdpaOptions {
-            // The norms of queries and keys take the place of a scale.
+            // The norms of queries and keys replace a scale.
             scale: 1.,
             causal: mask.is_none() && (t > 1 || window.is_some()),
             window: window.filter(|_| mask.is_none()),
@@ -435,7 +435,7 @@ fn picture_mask(
     Tensor::from_vec(mask, (b, 1, t, all), xs.device())?.to_dtype(xs.dtype())
 }
 
-/// The rotation of layers that see everything: the first pairs of a head turn as if all did, the others do not.
+/// The rotation of layers without a window: the first pairs of a head rotate as if all did, the others do not.
 fn proportional(cfg: &Gemma4TextConfig) -> Rotary {
     let head_dim = cfg.global_head_dim;
     let turned = (cfg.partial_rotary_factor() * head_dim as f64 / 2.) as usize;

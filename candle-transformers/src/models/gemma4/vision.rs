@@ -59,7 +59,7 @@ impl Attention {
         let k = turned(&part(&self.k, &self.k_norm, self.kv_heads)?, angles)?;
         let v = part(&self.v, &self.v_norm, self.kv_heads)?;
         let options = SdpaOptions {
-            // The norms of queries and keys take the place of a scale.
+            // The norms of queries and keys replace a scale.
             scale: 1.,
             ..SdpaOptions::default()
         };
@@ -71,7 +71,7 @@ impl Attention {
     }
 }
 
-/// Heads, (b, heads, patches, head_dim), of which the first half turns with the column and the second with the row.
+/// Rotates heads, (b, heads, patches, head_dim): the first half by the column and the second by the row.
 fn turned(xs: &Tensor, angles: &Angles) -> Result<Tensor> {
     let (_, heads, _, head_dim) = xs.dims4()?;
     let half = |i: usize| {

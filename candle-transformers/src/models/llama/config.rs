@@ -29,9 +29,9 @@ pub enum Llama3RopeType {
 pub struct Llama3RopeConfig {
     /// Divisor of low frequencies.
     pub factor: f32,
-    /// Frequencies that turn fewer times than this within the original context are low.
+    /// Frequencies with fewer rotations than this within the original context are low.
     pub low_freq_factor: f32,
-    /// Frequencies that turn more often than this within the original context stay as they are.
+    /// Frequencies with more rotations than this within the original context are unchanged.
     pub high_freq_factor: f32,
     /// The original context: positions seen in pre-training.
     pub original_max_position_embeddings: usize,
@@ -41,8 +41,8 @@ pub struct Llama3RopeConfig {
 }
 
 impl Llama3RopeConfig {
-    /// One inverse frequency, scaled: divided by `factor` where its wavelength is long against the original context,
-    /// kept where it is short, and in between blended by how often it turns within that context.
+    /// One inverse frequency, scaled: divided by `factor` if its wavelength is long compared with the original context, unchanged if it is
+    /// short, and otherwise blended by the number of rotations within that context.
     ///
     /// The formula is that of `rope_type: "llama3"` in Hugging Face Transformers.
     pub fn scale(&self, inverse_frequency: f32) -> f32 {

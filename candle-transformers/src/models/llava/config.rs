@@ -70,7 +70,7 @@ pub struct LLaVAConfig {
     pub use_cache: bool,
     /// Tokens.
     pub vocab_size: usize,
-    /// The id that stands for a picture in a prompt; -200 where missing.
+    /// The placeholder id of an image in a prompt; -200 by default.
     #[serde(default = "default_image_token_index")]
     pub image_token_index: isize,
     /// Whether weights have the names of Transformers' checkpoints; `false` where missing.
@@ -218,7 +218,7 @@ pub struct HFLLaVAConfig {
     pub ignore_index: isize,
     /// The sizes in pixels that a picture in tiles may have.
     pub image_grid_pinpoints: Vec<(u32, u32)>,
-    /// The id that stands for a picture in a prompt.
+    /// The placeholder id of an image in a prompt.
     pub image_token_index: isize,
     /// Not used.
     pub model_type: String,

@@ -16,10 +16,10 @@
 //! let files = ["model.safetensors"];
 //! let vb = unsafe { VarBuilder::from_mmaped_safetensors(&files, DType::F16, &device)? };
 //! let model = LLaVA::load(vb, &config, None)?;
-//! // The whole picture in small and its tiles, here two, each as CLIP takes pictures; and its size before.
+//! // The whole image, reduced, and its tiles, here two, each as CLIP takes images; and its original size.
 //! let picture = Tensor::zeros((3, 3, 336, 336), DType::F16, &device)?;
 //! let size = (640, 320);
-//! // -200 stands for the picture.
+//! // -200 is the placeholder of the image.
 //! let prompt = Tensor::new(&[[1i64, 3148, -200, 13]], &device)?;
 //! let embeds = model.prepare_inputs_labels_for_multimodal(&prompt, &[picture], &[size])?;
 //! let mut cache = Cache::new(true, DType::F16, &config.to_llama_config(), &device)?;
@@ -271,7 +271,7 @@ impl LLaVA {
     /// Prompts longer than `tokenizer_model_max_length` are truncated.
     ///
     /// # Errors
-    /// There are not as many pictures as ids that stand for one, tiles are not those of a picture of this size, or a shape does not fit.
+    /// The numbers of images and of placeholder ids differ, tiles are not those of an image of this size, or a shape does not fit.
     pub fn prepare_inputs_labels_for_multimodal(
         &self,
         input_ids: &Tensor,

@@ -30,7 +30,7 @@ impl TiltedEncodec {
     }
 }
 
-/// Of the first stage, which writes two codebooks in turn.
+/// For the first stage, which generates two interleaved codebooks.
 pub struct FlattenedInterleavedEncodec2Codebook {
     end_of_audio_token: u32,
 }

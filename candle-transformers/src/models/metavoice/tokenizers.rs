@@ -6,7 +6,7 @@ use candle_core::{bail, Context as _, Error, Result};
 use fancy_regex::Regex;
 use serde_json::Value;
 
-/// The number of a token, which also is its place in the order of merges.
+/// The number of a token, which is also its rank in the order of merges.
 type Rank = u32;
 
 /// Splits a text in words, and merges neighbours among a word's bytes to tokens, those of the lowest rank first.

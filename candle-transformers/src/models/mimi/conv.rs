@@ -1,7 +1,7 @@
-//! Convolutions over time that take a sound as a whole ([`Module`]) or in pieces as they come ([`StreamingModule`]).
+//! Convolutions over time that take a sound as a whole ([`Module`]) or in consecutive pieces ([`StreamingModule`]).
 //!
-//! Pieces give what the whole gives if the convolution is causal: a sample's result then depends on that sample and earlier ones. What a
-//! piece has too few samples for is kept for the next one.
+//! Pieces give the same result as the whole if the convolution is causal: a sample's result then depends on that sample and earlier ones.
+//! Samples that do not suffice for a result are kept for the next piece.
 
 use candle_core::{bail, Module, Result, StreamTensor, StreamingModule, Tensor};
 use candle_nn::{group_norm, Conv1d, Conv1dConfig, GroupNorm, VarBuilder};

@@ -126,8 +126,8 @@ impl Config {
     }
 }
 
-/// The codec. It takes a sound or codes as a whole ([`encode`](Self::encode), [`decode`](Self::decode)), or in pieces as they come
-/// ([`encode_step`](Self::encode_step), [`decode_step`](Self::decode_step)), of which it keeps a state.
+/// The codec. It takes a sound or codes as a whole ([`encode`](Self::encode), [`decode`](Self::decode)), or in consecutive pieces
+/// ([`encode_step`](Self::encode_step), [`decode_step`](Self::decode_step)), for which it keeps a state.
 #[derive(Debug, Clone)]
 pub struct Encodec {
     encoder: seanet::SeaNetEncoder,
@@ -232,7 +232,7 @@ impl Encodec {
         self.decoder.step(&frames)
     }
 
-    /// Forgets all pieces: the next ones begin a sound.
+    /// Clears the state: the next pieces begin a sound.
     pub fn reset_state(&mut self) {
         self.encoder.reset_state();
         self.encoder_transformer.reset_state();
@@ -243,12 +243,12 @@ impl Encodec {
     }
 }
 
-/// Mimi in f32 from a safetensors file with [`Config::v0_1`]. The file is mapped while it is read; nobody may change it meanwhile.
+/// Mimi in f32 from a safetensors file with [`Config::v0_1`]. The file is memory-mapped while it is read; nothing may change it meanwhile.
 ///
 /// # Errors
 /// The file cannot be read, `num_codebooks` is 0, or a tensor is missing or has another shape.
 pub fn load(model_file: &str, num_codebooks: Option<usize>, dev: &Device) -> Result<Encodec> {
-    // SAFETY: the documentation asks that nobody changes the file.
+    // SAFETY: the documentation requires that nothing changes the file.
     let vb = unsafe { VarBuilder::from_mmaped_safetensors(&[model_file], DType::F32, dev)? };
     Encodec::new(Config::v0_1(num_codebooks), vb)
 }

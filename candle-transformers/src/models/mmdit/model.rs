@@ -26,7 +26,7 @@ pub struct Config {
     pub head_size: usize,
     /// Size of the vector of a whole text.
     pub adm_in_channels: usize,
-    /// Rows and columns of patches that there are places for.
+    /// Rows and columns of patches in the position table.
     pub pos_embed_max_size: usize,
     /// Size of the vector of a text's token.
     pub context_embed_size: usize,

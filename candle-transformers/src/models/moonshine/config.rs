@@ -188,7 +188,7 @@ impl Config {
         if !head_dim.is_multiple_of(2) {
             bail!("{FAMILY} config: heads have {head_dim} elements; rotation needs an even number")
         }
-        // Of an odd number of elements the last one is turned with the one behind it.
+        // Of an odd number of elements the last one is rotated with the one after it.
         let elements = (share * head_dim as f64) as usize;
         let angle = |i: usize| theta.powf(-2. * i as f64 / elements as f64) as f32;
         Ok(Rotary {

@@ -164,8 +164,7 @@ impl Model {
         mean_of_seen("nvembed_v2", &xs, pool_mask)
     }
 
-    /// The vectors of the tokens, (batch, seq, hidden_size), of which [`forward`](Self::forward) gives the mean. Not in upstream's
-    /// interface.
+    /// The vectors of the tokens, (batch, seq, hidden_size); [`forward`](Self::forward) returns their mean. Not in upstream's interface.
     ///
     /// # Errors
     /// As [`forward`](Self::forward).

@@ -90,11 +90,11 @@ impl VisionConfig {
     }
 }
 
-/// How positions on three axes turn heads.
+/// The rotation of heads by positions on three axes.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(default)]
 pub struct RopeScaling {
-    /// How many pairs of a head turn with time, with the row and with the column; half of `head_dim` in all.
+    /// Number of a head's pairs that rotate by time, by row and by column; half of `head_dim` in all.
     pub mrope_section: Vec<usize>,
     /// Not used: frequencies are not scaled.
     #[serde(default)]
@@ -145,15 +145,15 @@ pub struct Config {
     pub use_bias: bool,
     /// Whether the output layer is the table of tokens.
     pub tie_word_embeddings: bool,
-    /// The token that stands for a piece of a picture.
+    /// The placeholder token of a part of an image.
     pub image_token_id: u32,
-    /// The token that stands for a piece of a video.
+    /// The placeholder token of a part of a video.
     pub video_token_id: u32,
     /// The token before a picture or a video. The model does not use it.
     pub vision_start_token_id: u32,
     /// The token behind a picture or a video. The model does not use it.
     pub vision_end_token_id: u32,
-    /// How positions on three axes turn heads.
+    /// The rotation of heads by positions on three axes.
     #[serde(default)]
     pub rope_scaling: Option<RopeScaling>,
     /// Not used: a frame of a video is one position behind the one before.
@@ -217,7 +217,7 @@ pub struct TextConfig {
     pub use_bias: bool,
     /// Whether the output layer is the table of tokens.
     pub tie_word_embeddings: bool,
-    /// How many pairs of a head turn with time, with the row and with the column.
+    /// Number of a head's pairs that rotate by time, by row and by column.
     pub mrope_section: Vec<usize>,
 }
 

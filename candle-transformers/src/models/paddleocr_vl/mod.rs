@@ -1,8 +1,8 @@
 //! PaddleOCR-VL, which reads documents: [arXiv 2510.14528](https://arxiv.org/abs/2510.14528). Weight names are those of
 //! [PaddlePaddle/PaddleOCR-VL](https://huggingface.co/PaddlePaddle/PaddleOCR-VL).
 //!
-//! A SigLIP for pictures of any size makes a token of each 2 x 2 patches. These take the places of placeholders in the text of ERNIE-4.5,
-//! whose positions have three axes, of which pictures use rows and columns.
+//! A SigLIP for images of any size makes a token of each 2 x 2 patches. The tokens replace placeholders in the text of ERNIE-4.5, whose
+//! positions have three axes; images use rows and columns.
 //!
 //! ```
 //! use candle_core::{DType, Device, Tensor};
@@ -181,15 +181,15 @@ impl PaddleOCRVLModel {
             .collect()
     }
 
-    /// The logits, (b, vocab) in the model's dtype, of what follows the token ids, (b, t), at the positions from `seqlen_offset` on. At 0 a
-    /// new sequence begins.
+    /// The logits, (b, vocab) in the model's dtype, after the token ids, (b, t), at the positions from `seqlen_offset` on. At 0 a new
+    /// sequence begins.
     ///
-    /// With `pixel_values` and `grid_thw`, which are as [`encode_image`](Self::encode_image) takes them, the tokens of the pictures take
-    /// the places of `image_token_id`, row by row.
+    /// With `pixel_values` and `grid_thw`, which are as [`encode_image`](Self::encode_image) takes them, the tokens of the images replace
+    /// `image_token_id`, row by row.
     ///
     /// # Errors
-    /// As [`encode_image`](Self::encode_image); if there are more or fewer placeholders than tokens; if `seqlen_offset` is not how far the
-    /// sequence is; if there are no ids, or more than `max_position_embeddings`.
+    /// As [`encode_image`](Self::encode_image); if there are more or fewer placeholders than tokens; if `seqlen_offset` is not the length
+    /// of the sequence so far; if there are no ids, or more than `max_position_embeddings`.
     pub fn forward(
         &mut self,
         input_ids: &Tensor,
@@ -250,8 +250,8 @@ impl PaddleOCRVLModel {
         self.run(prompt)
     }
 
-    /// As [`forward`](Self::forward), of a new sequence with a video: frames, (frames, num_channels, height, width), whose tokens take the
-    /// places of `video_token_id`. Each frame is one position behind the one before, whatever `fps` is.
+    /// As [`forward`](Self::forward), of a new sequence with a video: frames, (frames, num_channels, height, width), whose tokens replace
+    /// `video_token_id`. Each frame is one position after the one before, whatever `fps` is.
     ///
     /// # Errors
     /// As [`forward`](Self::forward).

@@ -50,8 +50,8 @@ pub(super) fn as_tensor(all: &[Position], [b, t]: [usize; 2], device: &Device) -
     Tensor::from_vec(values, (3, b, t), device)
 }
 
-/// The positions, (3, b, t) of i64 for time, row and column, of token ids, (b, t), of which the first `grid_h * grid_w` in each row that
-/// are `image_token_id` are a picture of this many rows and columns. Other tokens are text.
+/// The positions, (3, b, t) of i64 for time, row and column, of token ids, (b, t). The first `grid_h * grid_w` ids of each row that are
+/// `image_token_id` are an image of this many rows and columns. Other tokens are text.
 ///
 /// # Errors
 /// If the ids are not integers of (b, t), or cannot be read.

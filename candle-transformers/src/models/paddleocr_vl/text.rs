@@ -188,7 +188,7 @@ impl TextModel {
             .angles(places, xs.dim(0)?, &self.frequencies, dtype, device)
     }
 
-    /// The logits, (b, vocab), of what follows the last token; `places` are the positions of all, row by row.
+    /// The logits, (b, vocab), after the last token; `places` are the positions of all, row by row.
     pub fn forward(&mut self, embeds: Tensor, places: &[Position]) -> Result<Tensor> {
         let angles = self.angles(&embeds, places)?;
         let mut xs = Residual::new(embeds);

@@ -1,4 +1,4 @@
-//! The encoder of pictures: a SigLIP whose heads turn with rows and columns, and a projector that makes a token of each block of patches.
+//! The image encoder: a SigLIP whose heads rotate by rows and columns, and a projector that makes a token of each block of patches.
 
 use std::collections::HashMap;
 
@@ -226,7 +226,7 @@ impl VisionModel {
         tokens.to_dtype(pixels.dtype())
     }
 
-    /// The angles themselves, (frames * places, head_dim / 2).
+    /// The angles themselves, (frames * patches, head_dim / 2).
     fn raw_angles(
         &self,
         places: &[[usize; 2]],

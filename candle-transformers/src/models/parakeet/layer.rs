@@ -10,7 +10,7 @@ use crate::blocks::{LinearSpec, MergedLinear, Norm, NormSpec, PlainMlp, Projecti
 
 const EPS: f64 = 1e-5;
 
-/// The vectors of distances from `t - 1` down to `1 - t`: (1, 2 t - 1, hidden), sines and cosines of each frequency in turn.
+/// The vectors of distances from `t - 1` down to `1 - t`: (1, 2 t - 1, hidden), the sines and cosines of each frequency interleaved.
 pub(super) fn distances(t: usize, hidden: usize, dtype: DType, device: &Device) -> Result<Tensor> {
     let rows = (2 * t).saturating_sub(1);
     let value = |row: usize, i: usize| {

@@ -17,7 +17,7 @@ pub struct Config {
     pub text_config: mistral::Config,
     /// Of the part that sees.
     pub vision_config: vision_model::Config,
-    /// The id that stands for a patch in a prompt. The model does not use it.
+    /// The placeholder id of a patch in a prompt. The model does not use it.
     pub image_token_index: usize,
     /// Not used: a picture has as many patches as fit it.
     pub image_seq_length: usize,

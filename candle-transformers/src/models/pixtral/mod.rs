@@ -20,7 +20,7 @@
 //! .map_err(candle_core::Error::wrap)?;
 //! let device = Device::Cpu;
 //! let mut model = Model::new(&config, VarBuilder::zeros(DType::F32, &device))?;
-//! // A picture of two rows and three columns of patches. Where its vectors stand in the prompt is the caller's choice.
+//! // An image of two rows and three columns of patches. The caller chooses the index of its vectors in the prompt.
 //! let picture = model.encode_image(&Tensor::zeros((1, 3, 32, 48), DType::F32, &device)?)?;
 //! assert_eq!(picture.dims(), &[1, 6, 24]);
 //! let words = Tensor::new(&[[1u32, 5, 7]], &device)?;

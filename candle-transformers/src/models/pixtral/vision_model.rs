@@ -163,7 +163,7 @@ impl Angles {
         })
     }
 
-    /// Those of the places of a grid, row by row: (rows * columns, head_dim / 2) each.
+    /// Those of the positions of a grid, row by row: (rows * columns, head_dim / 2) each.
     fn of_grid(&self, [rows, columns]: [usize; 2]) -> Result<(Tensor, Tensor)> {
         let both = |of_rows: &Tensor, of_columns: &Tensor| {
             let (down, across) = (of_rows.dim(1)?, of_columns.dim(1)?);
@@ -226,8 +226,7 @@ impl Model {
         })
     }
 
-    /// The numbers of the places of a picture of these patches in the largest picture, row by row: `(num_patches_h * num_patches_w)` in
-    /// u32.
+    /// The indices of the patches of an image in the largest image's grid, row by row: `(num_patches_h * num_patches_w)` in u32.
     ///
     /// # Errors
     /// If there is no memory.

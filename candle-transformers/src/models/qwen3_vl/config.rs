@@ -190,7 +190,7 @@ impl TextConfig {
         Ok(spec)
     }
 
-    /// How many pairs of a head turn with the row, and as many with the column: 20 of 64 in all models.
+    /// Number of a head's pairs that rotate by the row, and the same number by the column: 20 of 64 in all models.
     pub(super) fn pairs_of_a_side(&self) -> usize {
         self.head_dim / 2 * 20 / 64
     }

@@ -1,9 +1,8 @@
-//! Qwen3-VL, a language model that sees pictures and videos: [arXiv 2511.21631](https://arxiv.org/abs/2511.21631). Weight names are those
-//! of [Qwen/Qwen3-VL-2B-Instruct](https://huggingface.co/Qwen/Qwen3-VL-2B-Instruct) and its larger relatives without experts.
+//! Qwen3-VL, a language model that sees images and videos: [arXiv 2511.21631](https://arxiv.org/abs/2511.21631). Weight names are those of
+//! [Qwen/Qwen3-VL-2B-Instruct](https://huggingface.co/Qwen/Qwen3-VL-2B-Instruct) and its larger relatives without experts.
 //!
-//! A vision transformer makes a token of each 2 x 2 patches. It takes the place of a placeholder in the text, and features from the
-//! encoder's middle are added to the stream behind the decoder's first layers. Positions have three axes, of which pictures use rows and
-//! columns.
+//! A vision transformer makes a token of each 2 x 2 patches. It replaces a placeholder in the text, and features from the encoder's middle
+//! are added to the stream after the decoder's first layers. Positions have three axes; images use rows and columns.
 //!
 //! ```
 //! use candle_core::{DType, Device, Tensor};
@@ -157,7 +156,7 @@ impl Qwen3VLModel {
     ///
     /// - `pixel_values`, `pixel_values_videos`: patches, (patches, in_chans * temporal_patch_size * patch_size * patch_size), of all images
     ///   and of all videos, concatenated, in blocks of `spatial_merge_size` rows and columns.
-    /// - `image_grid_thw`, `video_grid_thw`: integers (pictures, 3), the frames, rows and columns of patches of each.
+    /// - `image_grid_thw`, `video_grid_thw`: integers (images, 3), the frames, rows and columns of patches of each.
     /// - `seqlens`: how many tokens of each row count; those behind them fill the row up. In a step that follows others it may be the
     ///   length of the whole sequence.
     /// - `continuous_img_pad`, `continuous_vid_pad`: for each row, where the placeholder tokens of pictures and of videos begin and end. A
@@ -320,7 +319,7 @@ impl Qwen3VLModel {
     }
 }
 
-/// Adds the positions of a row of `t` tokens, of which `count` count; that of what follows these.
+/// Adds the positions of a row of `t` tokens, the first `count` of which are not padding; returns the next position.
 fn places_of_row(
     first: usize,
     [t, count]: [usize; 2],

@@ -122,8 +122,8 @@ impl TextModel {
         })
     }
 
-    /// The logits, (b, vocab), of what follows the tokens `last`, one of each row, counted row by row; without, the last of each. `rows`
-    /// says where the rows are in what `state` holds, if not all at one place.
+    /// The logits, (b, vocab), after the tokens `last`, one of each row, counted row by row; without it, the last of each. `rows` gives the
+    /// rows' positions in `state`, if they differ.
     pub fn forward(
         &self,
         embeds: Tensor,

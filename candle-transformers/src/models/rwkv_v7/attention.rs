@@ -1,4 +1,4 @@
-//! The attention beside the recurrence: one head, whose keys and values are made of few numbers for a token and of its embedding.
+//! The attention in parallel with the recurrence: one head, whose keys and values are made of few numbers per token and of its embedding.
 
 use candle_core::{Module, Result, Tensor};
 use candle_nn::ops::sdpa;
@@ -117,7 +117,7 @@ impl Cached {
         }
     }
 
-    /// With the tokens' factors, mixed with the token before, of which the first has none, and normed: `(b, seq, size)`.
+    /// With the tokens' factors, mixed with the token before (the first has none), and normed: `(b, seq, size)`.
     fn finish(&self, xs: &Tensor, context: &Tensor) -> Result<Tensor> {
         let (b, seq) = context.dims2()?;
         let factors = self.table.index_select(&context.flatten_all()?, 0)?;

@@ -29,7 +29,8 @@ pub enum ModelVersion {
     V7,
     /// A matrix for each token (DeepEmbed) scales what follows attention.
     V7a,
-    /// As [`V7a`](Self::V7a), and softmax attention (DEA) beside the recurrence, with an embedding of each token in its keys and values.
+    /// As [`V7a`](Self::V7a), and softmax attention (DEA) in parallel with the recurrence, with an embedding of each token in its keys and
+    /// values.
     V7b,
 }
 
@@ -270,8 +271,8 @@ impl Layer {
         })
     }
 
-    /// The stream after the layer, and what the layer keeps. `attended` is added beside the recurrence, `first` are the values of the first
-    /// layer, and `ids` the tokens.
+    /// The stream after the layer, and the layer's state. `attended` is added to the recurrence's result, `first` are the values of the
+    /// first layer, and `ids` the tokens.
     fn forward(
         &self,
         xs: &Tensor,

@@ -17,7 +17,7 @@ struct RelativePositions {
     /// (2 * side - 1, head_dim)
     rows: Tensor,
     columns: Tensor,
-    /// The tables' row for each pair of places along a side, (side * side).
+    /// The tables' row for each pair of positions along a side, (side * side).
     distances: Tensor,
     /// Appended to keys, (1, 1, side * side, 2 * side).
     places: Tensor,
@@ -53,8 +53,8 @@ impl RelativePositions {
         Ok((q, Tensor::cat(&[&k, &places], 3)?))
     }
 
-    /// Queries times what `table` has for their distance to each place along a side: from (side, n, side, head_dim), the side in question
-    /// first, to (side, n, side, side). Times the root of `head_dim`, which attention divides by.
+    /// Queries times the entries of `table` for their distance to each position along a side: from (side, n, side, head_dim), the side in
+    /// question first, to (side, n, side, side). Times the root of `head_dim`, by which attention divides.
     fn gains(&self, table: &Tensor, queries: &Tensor) -> Result<Tensor> {
         let (side, n, _, head_dim) = queries.dims4()?;
         let table = table.index_select(&self.distances, 0)?;
@@ -65,7 +65,7 @@ impl RelativePositions {
     }
 }
 
-/// For each place of a square a 1 at its row, and behind that a 1 at its column.
+/// For each position of a square a 1 at its row, followed by a 1 at its column.
 fn places(side: usize, device: &Device) -> Result<Tensor> {
     let mut ones = vec![0f32; side * side * 2 * side];
     for (i, place) in ones.chunks_exact_mut(2 * side).enumerate() {
@@ -80,14 +80,14 @@ struct Block {
     norm1: LayerNorm,
     attention: VitAttention,
     positions: Option<RelativePositions>,
-    /// Without them every place sees every other.
+    /// The windows; `None` for attention between all positions.
     windows: Option<Windows>,
     norm2: LayerNorm,
     mlp: MlpBlock,
 }
 
 impl Block {
-    /// `places` is the side of the picture in patches.
+    /// `places` is the side of the image in patches.
     fn load(
         spec: &VitSpec,
         qkv_bias: bool,

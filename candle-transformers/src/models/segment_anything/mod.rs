@@ -26,8 +26,8 @@
 //! # }
 //! ```
 //!
-//! As in Candle, GELU is exact in [`image_encoder`] and in its tanh form elsewhere, and [`sam::Sam::forward`] makes masks larger by the
-//! nearest place, where the paper's program interpolates.
+//! As in Candle, GELU is exact in [`image_encoder`] and in its tanh form elsewhere, and [`sam::Sam::forward`] enlarges masks by nearest
+//! neighbours, where the paper's program interpolates.
 
 pub mod image_encoder;
 pub mod mask_decoder;
@@ -56,7 +56,7 @@ pub fn linear(vb: VarBuilder, in_dim: usize, out_dim: usize, bias: bool) -> Resu
     linear_b(in_dim, out_dim, bias, vb)
 }
 
-/// A layer norm over the channels of each place of a picture.
+/// A layer norm over the channels of each position of an image.
 #[derive(Debug)]
 pub struct LayerNorm2d {
     norm: LayerNorm,

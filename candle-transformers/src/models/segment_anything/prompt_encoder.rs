@@ -11,10 +11,10 @@ use crate::blocks::vision::{run_all, ConvSpec};
 
 const GELU: Activation = Activation::GeluPytorchTanh;
 
-/// Vectors of places in a picture.
+/// Vectors of points in an image.
 #[derive(Debug)]
 struct Positions {
-    /// The projections as angles, (2, size / 2) of f32: in 16 bits, angles of many turns would be off by a part of one.
+    /// The projections as angles, (2, size / 2) of f32: in 16 bits, angles of many rotations would be off by a fraction of one.
     angles: Tensor,
     dtype: DType,
 }
@@ -28,13 +28,13 @@ impl Positions {
         })
     }
 
-    /// From places (n, 2) of f32, across and down, each from 0 to 1, to (n, size).
+    /// From points (n, 2) of f32, across and down, each from 0 to 1, to (n, size).
     fn forward(&self, places: &Tensor) -> Result<Tensor> {
         let angles = places.affine(2., -1.)?.matmul(&self.angles)?;
         Tensor::cat(&[angles.sin()?, angles.cos()?], 1)?.to_dtype(self.dtype)
     }
 
-    /// Those of the middles of the places of a picture: (1, size, rows, columns).
+    /// Those of the centres of a grid over the image: (1, size, rows, columns).
     fn of_grid(&self, (rows, columns): (usize, usize)) -> Result<Tensor> {
         let middle = |i: usize, n: usize| (i as f32 + 0.5) / n as f32;
         let places = (0..rows * columns)
@@ -67,7 +67,7 @@ impl Module for Smaller {
 #[derive(Debug)]
 pub struct PromptEncoder {
     positions: Positions,
-    /// Those of the picture's places.
+    /// Those of the image's grid.
     of_image: Tensor,
     /// Added to a padding point, to a point outside and to one inside: (3, embed_dim).
     points: Tensor,

@@ -18,7 +18,7 @@ const PATCH: usize = 16;
 /// The side of the embeddings, and of the decoder's masks.
 const SIDE: usize = IMAGE_SIZE / PATCH;
 const MASK: usize = 4 * SIDE;
-/// Pixels on the side of a mask's place.
+/// Pixels on the side of a mask's element.
 const PLACE: usize = IMAGE_SIZE / MASK;
 const EMBEDDING: usize = 256;
 const WINDOW: usize = 14;
@@ -144,10 +144,11 @@ impl Sam {
         self.encoder.forward(&picture.to_dtype(self.dtype)?)
     }
 
-    /// Masks of a picture, (masks, height, width), logits that are positive inside, each place of the decoder's masks being 4x4 pixels; and
-    /// what their intersection over union with what is meant is thought to be, (1, masks).
+    /// Masks of an image, (masks, height, width), logits that are positive inside, each element of the decoder's masks being 4x4 pixels;
+    /// and their estimated intersection over union with the prompted object, (1, masks).
     ///
-    /// `points` are across and down, parts of the picture from 0 to 1, and whether they are inside. With `multimask_output` there are three
+    /// `points` are across and down, fractions of the image from 0 to 1, and whether they are inside. With `multimask_output` there are
+    /// three
     /// masks, for a prompt that may mean several things: a part, a whole, several.
     ///
     /// # Errors
@@ -166,8 +167,8 @@ impl Sam {
         Ok((masks.get(0)?.i((.., ..h, ..w))?, iou))
     }
 
-    /// The decoder's masks, (1, masks, 256, 256), and what they share, as in [`forward`](Self::forward). A place of a mask is 4x4 pixels, and
-    /// as the picture was filled up to 1024x1024, masks go on behind it: a quarter of the picture's height and width belongs to it.
+    /// The decoder's masks, (1, masks, 256, 256), and their estimated IoU, as in [`forward`](Self::forward). An element of a mask is 4x4
+    /// pixels. As the image was padded to 1024x1024, masks extend beyond it: a quarter of the image's height and width belongs to it.
     ///
     /// `img_embeddings` are those of [`embeddings`](Self::embeddings), `original_h` and `original_w` the size of that picture in pixels.
     ///
@@ -317,14 +318,14 @@ impl Sam {
         found.into_iter().map(|mask| crop.place(mask)).collect()
     }
 
-    /// Masks of everything in a picture: those of a grid of `points_per_side` points a side that seem good, without those whose boxes are
-    /// nearly the same, each with its box and what it is thought to share with what it shows.
+    /// Masks of all objects in an image: those of a grid of `points_per_side` points a side that seem good, without those whose boxes are
+    /// nearly the same, each with its box and its estimated IoU.
     ///
-    /// Masks are (256, 256) of u32, 1 inside; a place is 4x4 pixels of the picture, which is filled up to 1024x1024. Boxes are in places.
+    /// Masks are (256, 256) of u32, 1 inside; an element is 4x4 pixels of the image, which is padded to 1024x1024. Boxes are in elements.
     ///
-    /// With `crop_n_layer` the same is done for parts of the picture, in layer `n` of 2^n times 2^n parts, which overlap by
+    /// With `crop_n_layer` the same is done for parts of the image, in layer `n` of 2^n times 2^n parts, which overlap by
     /// `crop_overlap_ratio` of the shorter side over 2^(n-1), with points a side fewer by the factor `crop_n_points_downscale_factor` from
-    /// layer to layer. Of masks of different parts that are nearly the same the most confident stays. Parts begin at the nearest place.
+    /// layer to layer. Of nearly equal masks of different parts the most confident is kept. Parts begin at the nearest element.
     ///
     /// # Errors
     /// Those of [`preprocess`](Self::preprocess); there are no points, the ratio is not from 0 to less than 1, or there are more parts than
@@ -448,7 +449,7 @@ impl Crop {
     }
 }
 
-/// The parts of a picture of `[height, width]` in a layer, of which the first has one.
+/// The parts of an image of `[height, width]` in a layer; the first layer has one.
 fn crops(size: [usize; 2], layer: u32, overlap: f64) -> Result<Vec<Crop>> {
     let shorter = size[0].min(size[1]);
     let count = match 1usize.checked_shl(layer) {

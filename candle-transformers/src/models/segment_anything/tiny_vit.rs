@@ -27,7 +27,7 @@ fn unit(spec: ConvSpec, vb: VarBuilder) -> Result<ConvNorm> {
     spec.load_norm(vb.pp("c"), vb.pp("bn"))
 }
 
-/// `conv1` and `conv3` of single places around `conv2` of neighbours, with GELU between.
+/// `conv1` and `conv3` of 1x1 around the depthwise `conv2`, with GELU between.
 fn three(
     [inputs, inner, outputs]: [usize; 3],
     stride: usize,
@@ -41,7 +41,7 @@ fn three(
     ])
 }
 
-/// A block of attention within windows, of the neighbours of each place, and of each place alone.
+/// A block of attention within windows, a depthwise convolution, and an MLP.
 #[derive(Debug)]
 struct Block {
     norm1: LayerNorm,
@@ -134,10 +134,10 @@ pub struct TinyViT {
 }
 
 impl TinyViT {
-    /// Loads `patch_embed`, a stage `layers.N` for each number of the lists, and `neck`: sizes of tokens, blocks, heads and sides of windows,
-    /// of which the first stage has no use for the last two.
+    /// Loads `patch_embed`, a stage `layers.N` for each number of the lists, and `neck`: sizes of tokens, blocks, heads and sides of
+    /// windows; the first stage does not use the last two.
     ///
-    /// A stage but the last halves the picture's sides, unless the next one has a size of 320, 448 or 576.
+    /// Each stage but the last halves the image's sides, unless the next one has a size of 320, 448 or 576.
     ///
     /// # Errors
     /// The lists differ in length or have less than two numbers, the first size is odd, heads do not divide a size, a window has a side of 0,

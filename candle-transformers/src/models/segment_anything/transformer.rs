@@ -82,7 +82,7 @@ impl Layer {
         })
     }
 
-    /// Tokens and the picture's places, each with its positions.
+    /// Tokens and the image's embeddings, each with its positions.
     fn forward(
         &self,
         [tokens, token_positions]: [&Tensor; 2],
@@ -144,9 +144,9 @@ impl TwoWayTransformer {
         })
     }
 
-    /// The tokens, (batch, tokens, embedding_dim), and the picture's places, (batch, height * width, embedding_dim), after all layers.
+    /// The tokens, (batch, tokens, embedding_dim), and the image's embeddings, (batch, height * width, embedding_dim), after all layers.
     ///
-    /// `image_embedding` and its positions `image_pe` are (batch, embedding_dim, height, width); one row of positions goes for all.
+    /// `image_embedding` and its positions `image_pe` are (batch, embedding_dim, height, width); one row of positions may be shared by all.
     /// `point_embedding` is (batch, tokens, embedding_dim).
     ///
     /// # Errors

@@ -87,7 +87,7 @@ impl Config {
         self.spec_with(|i| self.should_skip_rope(i))
     }
 
-    /// As [`spec`](Self::spec), with a window, if there is any, in the layers of which `windowed` says so.
+    /// As [`spec`](Self::spec), with the window, if there is one, in the layers for which `windowed` returns true.
     pub(crate) fn spec_with(&self, windowed: impl Fn(usize) -> bool) -> Result<DecoderSpec> {
         let window = match (self.use_sliding_window, self.sliding_window) {
             (Some(true), None) => {

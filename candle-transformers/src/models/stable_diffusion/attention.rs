@@ -1,4 +1,4 @@
-//! Attention of the places of a picture to each other and to a text.
+//! Attention of an image's positions to each other and to a text.
 
 use candle_core::{bail, Module, Result, Tensor, D};
 use candle_nn::ops::{act_mul, sdpa_with, GatedActivation, SdpaOptions};
@@ -194,7 +194,7 @@ impl Default for SpatialTransformerConfig {
     }
 }
 
-/// A transformer over the places of a picture, which also attend to a text.
+/// A transformer over the positions of an image, which also attend to a text.
 #[derive(Debug)]
 pub struct SpatialTransformer {
     norm: GroupNorm,
@@ -279,7 +279,7 @@ impl Default for AttentionBlockConfig {
     }
 }
 
-/// Attention of the places of a picture to each other, in a residual.
+/// Self-attention of an image's positions, with a residual connection.
 #[derive(Debug)]
 pub struct AttentionBlock {
     norm: GroupNorm,

@@ -75,7 +75,7 @@ pub struct Config {
     pub num_decoder_layers: Option<usize>,
     /// Heads.
     pub num_heads: usize,
-    /// Classes of distances between tokens, each of which has a bias for each head.
+    /// Classes of distances between tokens; each has a bias per head.
     pub relative_attention_num_buckets: usize,
     /// Minimum distance of the last class; default: 128.
     #[serde(default = "max_distance")]

@@ -15,7 +15,7 @@ pub(super) struct Distances {
     classes: Classes,
     /// Of whole texts of this length: (1, heads, length, length).
     whole: Option<(usize, Tensor)>,
-    /// Of a single token at the end: (1, heads, 1, n), of which the last keys are those that there are.
+    /// The biases of a single token at the end: (1, heads, 1, n); the last keys are the existing ones.
     single: Option<Tensor>,
 }
 

@@ -100,7 +100,7 @@ pub(super) fn activation(field: &str, name: &str) -> Result<Activation> {
     }
 }
 
-/// `self_attn_layer_norm`, `self_attn.{q,k,v,out}_proj`, of which the keys have no bias, `final_layer_norm`, `fc1` and `fc2`.
+/// `self_attn_layer_norm`, `self_attn.{q,k,v,out}_proj` (the keys have no bias), `final_layer_norm`, `fc1` and `fc2`.
 fn layer(cfg: &VoxtralEncoderConfig, vb: VarBuilder) -> Result<EncoderLayer> {
     let (size, inner, heads) = (
         cfg.hidden_size,
@@ -223,11 +223,11 @@ impl VoxtralEncoder {
         self.inner
     }
 
-    /// As [`forward`](Self::forward), of a spectrogram of any length, in pieces of `chunk_size` frames that begin `overlap` frames before
-    /// the end of the one before. Where two overlap, the mean counts.
+    /// As [`forward`](Self::forward), for a spectrogram of any length, in chunks of `chunk_size` frames that begin `overlap` frames before
+    /// the end of the last one. Overlapping vectors are averaged.
     ///
     /// # Errors
-    /// As [`forward`](Self::forward), of pieces; if `overlap` is not less than `chunk_size`.
+    /// As [`forward`](Self::forward), of chunks; if `overlap` is not less than `chunk_size`.
     pub fn process_long_audio(
         &self,
         input_features: &Tensor,
@@ -258,10 +258,10 @@ impl VoxtralEncoder {
     }
 }
 
-/// `first` and then `second`, (batch, vectors, size), of which the last and the first `overlap` vectors are the same time: their mean.
+/// Concatenates `first` and `second`, (batch, vectors, size), whose last and first `overlap` vectors cover the same time and are averaged.
 fn overlapped(first: &Tensor, second: &Tensor, overlap: usize) -> Result<Tensor> {
     let (len, new) = (first.dim(1)?, second.dim(1)?);
-    // A last piece may end before what it overlaps does.
+    // A last chunk may end before the overlap does.
     let (start, both) = (len.saturating_sub(overlap), overlap.min(new).min(len));
     if both == 0 {
         return Tensor::cat(&[first, second], 1);

@@ -23,7 +23,7 @@ pub struct VoxtralConfig {
     pub audio_config: VoxtralEncoderConfig,
     /// Of the decoder.
     pub text_config: VoxtralLlamaConfig,
-    /// The token that stands for a piece of the sound.
+    /// The placeholder token of a part of the sound.
     pub audio_token_id: usize,
     /// Of the projector: `gelu` or `relu`.
     pub projector_hidden_act: String,
@@ -117,11 +117,11 @@ impl VoxtralGenerationConfig {
     }
 }
 
-/// `inputs_embeds`, (b, t, hidden_size), with the vectors `audio_embeds`, (n, hidden_size), in the places `audio_positions`, pairs of row
-/// and column: the first in the first place, and so on. Vectors that are left over count for nothing. `device` is that of the embeddings.
+/// `inputs_embeds`, (b, t, hidden_size), with the vectors `audio_embeds`, (n, hidden_size), at `audio_positions`, pairs of row and column,
+/// in order. Surplus vectors are ignored. `device` is that of the embeddings.
 ///
 /// # Errors
-/// If there are fewer vectors than places, or a place is outside.
+/// If there are fewer vectors than positions, or a position is outside.
 pub fn replace_audio_tokens(
     inputs_embeds: &Tensor,
     audio_embeds: &Tensor,
@@ -231,7 +231,7 @@ impl VoxtralForConditionalGeneration {
         })
     }
 
-    /// The token that stands for a piece of the sound.
+    /// The placeholder token of a part of the sound.
     pub fn audio_token_id(&self) -> usize {
         self.audio_token_id
     }
@@ -246,8 +246,8 @@ impl VoxtralForConditionalGeneration {
         &self.audio_config
     }
 
-    /// The tokens, (n, hidden_size), of spectrograms, (pieces, num_mel_bins, frames), one piece after another: a token for each
-    /// `intermediate_size` numbers of the encoder's vectors, four vectors of two frames in all models.
+    /// The tokens, (n, hidden_size), of spectrograms, (chunks, num_mel_bins, frames), in order: a token for each `intermediate_size`
+    /// numbers of the encoder's vectors, four vectors of two frames in all models.
     ///
     /// # Errors
     /// As [`VoxtralEncoder::forward`]; if the vectors do not make whole tokens.
@@ -270,7 +270,7 @@ impl VoxtralForConditionalGeneration {
         Ok(())
     }
 
-    /// One vector for each spectrogram, (b, hidden_size): the mean of its tokens. The spectrograms go through the encoder in pieces; see
+    /// One vector for each spectrogram, (b, hidden_size): the mean of its tokens. The encoder processes the spectrograms in chunks; see
     /// [`VoxtralEncoder::process_long_audio`].
     ///
     /// # Errors
@@ -290,9 +290,9 @@ impl VoxtralForConditionalGeneration {
         tokens.reshape((vectors.dim(0)?, (), hidden))?.mean(1)
     }
 
-    /// The logits, (b, vocab) in f32, of what follows the token ids, (b, t), at the positions from `index_pos` on. At 0 a new sequence
-    /// begins. The tokens of `input_features`, which [`get_audio_embeds`](Self::get_audio_embeds) makes, take the places of the audio
-    /// tokens among the ids. They are made once as long as it is the same tensor; if none of the ids is an audio token they are not needed.
+    /// The logits, (b, vocab) in f32, after the token ids, (b, t), at the positions from `index_pos` on. At 0 a new sequence begins. The
+    /// tokens of `input_features`, which [`get_audio_embeds`](Self::get_audio_embeds) makes, replace the audio tokens among the ids. They
+    /// are computed once per tensor; without audio tokens among the ids they are not needed.
     ///
     /// # Errors
     /// As [`get_audio_embeds`](Self::get_audio_embeds), [`replace_audio_tokens`] and [`VoxtralLlama::forward`].

@@ -213,7 +213,7 @@ pub fn log_mel(samples: &[f32], filters: &[f32]) -> Result<Vec<f32>> {
     for frame in 0..frames {
         let at = |i: usize| {
             let at = (frame * HOP_LENGTH + i).abs_diff(N_FFT / 2);
-            // Before the first sample the distance is the mirrored place; behind the last one it is taken back from the end.
+            // Before the first sample the distance is the mirrored index; after the last one it is subtracted from the end.
             let at = match at.checked_sub(samples.len()) {
                 Some(over) => samples.len().checked_sub(over + 2)?,
                 None => at,
@@ -276,7 +276,7 @@ pub(in crate::models) fn mel_filters_of(bands: usize, size: usize) -> Vec<f32> {
 mod tests {
     use super::*;
 
-    /// The sum that the transform stands for.
+    /// The sum that defines the transform.
     #[test]
     fn powers_are_those_of_the_sum() {
         for size in [1usize, 2, 5, 8, 20, 25] {

@@ -1,4 +1,4 @@
-//! Attention of the places of a picture to tokens.
+//! Attention of an image's positions to tokens.
 
 use candle_core::{bail, Module, Result, Tensor};
 use candle_nn::ops::{sdpa_with, SdpaOptions};
@@ -7,7 +7,7 @@ use candle_nn::{linear, Linear, VarBuilder};
 use crate::blocks::vision::{heads, join_heads};
 use crate::blocks::MergedLinear;
 
-/// Attention of the places of a picture to tokens.
+/// Attention of an image's positions to tokens.
 #[derive(Debug)]
 pub struct Attention {
     q: Linear,

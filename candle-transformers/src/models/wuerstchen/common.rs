@@ -162,7 +162,7 @@ pub(super) enum Gelu {
     Tanh,
 }
 
-/// The layers over the channels of a place: four times as many, a GELU, the response norm, and back.
+/// The layers over the channels of a position: four times their number, a GELU, the response norm, and back.
 #[derive(Debug)]
 pub(super) struct Channelwise {
     expand: Linear,
@@ -172,7 +172,7 @@ pub(super) struct Channelwise {
 }
 
 impl Channelwise {
-    /// Loads `channelwise.{0,2,4}` for `inputs` channels, of which `c` come out.
+    /// Loads `channelwise.{0,2,4}` for `inputs` input and `c` output channels.
     pub(super) fn load(inputs: usize, c: usize, gelu: Gelu, vb: &VarBuilder) -> Result<Self> {
         let vb = vb.pp("channelwise");
         Ok(Self {

@@ -12,7 +12,7 @@ use crate::blocks::vision::{channels_first, channels_last, run_all, ConvNorm, Co
 
 /// Channels of the pictures.
 const CHANNELS: usize = 3;
-/// Pixels that are one place of the first level, in each direction.
+/// Pixels per position of the first level, in each direction.
 const PATCH: usize = 2;
 /// Channels of the latents.
 const LATENT: usize = 4;

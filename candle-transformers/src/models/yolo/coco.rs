@@ -1,4 +1,4 @@
-//! What the numbers of COCO stand for, [arXiv 1405.0312](https://arxiv.org/abs/1405.0312).
+//! The names of COCO's classes and joints, by number, [arXiv 1405.0312](https://arxiv.org/abs/1405.0312).
 
 /// The classes of objects.
 pub const CLASSES: [&str; 80] = [

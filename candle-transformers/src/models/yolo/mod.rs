@@ -1,6 +1,6 @@
-//! YOLOv8 and YOLOv3: where things of COCO's classes are in a picture. Weight names are those of lmz/candle-yolo-v8 and lmz/candle-yolo-v3.
+//! YOLOv8 and YOLOv3: detection of COCO's classes in an image. Weight names are those of lmz/candle-yolo-v8 and lmz/candle-yolo-v3.
 //!
-//! A network gives candidates, a box and probabilities for each place of the picture; [`found::objects`] picks the objects among them.
+//! A network returns candidates, a box and probabilities for each position of the image; [`found::objects`] picks the objects among them.
 //!
 //! ```no_run
 //! use candle_core::{DType, Device, Module, Tensor};

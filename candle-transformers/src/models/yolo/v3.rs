@@ -9,14 +9,14 @@ use super::conv::{Conv, Spec};
 
 /// Residual blocks between halvings of the picture.
 const STAGES: [usize; 5] = [1, 2, 8, 8, 4];
-/// Pixels between the places of each scale, and widths and heights in pixels that its boxes are multiples of.
+/// Pixels between the positions of each scale, and widths and heights in pixels that scale its boxes.
 const SCALES: [(usize, [[f32; 2]; ANCHORS]); 3] = [
     (32, [[116., 90.], [156., 198.], [373., 326.]]),
     (16, [[30., 61.], [62., 45.], [59., 119.]]),
     (8, [[10., 13.], [16., 30.], [33., 23.]]),
 ];
 const ANCHORS: usize = 3;
-/// Numbers of a box before its classes: its place, its size, and whether there is an object.
+/// Numbers of a box before its classes: position, size, and whether there is an object.
 const BOX: usize = 5;
 
 /// The differences between networks.

@@ -1,6 +1,6 @@
-//! YOLOv8 by [Ultralytics](https://docs.ultralytics.com/models/yolov8/): a network that says for each place of a picture, at three scales,
-//! how far the edges of a box are and of which class it is, without anchors. The distances are expectations over 16 steps, as in Generalized
-//! Focal Loss, [arXiv 2006.04388](https://arxiv.org/abs/2006.04388). Weight names are those of lmz/candle-yolo-v8.
+//! YOLOv8 by [Ultralytics](https://docs.ultralytics.com/models/yolov8/): a network that predicts for each position of an image, at three
+//! scales, the distances to the edges of a box and its class, without anchors. The distances are expectations over 16 steps, as in
+//! Generalized Focal Loss, [arXiv 2006.04388](https://arxiv.org/abs/2006.04388). Weight names are those of lmz/candle-yolo-v8.
 
 use candle_core::{Module, Result, Tensor};
 use candle_nn::{conv2d, ops, Activation, Conv2d, VarBuilder};
@@ -8,7 +8,7 @@ use candle_nn::{conv2d, ops, Activation, Conv2d, VarBuilder};
 use super::conv::{Conv, Spec};
 use super::{check, MULTIPLE};
 
-/// Pixels between the places of each scale.
+/// Pixels between the positions of each scale.
 const STRIDES: [usize; 3] = [8, 16, 32];
 /// Steps that a distance is an expectation over.
 const STEPS: usize = 16;
@@ -141,7 +141,7 @@ impl Module for Block {
     }
 }
 
-/// The largest around each place, in three neighbourhoods.
+/// The maximum around each position, in three neighbourhoods.
 #[derive(Debug)]
 struct Pools {
     first: Conv,
@@ -281,7 +281,7 @@ impl Branches {
         Ok(Self([branch(0)?, branch(1)?, branch(2)?]))
     }
 
-    /// (batch, outputs, places): the rows of each scale, one scale after another.
+    /// (batch, outputs, positions): the rows of all scales, concatenated.
     fn forward(&self, scales: &[Tensor; 3]) -> Result<Tensor> {
         let branch = |((first, second, last), xs): (&(Conv, Conv, Conv2d), &Tensor)| {
             let ys = last.forward(&second.forward(&first.forward(xs)?)?)?;
@@ -292,7 +292,7 @@ impl Branches {
     }
 }
 
-/// Where the places are.
+/// The positions of all scales.
 struct Places {
     /// Their centres, (1, 2, places), in steps of their scale.
     centres: Tensor,
@@ -368,7 +368,7 @@ impl YoloV8 {
         })
     }
 
-    /// Centre, width and height in pixels, (batch, 4, places).
+    /// Centre, width and height in pixels, (batch, 4, positions).
     fn boxes(&self, scales: &[Tensor; 3], places: &Places) -> Result<Tensor> {
         let distances = self.distances.forward(scales)?;
         let (b, _, count) = distances.dims3()?;
@@ -381,9 +381,9 @@ impl YoloV8 {
     }
 }
 
-/// From pictures (batch, 3, height, width) with numbers from 0 to 1 and sides that are multiples of 32 to candidates
-/// (batch, 4 + classes + 3 * points, places): the centre, width and height of a box in pixels, how likely it is of each class, and for each
-/// point where it is and how likely it can be seen.
+/// From images (batch, 3, height, width) with numbers from 0 to 1 and sides that are multiples of 32 to candidates (batch, 4 + classes + 3
+/// * points, positions): the centre, width and height of a box in pixels, the probability of each class, and for each point its position
+/// and the probability that it is visible.
 ///
 /// # Errors
 /// The pictures have another shape, or another dtype or device than the weights.

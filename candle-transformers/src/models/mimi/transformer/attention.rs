@@ -1,4 +1,4 @@
-//! Attention that remembers the keys and values of earlier pieces.
+//! Attention with a cache of the keys and values of earlier pieces.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use candle_nn::{Linear, VarBuilder};
 
 use super::{linear, Config};
 
-/// Rotary position embeddings, which turn element `i` of a head together with `i + head_dim / 2`.
+/// Rotary position embeddings, which rotate element `i` of a head with `i + head_dim / 2`.
 #[derive(Debug, Clone)]
 pub struct RotaryEmbedding {
     /// (positions, head_dim / 2), f32.
@@ -133,7 +133,7 @@ struct Past {
 }
 
 impl Past {
-    /// With those of a new piece.
+    /// Appends those of a new piece.
     fn joined(past: &Option<Self>, keys: Tensor, values: Tensor) -> Result<Self> {
         Ok(match past {
             Some(past) => Self {
@@ -209,9 +209,8 @@ impl StreamingMultiheadAttention {
         })
     }
 
-    /// The positions (batch, time, `d_model`) that come next, as they attend to those before them and to each other. All see all keys that
-    /// are there: those of up to `context - 1` positions before, the oldest first, and those of this piece; `mask` (time, keys) of u8 is 1
-    /// where a key is hidden.
+    /// Attention of the next positions, (batch, time, `d_model`), to earlier ones and to each other. All see all cached keys: those of up
+    /// to `context - 1` earlier positions, the oldest first, and those of this piece; `mask` (time, keys) of u8 is 1 where a key is hidden.
     ///
     /// # Errors
     /// The shapes do not go together.

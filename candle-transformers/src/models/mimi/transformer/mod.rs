@@ -1,4 +1,4 @@
-//! Transformers of frames that come in pieces: each frame sees itself and a number of frames before it.
+//! Transformers over frames that arrive in pieces: each frame sees itself and a number of earlier frames.
 
 mod attention;
 mod parts;
@@ -213,7 +213,7 @@ impl StreamingTransformer {
         })
     }
 
-    /// The next positions (batch, time, `d_model`): a piece gives what it gives as a part of the whole.
+    /// The output of the next positions, (batch, time, `d_model`): the same as for the whole sequence.
     ///
     /// # Errors
     /// The shape is another, or the batch is not that of the pieces before it.

@@ -1,4 +1,4 @@
-//! What layers have beside attention.
+//! The parts of layers other than attention.
 
 use candle_core::{bail, Module, Result, Tensor};
 use candle_nn::ops::rms_norm;

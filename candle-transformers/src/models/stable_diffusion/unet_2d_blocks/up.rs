@@ -189,7 +189,7 @@ impl UpBlock2D {
     }
 
     /// From (batch, prev_output_channels, height, width) to (batch, out_channels, 2 * height, 2 * width), or `upsample_size`, or the same
-    /// size. `res_xs` is what the way down left, the last of which the first residual block takes.
+    /// size. `res_xs` are the skip connections of the down blocks; the first residual block takes the last one.
     ///
     /// # Errors
     /// There are fewer `res_xs` than residual blocks, or shapes, dtypes or devices do not match.

@@ -265,7 +265,7 @@ impl EdmDpmMultistepScheduler {
             SolverType::Bh2 => (-h).exp_m1(),
         };
 
-        // Where the originals beside the latest are, in steps of h from it.
+        // The positions of the other originals, in steps of h from the latest.
         let others = earlier.iter().skip(1).take(order - 1);
         let mut places = Vec::with_capacity(order);
         let mut originals = Vec::with_capacity(order);
@@ -292,8 +292,7 @@ impl EdmDpmMultistepScheduler {
     }
 }
 
-/// The weights of the differences to the latest original, which are at `places` steps of `h` from it, over `scale`: formula 11 of the
-/// paper.
+/// The weights of the differences to the latest original, at `places` steps of `h` from it, over `scale`: formula 11 of the paper.
 fn weights(places: &[f64], h: f64, scale: f64) -> Result<Vec<f64>> {
     let (mut phi, mut factorial) = ((-h).exp_m1() / -h - 1., 1.);
     let mut rows = Vec::with_capacity(places.len());
@@ -307,7 +306,7 @@ fn weights(places: &[f64], h: f64, scale: f64) -> Result<Vec<f64>> {
     solved(rows)
 }
 
-/// The solution of linear equations, each of which has its right side last: Gauss's elimination.
+/// The solution of linear equations by Gaussian elimination; the last element of each row is its right-hand side.
 fn solved(mut rows: Vec<Vec<f64>>) -> Result<Vec<f64>> {
     let n = rows.len();
     for column in 0..n {

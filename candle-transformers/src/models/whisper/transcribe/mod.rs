@@ -65,7 +65,7 @@ use words::Alignment;
 
 /// Frames of the spectrogram in a position of the encoder's output.
 const FRAMES: usize = 2;
-/// When a piece of text is said, in seconds from the start of its window, and its tokens with the times around it.
+/// A segment's times, in seconds from the start of its window, and its tokens with the time tokens around it.
 type Piece = (std::ops::Range<f64>, Vec<u32>);
 /// Above this temperature a text does not become the prompt for the next window.
 const TRUSTED: f64 = 0.5;
@@ -151,7 +151,7 @@ impl Default for Options {
 /// A word and when it is said, in seconds.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Word {
-    /// The word with the space before it and the punctuation beside it.
+    /// The word with the space before it and adjacent punctuation.
     pub text: String,
     /// When it begins.
     pub start: f64,
@@ -161,7 +161,7 @@ pub struct Word {
     pub probability: f64,
 }
 
-/// A piece of text and when it is said, in seconds.
+/// A segment of the text and its times, in seconds.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Segment {
     /// The start of its window, in frames of 0.01 s.
@@ -180,7 +180,7 @@ pub struct Segment {
     pub avg_logprob: f64,
     /// How often the window's text would fit into its compressed form.
     pub compression_ratio: f64,
-    /// How probable it is that nobody speaks in the window.
+    /// The probability that the window has no speech.
     pub no_speech_prob: f64,
     /// Its words, if they were asked for.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -313,7 +313,7 @@ impl Transcriber {
         self.transcribe_while(samples, || Ok(()), heard)
     }
 
-    /// As [`Self::transcribe`]; `go_on` runs after each token, also where nobody speaks, and ends the transcription with an error.
+    /// As [`Self::transcribe`]; `go_on` runs after each token, also without speech, and ends the transcription with an error.
     ///
     /// # Errors
     /// The device fails, or `go_on` or `heard` does.
@@ -333,8 +333,8 @@ impl Transcriber {
         ))
     }
 
-    /// As [`Transcriber::transcribe`], without blocking the thread while the device works: the form for browsers. `heard` also gets the
-    /// text after each token, and may let others have a turn before it returns.
+    /// As [`Transcriber::transcribe`], without blocking the thread while the device works: the form for browsers. `heard` is also called
+    /// with the text after each token, and may yield to other tasks before it returns.
     ///
     /// # Errors
     /// The device fails, or `heard` does, which ends the transcription.
@@ -557,8 +557,8 @@ impl Transcriber {
         Ok(last)
     }
 
-    /// The pieces of text between times, in seconds from the start of a window of `size` frames, and the frames up to where the next window
-    /// begins.
+    /// The segments between time tokens, in seconds from the start of a window of `size` frames, and the number of frames up to the start
+    /// of the next window.
     fn pieces(&self, tokens: &[u32], size: usize) -> (Vec<Piece>, usize) {
         let is_time = |token: &u32| *token >= self.special.first_time;
         let seconds_of = |token: &u32| self.special.seconds(*token);
@@ -633,7 +633,7 @@ impl Transcriber {
         let texts = texts.concat();
         let words = alignment.words(&texts, sound, positions, decoder, reading);
         let words = words.await?;
-        // A word belongs to the segment in whose text it ends; what a vocabulary writes otherwise piece by piece, to the last.
+        // A word belongs to the segment in whose text it ends; text that a vocabulary writes differently token by token, to the last.
         let mut words = words.into_iter().peekable();
         let mut taken = 0;
         let mut until = 0;

@@ -10,7 +10,7 @@ pub(super) struct Rules<'a> {
     pub(super) special: &'a Special,
     /// Tokens that are never chosen.
     pub(super) never: &'a [u32],
-    /// Whether times stand around pieces of text.
+    /// Whether segments have time tokens.
     pub(super) times: bool,
 }
 
@@ -48,7 +48,7 @@ impl Rules<'_> {
         let opens = is_time(last) && before.is_some() && !is_time(before);
         if is_time(last) {
             if opens {
-                // The end of a piece: the start of the next one follows, or the end of all.
+                // The end of a segment: the start of the next one follows, or the end of the text.
                 logits[..(special.end as usize).min(first_time)].fill(f32::NEG_INFINITY)
             } else {
                 logits[first_time..].fill(f32::NEG_INFINITY)

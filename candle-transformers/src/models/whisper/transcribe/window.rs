@@ -26,7 +26,7 @@ pub(super) struct Answer {
     pub(super) tokens: Vec<u32>,
     /// The mean log-probability of the tokens and the end.
     pub(super) mean_log_probability: f64,
-    /// How probable it is that nobody speaks.
+    /// The probability that the window has no speech.
     pub(super) no_speech: f64,
 }
 

@@ -105,7 +105,7 @@ impl QkNorm {
     }
 }
 
-/// Tables of the rotations of places that have several numbers.
+/// Tables of the rotations of positions with several axes.
 #[derive(Debug, Clone)]
 pub struct RopeEmbedder {
     /// Cosines and sines of each axis, (positions, pairs).
@@ -113,10 +113,10 @@ pub struct RopeEmbedder {
 }
 
 impl RopeEmbedder {
-    /// Of the base `theta`, with `axes_dims` elements of a head and `axes_lens` positions for each number of a place.
+    /// With the base `theta`, and `axes_dims` elements of a head and `axes_lens` positions per axis.
     ///
     /// # Errors
-    /// There are not as many lengths as axes, an axis has an odd number of elements, or the device has no memory.
+    /// The numbers of lengths and of axes differ, an axis has an odd number of elements, or the device has no memory.
     pub fn new(
         theta: f64,
         axes_dims: Vec<usize>,
@@ -147,10 +147,10 @@ impl RopeEmbedder {
         })
     }
 
-    /// From places (seq, axes) of u32 to cosines and sines, (seq, head_dim / 2) each.
+    /// From positions (seq, axes) of u32 to cosines and sines, (seq, head_dim / 2) each.
     ///
     /// # Errors
-    /// Places have fewer numbers than there are axes, or larger ones than an axis has positions (where the device can tell).
+    /// Positions have fewer numbers than there are axes, or larger ones than an axis has positions (where the device can tell).
     pub fn forward(&self, ids: &Tensor) -> Result<(Tensor, Tensor)> {
         let (_, axes) = ids.dims2()?;
         if axes < self.tables.len() {

@@ -58,7 +58,7 @@ pub struct Config {
     pub rope_theta: f64,
     /// Factor of times from 0 to 1.
     pub t_scale: f64,
-    /// Elements of a head that are rotated by each number of a token's place; all of them together.
+    /// Elements of a head that each axis of a token's position rotates; all of them together.
     pub axes_dims: Vec<usize>,
     /// Positions of each.
     pub axes_lens: Vec<usize>,
@@ -301,7 +301,7 @@ impl ZImageTransformer2DModel {
         })
     }
 
-    /// The cosines and sines of `patches` patches, filled up, of which `grid` has the first, and then of `tokens` tokens:
+    /// The cosines and sines of `patches` patches with padding, the first of which are those of `grid`, and then of `tokens` tokens:
     /// (patches + tokens, head_dim / 2), or (batch, patches + tokens, head_dim / 2).
     fn rotations(
         &self,

@@ -1,4 +1,4 @@
-//! Latents as patches, and the places of these.
+//! Latents as patches, and the positions of these.
 
 use candle_core::{bail, Device, Result, Tensor};
 
@@ -21,7 +21,7 @@ pub(super) fn counts(
 }
 
 /// From latents (batch, channels, frames, height, width) to patches, (batch, patches, f_patch_size * patch_size * patch_size * channels),
-/// and (frames, height, width). Patches are in the order of frames, rows and columns, and so are the places in a patch, each with its
+/// and (frames, height, width). Patches are in the order of frames, rows and columns, and so are the positions in a patch, each with its
 /// channels.
 ///
 /// # Errors
@@ -76,7 +76,7 @@ pub fn unpatchify(
         .transpose(1, 2)
 }
 
-/// The places of a grid of `size`, frames, rows and columns, the first of which is `start`: (frames * rows * columns, 3) of u32.
+/// The positions of a grid of `size`, frames, rows and columns, the first of which is `start`: (frames * rows * columns, 3) of u32.
 ///
 /// # Errors
 /// If the device has no memory.
