@@ -19,9 +19,9 @@ pub struct AttentionSpec {
     pub heads: usize,
     /// Key and value heads, each read by `heads / kv_heads` query heads.
     pub kv_heads: usize,
-    /// Size of a head.
+    /// Head dimension.
     pub head_dim: usize,
-    /// The model's rotation that is used; `None` for none.
+    /// Index of the model's rotation; `None` for no rotation.
     pub rotary: Option<usize>,
     /// Whether the projections to queries, keys and values have biases.
     pub qkv_bias: bool,
@@ -35,13 +35,13 @@ pub struct AttentionSpec {
     pub scale: Option<f64>,
     /// Replaces a score by `cap * tanh(score / cap)`.
     pub softcap: Option<f64>,
-    /// How many positions a position sees, itself among them.
+    /// Number of positions that a position sees, itself included.
     pub window: Option<usize>,
     /// Queries, keys and values are clamped to `-clip ..= clip`.
     pub clip: Option<f64>,
     /// ALiBi, [arXiv 2108.12409](https://arxiv.org/abs/2108.12409): what scores lose with each position of distance, by head.
     pub slopes: Option<Vec<f32>>,
-    /// Whether files have one more logit for each head, which takes its share of the softmax.
+    /// Whether files have an attention sink per head: an additional logit in the softmax.
     pub sinks: bool,
     /// Whether files have a gate behind each head's queries, `head_dim` outputs more: its sigmoid multiplies what the head gives.
     pub gate: bool,

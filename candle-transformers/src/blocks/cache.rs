@@ -18,7 +18,7 @@ pub struct Rows {
     pub starts: Tensor,
     /// The largest of them.
     pub longest: usize,
-    /// Which of a cache's sequences they are; `None` for all.
+    /// Their indices among the cache's sequences; `None` for all.
     pub part: Option<Part>,
 }
 
@@ -27,7 +27,7 @@ pub struct Rows {
 pub struct Part {
     /// The first of them.
     pub first: usize,
-    /// How many sequences the cache has.
+    /// Number of sequences of the cache.
     pub of: usize,
 }
 

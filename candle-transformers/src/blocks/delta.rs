@@ -24,15 +24,15 @@ pub struct DeltaSpec {
     pub key_heads: usize,
     /// Heads of values, each with a state; a multiple of `key_heads`.
     pub value_heads: usize,
-    /// Size of a head of queries or keys.
+    /// Dimension of a head of queries or keys.
     pub key_dim: usize,
-    /// Size of a head of values.
+    /// Dimension of a head of values.
     pub value_dim: usize,
-    /// Tokens that the convolution before it sees.
+    /// Kernel size of the convolution before it, in tokens.
     pub kernel: usize,
     /// The activation of the convolution's results.
     pub activation: Activation,
-    /// Added to the mean square in the norm of the results.
+    /// RMS norm epsilon of the results' norm.
     pub norm_eps: f64,
     /// How files have the weights.
     pub form: DeltaForm,

@@ -23,7 +23,7 @@ pub struct ExpertsSpec {
     pub activation: GatedActivation,
     /// The choice.
     pub routing: Routing,
-    /// The expert that every token takes.
+    /// The shared expert, which every token takes.
     pub shared: Option<SharedSpec>,
     /// Whether the router and the experts have biases.
     pub bias: bool,
@@ -91,7 +91,7 @@ impl SharedSpec {
 pub struct Routing {
     /// Experts for each token.
     pub used: usize,
-    /// From scores to probabilities.
+    /// The function from scores to probabilities.
     pub scoring: Scoring,
     /// Whether the weights of the chosen are divided by their sum.
     pub normalised: bool,
@@ -124,7 +124,7 @@ pub enum Scoring {
 pub struct Groups {
     /// How many there are; a divisor of the experts.
     pub count: usize,
-    /// How many can be chosen from.
+    /// Number of groups to choose from.
     pub used: usize,
     /// A group is as good as the sum of this many of its best experts.
     pub best: usize,

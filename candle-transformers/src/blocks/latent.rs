@@ -17,7 +17,7 @@ const FEW: usize = 4;
 pub struct LatentSpec {
     /// Heads.
     pub heads: usize,
-    /// Size of the short vector that queries are made from; `None` where they are made from the stream.
+    /// Rank of the queries' projection; `None` for a single projection from the stream.
     pub q_rank: Option<usize>,
     /// Size of the short vector of keys and values.
     pub kv_rank: usize,
@@ -31,7 +31,7 @@ pub struct LatentSpec {
     pub bias: bool,
     /// The norm of the short vectors.
     pub norm: NormSpec,
-    /// The model's rotation that is used.
+    /// Index of the model's rotation.
     pub rotary: usize,
     /// Factor of the scores.
     pub scale: f64,

@@ -11,7 +11,7 @@ use super::{Names, Norm, Projection, Residual};
 /// A short convolution before it has weights.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ShortConvSpec {
-    /// Positions that a position sees, itself among them.
+    /// Kernel size, in positions, including the current one.
     pub kernel: usize,
     /// Whether the convolution and both projections have biases.
     pub bias: bool,

@@ -25,23 +25,23 @@ const NAMES: Names = Names {
 /// The fields of a checkpoint's `config.json`.
 #[derive(Debug)]
 pub struct Config {
-    /// Tokens.
+    /// Tokens in the vocabulary.
     pub vocab_size: usize,
-    /// The longest sequence; in files `n_positions`.
+    /// Maximum sequence length, in tokens; in files `n_positions`.
     pub max_position_embeddings: usize,
     /// Decoder layers; in files `n_layer`.
     pub num_hidden_layers: usize,
-    /// Size of the stream; in files `n_embd`.
+    /// Size of the residual stream; in files `n_embd`.
     pub hidden_size: usize,
-    /// Added to the variance in the norms.
+    /// Layer norm epsilon, added to the variance.
     pub layer_norm_epsilon: f64,
-    /// Inner size of the MLP; `None` for four times that of the stream.
+    /// Inner size of the MLP; `None` for four times `n_embd`.
     pub n_inner: Option<usize>,
     /// Query heads; in files `n_head`.
     pub num_attention_heads: usize,
     /// Whether there is one key and value head, or one for each query head.
     pub multi_query: bool,
-    /// Not used: whether a call continues a sequence is for its `past_len` to say.
+    /// Not used: `past_len` determines whether a call continues a sequence.
     pub use_cache: bool,
 }
 

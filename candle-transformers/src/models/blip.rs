@@ -60,22 +60,22 @@ pub struct VisionConfig {
     pub num_hidden_layers: usize,
     /// Heads, which divide `hidden_size`.
     pub num_attention_heads: usize,
-    /// Height and width of a picture in pixels.
+    /// Height and width of an image, in pixels.
     pub image_size: usize,
     /// Height and width of a patch in pixels.
     pub patch_size: usize,
     /// The activation of feed-forward blocks.
     pub hidden_act: Activation,
-    /// Added to a variance before its root is taken.
+    /// Norm epsilon, added to the variance.
     pub layer_norm_eps: f64,
 }
 
 /// The fields of a checkpoint's `config.json`.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Config {
-    /// Of the part that writes.
+    /// Configuration of the language model.
     pub text_config: blip_text::Config,
-    /// Of the part that sees.
+    /// Configuration of the vision encoder.
     pub vision_config: VisionConfig,
     /// Not used.
     pub projection_dim: usize,

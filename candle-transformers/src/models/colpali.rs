@@ -17,7 +17,7 @@ const SIZE: usize = 128;
 pub struct Model {
     /// The vision-language model.
     pub model: paligemma::Model,
-    /// From its stream to vectors.
+    /// Projection of its stream to vectors.
     pub custom_text_projection: Linear,
 }
 

@@ -40,15 +40,15 @@ use crate::blocks::vision::run_all;
 pub struct Config {
     /// Codebooks.
     pub num_codebooks: usize,
-    /// Kilobits that a second takes. The model does not use it.
+    /// Kilobits per second. The model does not use it.
     pub model_bitrate: u32,
     /// Codes that a codebook has.
     pub codebook_size: usize,
     /// Channels of a frame.
     pub latent_dim: usize,
-    /// Frames in a second. The model does not use it.
+    /// Frames per second. The model does not use it.
     pub frame_rate: u32,
-    /// Samples in a second. The model does not use it.
+    /// Samples per second. The model does not use it.
     pub sampling_rate: u32,
 }
 

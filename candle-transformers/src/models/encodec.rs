@@ -78,15 +78,15 @@ pub enum NormType {
 pub struct Config {
     /// Kilobits a second that a sound may take; the last says how many codebooks there are.
     pub target_bandwidths: Vec<f64>,
-    /// Samples in a second.
+    /// Samples per second.
     pub sampling_rate: usize,
     /// Channels of a sound.
     pub audio_channels: usize,
     /// Whether sounds are divided by their loudness before. The model does not do that.
     pub normalize: bool,
-    /// Seconds of the parts that long sounds are cut into. The model does not cut.
+    /// Chunk length for long sounds, in seconds. The model does not split sounds.
     pub chunk_length_s: Option<usize>,
-    /// By how much such parts overlap. The model does not use it.
+    /// Fraction by which such chunks overlap. The model does not use it.
     pub overlap: Option<usize>,
     /// Channels of a frame.
     pub hidden_size: usize,
@@ -94,7 +94,7 @@ pub struct Config {
     pub num_filters: usize,
     /// Residual blocks in a stage.
     pub num_residual_layers: usize,
-    /// How much each stage lengthens when decoding.
+    /// Upsampling factor of each stage of the decoder.
     pub upsampling_ratios: Vec<usize>,
     /// Norm of the convolutions.
     pub norm_type: NormType,
@@ -114,7 +114,7 @@ pub struct Config {
     pub compress: usize,
     /// Layers of each network's LSTM.
     pub num_lstm_layers: usize,
-    /// The share of what transposed convolutions trim that is at the end, from 0 to 1, if they are causal.
+    /// Fraction, from 0 to 1, of causal transposed convolutions' trimming that is at the end.
     pub trim_right_ratio: f64,
     /// Codes that a codebook has.
     pub codebook_size: usize,

@@ -28,17 +28,17 @@ const NAMES: Names = Names {
 /// A checkpoint's `config.json`.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Config {
-    /// Tokens.
+    /// Tokens in the vocabulary.
     pub vocab_size: usize,
-    /// Size of the stream.
+    /// Size of the residual stream.
     pub hidden_size: usize,
     /// Decoder layers.
     pub num_hidden_layers: usize,
     /// Query heads.
     pub num_attention_heads: usize,
-    /// Added to the variance in the norms.
+    /// Layer norm epsilon, added to the variance.
     pub layer_norm_epsilon: f64,
-    /// Of training; not used.
+    /// Used in training only.
     pub initializer_range: f64,
     /// Whether calls continue a sequence. Without, each is given the whole of it.
     pub use_cache: bool,
@@ -46,9 +46,9 @@ pub struct Config {
     pub bos_token_id: u32,
     /// The token that ends a text.
     pub eos_token_id: u32,
-    /// Of training; not used.
+    /// Used in training only.
     pub hidden_dropout: f64,
-    /// Of training; not used.
+    /// Used in training only.
     pub attention_dropout: f64,
     /// Key and value heads of the new architecture; `None` for the number of query heads.
     pub n_head_kv: Option<usize>,

@@ -32,7 +32,7 @@ use crate::blocks::vision::{
 /// Sizes of a network.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Config {
-    /// How many times the channels a feed-forward block has inside.
+    /// Expansion factor of the feed-forward blocks.
     pub exp_ratio: usize,
     /// Channels of the first stage; each other stage has twice those of the one before.
     pub in_channels: usize,

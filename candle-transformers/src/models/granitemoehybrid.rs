@@ -72,11 +72,11 @@ pub enum GraniteMoeHybridLayerType {
 /// A checkpoint's `config.json`.
 #[derive(Debug, Clone, Deserialize)]
 pub struct GraniteMoeHybridConfig {
-    /// Size of the stream.
+    /// Size of the residual stream.
     pub hidden_size: usize,
-    /// Inner size of an expert; of the MLP where `shared_intermediate_size` is missing.
+    /// Inner size of an expert; of the MLP if `shared_intermediate_size` is missing.
     pub intermediate_size: usize,
-    /// Tokens.
+    /// Tokens in the vocabulary.
     pub vocab_size: usize,
     /// Decoder layers.
     pub num_hidden_layers: usize,
@@ -84,7 +84,7 @@ pub struct GraniteMoeHybridConfig {
     pub num_attention_heads: usize,
     /// Key and value heads; default: the number of query heads.
     pub num_key_value_heads: Option<usize>,
-    /// Added to the mean square in the norms.
+    /// RMS norm epsilon, added to the mean square.
     pub rms_norm_eps: f64,
     /// Base of the rotary frequencies.
     #[serde(default = "ten_thousand")]
@@ -95,7 +95,7 @@ pub struct GraniteMoeHybridConfig {
     pub eos_token_id: Option<u32>,
     /// Scaling of the rotary frequencies.
     pub rope_scaling: Option<GraniteMoeHybridRopeConfig>,
-    /// The longest sequence.
+    /// Maximum sequence length, in tokens.
     pub max_position_embeddings: usize,
     /// The token mixer by layer; if empty, attention in all layers.
     #[serde(default)]
@@ -112,7 +112,7 @@ pub struct GraniteMoeHybridConfig {
     /// Divisor of the logits.
     #[serde(default = "one")]
     pub logits_scaling: f32,
-    /// Inner size of the MLP that every token takes.
+    /// Inner size of the shared MLP.
     #[serde(default)]
     pub shared_intermediate_size: Option<usize>,
 }
@@ -168,13 +168,13 @@ impl GraniteMoeHybridConfig {
 /// The parameters of a model.
 #[derive(Debug, Clone)]
 pub struct GraniteMoeHybridInternalConfig {
-    /// Size of the stream.
+    /// Size of the residual stream.
     pub hidden_size: usize,
     /// Inner size of an expert.
     pub intermediate_size: usize,
-    /// Inner size of the MLP that every token takes.
+    /// Inner size of the shared MLP.
     pub shared_intermediate_size: usize,
-    /// Tokens.
+    /// Tokens in the vocabulary.
     pub vocab_size: usize,
     /// Decoder layers.
     pub num_hidden_layers: usize,
@@ -182,9 +182,9 @@ pub struct GraniteMoeHybridInternalConfig {
     pub num_attention_heads: usize,
     /// Key and value heads.
     pub num_key_value_heads: usize,
-    /// Part of upstream's interface. Attention is one fused op on every device, with it or without.
+    /// Part of upstream's interface, without effect: attention is one fused op on every device.
     pub use_flash_attn: bool,
-    /// Added to the mean square in the norms.
+    /// RMS norm epsilon, added to the mean square.
     pub rms_norm_eps: f64,
     /// Base of the rotary frequencies.
     pub rope_theta: f32,
@@ -194,7 +194,7 @@ pub struct GraniteMoeHybridInternalConfig {
     pub eos_token_id: Option<u32>,
     /// Scaling of the rotary frequencies.
     pub rope_scaling: Option<GraniteMoeHybridRopeConfig>,
-    /// The longest sequence.
+    /// Maximum sequence length, in tokens.
     pub max_position_embeddings: usize,
     /// The token mixer by layer.
     pub layer_types: Vec<GraniteMoeHybridLayerType>,
@@ -317,7 +317,7 @@ impl GraniteMoeHybridInternalConfig {
 /// The per-sequence state between steps. A clone is independent.
 #[derive(Debug, Clone)]
 pub struct GraniteMoeHybridCache {
-    /// Whether keys and values are kept. Without, every call has to be given the whole sequence.
+    /// Whether keys and values are cached. Otherwise every call needs the whole sequence.
     pub use_kv_cache: bool,
     state: DecoderState,
 }

@@ -6,11 +6,11 @@ use candle_core::{bail, DType, Device, Result, Tensor};
 /// A picture or a video in patches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PatchGrid {
-    /// 1 for a picture.
+    /// 1 for an image.
     pub frames: usize,
-    /// Of patches.
+    /// Rows of patches.
     pub rows: usize,
-    /// Of patches.
+    /// Columns of patches.
     pub columns: usize,
 }
 

@@ -16,7 +16,7 @@ const THETA: f64 = 10_000.;
 /// The fields of a file's header.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Size of the stream.
+    /// Size of the residual stream.
     pub dim: usize,
     /// Inner size of the MLP.
     pub hidden_dim: usize,
@@ -26,11 +26,11 @@ pub struct Config {
     pub n_heads: usize,
     /// Key and value heads.
     pub n_kv_heads: usize,
-    /// Tokens.
+    /// Tokens in the vocabulary.
     pub vocab_size: usize,
-    /// The longest sequence.
+    /// Maximum sequence length, in tokens.
     pub seq_len: usize,
-    /// Added to the mean square in the norms.
+    /// RMS norm epsilon, added to the mean square.
     pub norm_eps: f64,
 }
 
@@ -122,7 +122,7 @@ impl Config {
 /// The per-sequence state between steps, with public fields: a caller may read keys and values, and replace them. A clone is independent.
 #[derive(Debug, Clone)]
 pub struct Cache {
-    /// Whether keys and values are kept. Without, every call has to be given the whole sequence.
+    /// Whether keys and values are cached. Otherwise every call needs the whole sequence.
     pub use_kv_cache: bool,
     /// Keys and values of each layer, `(b, positions, kv_heads, head_size)`.
     pub kvs: Vec<Option<(Tensor, Tensor)>>,

@@ -15,13 +15,13 @@ const D_STATE: usize = 16;
 /// A checkpoint's `config.json`.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Config {
-    /// Size of the stream.
+    /// Size of the residual stream.
     pub d_model: usize,
     /// Layers.
     pub n_layer: usize,
-    /// Tokens.
+    /// Tokens in the vocabulary.
     pub vocab_size: usize,
-    /// The table of tokens is filled up to a multiple of this.
+    /// The token table is padded to a multiple of this.
     pub pad_vocab_size_multiple: usize,
 }
 

@@ -14,18 +14,18 @@ const D_CONV: usize = 4;
 /// A checkpoint's `config.json`.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Config {
-    /// Size of the stream.
+    /// Size of the residual stream.
     #[serde(alias = "hidden_size")]
     pub d_model: usize,
     /// Layers.
     #[serde(alias = "num_hidden_layers")]
     pub n_layer: usize,
-    /// Tokens.
+    /// Tokens in the vocabulary.
     pub vocab_size: usize,
     /// Numbers that each channel keeps.
     #[serde(alias = "state_size", default = "sixty_four")]
     pub d_state: usize,
-    /// How many times wider than the stream a layer is inside.
+    /// Expansion factor of a layer's inner size.
     #[serde(default = "two")]
     pub expand: usize,
     /// Channels of a head.
@@ -34,7 +34,7 @@ pub struct Config {
     /// Groups of heads that read and write by the same vectors.
     #[serde(alias = "n_groups", default = "one")]
     pub ngroups: usize,
-    /// The table of tokens is filled up to a multiple of this.
+    /// The token table is padded to a multiple of this.
     #[serde(default = "sixteen")]
     pub pad_vocab_size_multiple: usize,
 }

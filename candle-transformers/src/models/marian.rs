@@ -38,11 +38,11 @@ const FAMILY: &str = "marian";
 /// The fields of a checkpoint's `config.json`.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Config {
-    /// Tokens.
+    /// Tokens in the vocabulary.
     pub vocab_size: usize,
     /// Tokens that are written; `None` for `vocab_size`.
     pub decoder_vocab_size: Option<usize>,
-    /// The longest text, read or written.
+    /// Maximum length, in tokens, of the text read and of the text generated.
     pub max_position_embeddings: usize,
     /// Layers of the encoder.
     pub encoder_layers: usize,
@@ -56,9 +56,9 @@ pub struct Config {
     pub decoder_ffn_dim: usize,
     /// Its heads, which divide `d_model`.
     pub decoder_attention_heads: usize,
-    /// Not used: the decoder always keeps what it has seen.
+    /// Not used: the decoder always has a cache.
     pub use_cache: bool,
-    /// Not used: there are always an encoder and a decoder.
+    /// Not used: the model always has an encoder and a decoder.
     pub is_encoder_decoder: bool,
     /// The activation of feed-forward blocks.
     pub activation_function: Activation,
@@ -68,13 +68,13 @@ pub struct Config {
     pub decoder_start_token_id: u32,
     /// Whether the vectors of tokens are multiplied with the root of `d_model`.
     pub scale_embedding: bool,
-    /// The token of padding.
+    /// The padding token.
     pub pad_token_id: u32,
     /// The token that ends a text.
     pub eos_token_id: u32,
     /// The token that ends a text that is too long; for the caller.
     pub forced_eos_token_id: u32,
-    /// Whether one table of tokens is for what is read and what is written.
+    /// Whether encoder and decoder share one token table.
     pub share_encoder_decoder_embeddings: bool,
 }
 

@@ -31,11 +31,11 @@ const PROJECTION: usize = 512;
 /// The configurations of both encoders.
 #[derive(Clone, Debug)]
 pub struct MobileClipConfig {
-    /// Of texts.
+    /// Configuration of the text encoder.
     pub text_config: text_model::Config,
-    /// Of pictures.
+    /// Configuration of the vision encoder.
     pub vision_config: fastvit::Config,
-    /// Width and height of the pictures that the model was trained on.
+    /// Width and height of the training images.
     pub image_size: usize,
 }
 

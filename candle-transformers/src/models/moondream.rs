@@ -51,9 +51,9 @@ const EPS: f64 = 1e-5;
 /// The numbers of a model.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Config {
-    /// Of the part that writes.
+    /// Configuration of the language model.
     pub phi_config: PhiConfig,
-    /// Of the part that sees.
+    /// Configuration of the vision encoder.
     pub vision_config: VisionConfig,
 }
 

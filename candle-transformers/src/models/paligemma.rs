@@ -38,9 +38,9 @@ use crate::blocks::{CausalLm, Hidden};
 /// A checkpoint's `config.json`.
 #[derive(Deserialize, Clone, Debug)]
 pub struct Config {
-    /// Of the part that sees.
+    /// Configuration of the vision encoder.
     pub vision_config: siglip::VisionConfig,
-    /// Of the part that writes.
+    /// Configuration of the language model.
     pub text_config: gemma::Config,
     /// The size of a patch's vector where it enters the text, which is `hidden_size` of `text_config`.
     pub projection_dim: usize,

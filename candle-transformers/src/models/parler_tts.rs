@@ -49,7 +49,7 @@ const DECODER: &str = "model.decoder";
 pub struct DecoderConfig {
     /// Tokens of a codebook that are written. One more is read.
     pub vocab_size: usize,
-    /// The longest sequence, prompt and sound.
+    /// Maximum number of positions, of prompt and sound.
     pub max_position_embeddings: usize,
     /// Layers.
     pub num_hidden_layers: usize,
@@ -351,7 +351,7 @@ fn added(mask: &Tensor) -> Result<Tensor> {
 pub struct Model {
     /// The vectors of the prompt's tokens.
     pub embed_prompts: Embedding,
-    /// From the description's vectors to the size of the decoder's, where it is another.
+    /// Projection of the description's vectors to the size of the decoder's, if the sizes differ.
     pub enc_to_dec_proj: Option<Linear>,
     /// The decoder, which generates the tokens of sound.
     pub decoder: Decoder,

@@ -32,7 +32,7 @@ pub struct Config {
     pub feed_forward_proj: t5::ActivationWithOptionalGating,
     /// Whether the decoder keeps the keys and values of tokens, so that each is given once.
     pub use_cache: bool,
-    /// The token of padding.
+    /// The padding token.
     pub pad_token_id: usize,
     /// The token that ends a text.
     pub eos_token_id: usize,

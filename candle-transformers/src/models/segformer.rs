@@ -36,13 +36,13 @@ pub struct Config {
     /// Names of the classes by their numbers. The models do not use them.
     #[serde(default)]
     pub id2label: HashMap<String, String>,
-    /// Channels of a picture.
+    /// Channels of an image.
     pub num_channels: usize,
     /// Stages.
     pub num_encoder_blocks: usize,
     /// Layers.
     pub depths: Vec<usize>,
-    /// How many times fewer rows and columns keys and values have than queries.
+    /// Factor by which rows and columns of keys and values are reduced.
     pub sr_ratios: Vec<usize>,
     /// Size of a token.
     pub hidden_sizes: Vec<usize>,

@@ -39,7 +39,7 @@ use crate::blocks::vision::{
 #[derive(Deserialize, Clone, Debug)]
 #[serde(default)]
 pub struct TextConfig {
-    /// Ids.
+    /// Tokens in the vocabulary.
     pub vocab_size: usize,
     /// Size of a token.
     pub hidden_size: usize,
@@ -49,17 +49,17 @@ pub struct TextConfig {
     pub num_hidden_layers: usize,
     /// Heads, which divide `hidden_size`.
     pub num_attention_heads: usize,
-    /// The longest text in tokens.
+    /// Maximum text length, in tokens.
     pub max_position_embeddings: usize,
     /// Activation of the feed-forward blocks.
     pub hidden_act: Activation,
     /// Layer norm epsilon.
     pub layer_norm_eps: f64,
-    /// The id that texts are filled up with, to `max_position_embeddings`.
+    /// The padding token; texts are padded to `max_position_embeddings`.
     pub pad_token_id: u32,
     /// The id before a text. The model does not use it.
     pub bos_token_id: u32,
-    /// The id behind a text. The model does not use it.
+    /// The id after a text. The model does not use it.
     pub eos_token_id: u32,
 }
 
@@ -105,9 +105,9 @@ pub struct VisionConfig {
     pub num_hidden_layers: usize,
     /// Heads, which divide `hidden_size`.
     pub num_attention_heads: usize,
-    /// Channels of a picture.
+    /// Channels of an image.
     pub num_channels: usize,
-    /// Height and width in pixels of the pictures that positions are learned for.
+    /// Height and width, in pixels, of the images for which positions are learned.
     pub image_size: usize,
     /// Height and width of a patch in pixels.
     pub patch_size: usize,
@@ -181,9 +181,9 @@ impl VisionConfig {
 /// The numbers of a `config.json`.
 #[derive(Deserialize, Clone, Debug)]
 pub struct Config {
-    /// Of the encoder of texts.
+    /// Configuration of the text encoder.
     pub text_config: TextConfig,
-    /// Of the encoder of pictures.
+    /// Configuration of the vision encoder.
     pub vision_config: VisionConfig,
 }
 

@@ -44,15 +44,15 @@ use crate::blocks::vision::run_all;
 /// The numbers of a `config.json`.
 #[derive(serde::Deserialize, Debug, Clone)]
 pub struct Config {
-    /// Samples in a second.
+    /// Samples per second.
     pub sampling_rate: usize,
     /// Channels of the encoder's outermost layer; each stage inwards has twice as many.
     pub encoder_dim: usize,
-    /// How much each of the encoder's stages shortens.
+    /// Downsampling factor of each of the encoder's stages.
     pub encoder_rates: Vec<usize>,
     /// Channels of the decoder's inmost layer; each stage outwards has half as many.
     pub decoder_dim: usize,
-    /// How much each of the decoder's stages lengthens.
+    /// Upsampling factor of each of the decoder's stages.
     pub decoder_rates: Vec<usize>,
     /// Frames that attend to each other; there is no attention without it.
     pub attn_window_size: Option<usize>,
@@ -60,7 +60,7 @@ pub struct Config {
     pub codebook_size: usize,
     /// Size of a codebook's vectors.
     pub codebook_dim: usize,
-    /// How many frames have one of a codebook's codes together.
+    /// Number of frames per code of each codebook.
     pub vq_strides: Vec<usize>,
     /// Whether the decoder adds noise, so that it never gives the same twice.
     pub noise: bool,

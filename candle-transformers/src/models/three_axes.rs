@@ -63,7 +63,7 @@ impl Axes {
 pub struct Span {
     /// The first token.
     pub start: usize,
-    /// The token behind the last.
+    /// Index after the last token.
     pub end: usize,
     /// The grids of tokens of images and videos; `None` if they are unknown, which counts as text.
     pub grids: Vec<PatchGrid>,

@@ -50,7 +50,7 @@ fn yes() -> bool {
 /// The fields of a checkpoint's `config.json` below `decoder`.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct TrOCRConfig {
-    /// Tokens.
+    /// Tokens in the vocabulary.
     pub vocab_size: usize,
     /// The size of a token's vector.
     pub d_model: usize,
@@ -64,25 +64,25 @@ pub struct TrOCRConfig {
     pub decoder_ffn_dim: usize,
     /// Their activation.
     pub activation_function: Activation,
-    /// The longest text.
+    /// Maximum text length, in tokens.
     pub max_position_embeddings: usize,
-    /// Of training; not used.
+    /// Used in training only.
     pub dropout: f64,
-    /// Of training; not used.
+    /// Used in training only.
     pub attention_dropout: f64,
-    /// Of training; not used.
+    /// Used in training only.
     pub activation_dropout: f64,
     /// The token that the decoder starts with.
     pub decoder_start_token_id: u32,
-    /// Of training; not used.
+    /// Used in training only.
     pub init_std: f64,
-    /// Of training; not used.
+    /// Used in training only.
     pub decoder_layerdrop: f64,
-    /// Not used: the decoder always keeps what it has seen.
+    /// Not used: the decoder always has a cache.
     pub use_cache: bool,
     /// Whether the vectors of tokens are multiplied with the root of `d_model`.
     pub scale_embedding: bool,
-    /// The token of padding.
+    /// The padding token.
     pub pad_token_id: usize,
     /// The token before a text.
     pub bos_token_id: usize,
@@ -93,7 +93,7 @@ pub struct TrOCRConfig {
     /// Whether positions have a table, true if not given, or are sines and cosines.
     #[serde(default = "yes")]
     pub use_learned_position_embeddings: bool,
-    /// Whether the output layer is the table of tokens; true if not given.
+    /// Whether the output layer shares the token table's weight; default: `true`.
     #[serde(default = "yes")]
     pub tie_word_embeddings: bool,
 }

@@ -40,11 +40,11 @@ pub struct Config {
     pub hidden_act: Activation,
     /// Layer norm epsilon.
     pub layer_norm_eps: f64,
-    /// Height and width of a picture in pixels.
+    /// Height and width of an image, in pixels.
     pub image_size: usize,
     /// Height and width of a patch in pixels.
     pub patch_size: usize,
-    /// Channels of a picture.
+    /// Channels of an image.
     pub num_channels: usize,
     /// Whether the projections to queries, keys and values have biases.
     pub qkv_bias: bool,

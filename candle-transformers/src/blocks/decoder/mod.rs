@@ -53,14 +53,14 @@ pub struct RotaryRows {
     pub cos: Tensor,
     /// `(t, frequencies)`, or `(b, t, frequencies)`.
     pub sin: Tensor,
-    /// Which elements of a head are rotated together.
+    /// The pairs of a head's elements that are rotated together.
     pub pairs: RotaryPairs,
 }
 
 /// The per-sequence state between steps, such as keys and values. A clone is independent: appending to one does not change the other.
 #[derive(Debug, Clone)]
 pub struct DecoderState {
-    /// Whether anything is kept. Without, every call has to be given the whole sequence.
+    /// Whether a state is kept. Otherwise every call needs the whole sequence.
     pub use_cache: bool,
     layers: Vec<LayerState>,
     rotaries: Vec<RotaryTables>,

@@ -50,7 +50,7 @@ impl Placement {
 pub struct Offload {
     /// Where these parts are.
     pub to: Placement,
-    /// How many layers, from the first on. With one or more, the table of tokens is there too. The output layer never is.
+    /// Number of layers, from the first on. With one or more, the token table is included. The output layer never is.
     pub layers: usize,
     /// Whether the experts of the other layers are.
     pub experts: bool,

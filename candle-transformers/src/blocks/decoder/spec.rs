@@ -41,11 +41,11 @@ pub(crate) fn check_layers(count: usize) -> Result<()> {
 pub struct DecoderSpec {
     /// Whose it is, for messages.
     pub family: &'static str,
-    /// Tokens.
+    /// Tokens in the vocabulary.
     pub vocab: usize,
-    /// Size of the stream.
+    /// Size of the residual stream.
     pub hidden: usize,
-    /// The longest sequence.
+    /// Maximum sequence length, in tokens.
     pub positions: usize,
     /// The rotations that layers refer to.
     pub rotaries: Vec<Rotary>,
@@ -55,7 +55,7 @@ pub struct DecoderSpec {
     pub embedding_scale: Option<f64>,
     /// Rows of a table of learned positions that is added to the embeddings.
     pub learned_positions: Option<usize>,
-    /// How queries grow with their position.
+    /// The growth of queries with their position.
     pub query_growth: Option<QueryGrowth>,
     /// The norm after the last layer.
     pub final_norm: NormSpec,

@@ -93,9 +93,9 @@ impl KlNames {
 pub struct KlSpec {
     /// The model's name, for errors.
     pub family: &'static str,
-    /// Channels of the pictures that are encoded.
+    /// Channels of the encoded images.
     pub in_channels: usize,
-    /// Channels of the pictures that are decoded.
+    /// Channels of the decoded images.
     pub out_channels: usize,
     /// Channels of the latents.
     pub latent_channels: usize,

@@ -38,7 +38,7 @@ pub fn inverse_frequencies(theta: f64, dim: usize) -> Vec<f32> {
 /// How a kind of layers rotates.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rotary {
-    /// Which elements are rotated together.
+    /// The pairs of elements that are rotated together.
     pub pairs: RotaryPairs,
     /// The angle per position of each pair. Heads may have more elements than twice as many: those are not rotated.
     pub frequencies: Vec<f32>,

@@ -14,7 +14,7 @@ pub struct RopeScaling {
     /// `default`, `linear`, `dynamic`, `llama3`, `yarn` or `longrope` (in older files `su`).
     #[serde(alias = "type", default = "unscaled")]
     pub rope_type: String,
-    /// How many times longer the context is.
+    /// Factor by which the context is extended.
     #[serde(default)]
     pub factor: Option<f64>,
     /// Positions seen in training.
@@ -26,10 +26,10 @@ pub struct RopeScaling {
     /// llama3: frequencies that rotate more often than this within the original context stay as they are.
     #[serde(default)]
     pub high_freq_factor: Option<f64>,
-    /// yarn: as `high_freq_factor`; 32 where missing.
+    /// yarn: as `high_freq_factor`; default: 32.
     #[serde(default)]
     pub beta_fast: Option<f64>,
-    /// yarn: as `low_freq_factor`; 1 where missing.
+    /// yarn: as `low_freq_factor`; default: 1.
     #[serde(default)]
     pub beta_slow: Option<f64>,
     /// yarn: of the factor on cosines and sines.
@@ -38,7 +38,7 @@ pub struct RopeScaling {
     /// yarn: of what the factor is divided by.
     #[serde(default)]
     pub mscale_all_dim: Option<f64>,
-    /// yarn: whether the ramp begins and ends at whole pairs; so where missing.
+    /// yarn: whether the ramp begins and ends at whole pairs; default: `true`.
     #[serde(default)]
     pub truncate: Option<bool>,
     /// yarn and longrope: the factor on cosines and sines, where it is not the formula's.

@@ -13,7 +13,7 @@
 /// `{}` is the expert's number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Names {
-    /// The table of tokens.
+    /// The token table.
     pub embedding: &'static str,
     /// The table of learned positions.
     pub positions: &'static str,
@@ -44,19 +44,19 @@ pub struct Names {
     pub v: &'static str,
     /// The three as one tensor.
     pub qkv: &'static str,
-    /// From the heads back.
+    /// Output projection of the heads.
     pub o: &'static str,
     /// Latent attention: to the short vector of queries.
     pub q_a: &'static str,
     /// Its norm.
     pub q_a_norm: &'static str,
-    /// From it to the queries.
+    /// The projection of it to the queries.
     pub q_b: &'static str,
     /// To the short vector of keys and values, and the rotated part of the keys.
     pub kv_a: &'static str,
     /// The norm of the short vector.
     pub kv_a_norm: &'static str,
-    /// From it to keys and values.
+    /// The projection of it to keys and values.
     pub kv_b: &'static str,
     /// As [`kv_b`](Self::kv_b) in two tensors, of keys `(heads, kv_rank, plain_dim)` and of values `(heads, v_dim, kv_rank)`; the whole
     /// names.
@@ -113,7 +113,7 @@ pub struct Names {
     /// An activation with weights.
     pub activation: &'static str,
 
-    /// From a token to a score for each expert.
+    /// Projection of a token to a score per expert.
     pub router: &'static str,
     /// Added to the scores for the choice alone; the whole name.
     pub router_bias: &'static str,
@@ -127,9 +127,9 @@ pub struct Names {
     pub expert_biases: [&'static str; 3],
     /// The bias of [`experts_joined`](Self::experts_joined), and that of down; the whole names.
     pub experts_joined_biases: [&'static str; 2],
-    /// Gate, up and down of the expert that every token takes.
+    /// Gate, up and down of the shared expert.
     pub shared: [&'static str; 3],
-    /// The gate of the expert that every token takes.
+    /// The gate of the shared expert.
     pub shared_gate: &'static str,
 }
 

@@ -99,13 +99,13 @@ impl EncoderConfig {
 /// The numbers of a model.
 #[derive(Clone, Debug)]
 pub struct ClipConfig {
-    /// Of the encoder of texts.
+    /// Configuration of the text encoder.
     pub text_config: text_model::ClipTextConfig,
-    /// Of the encoder of pictures.
+    /// Configuration of the vision encoder.
     pub vision_config: vision_model::ClipVisionConfig,
     /// The logarithm of what cosines are multiplied with, for checkpoints without `logit_scale`.
     pub logit_scale_init_value: f32,
-    /// Height and width of a picture in pixels.
+    /// Height and width of an image, in pixels.
     pub image_size: usize,
 }
 

@@ -20,11 +20,11 @@ pub struct ClipVisionConfig {
     pub num_hidden_layers: usize,
     /// Heads, which divide `embed_dim`.
     pub num_attention_heads: usize,
-    /// Size of the space where pictures and texts are compared.
+    /// Size of the shared embedding space of images and texts.
     pub projection_dim: usize,
-    /// Channels of a picture.
+    /// Channels of an image.
     pub num_channels: usize,
-    /// Height and width of a picture in pixels.
+    /// Height and width of an image, in pixels.
     pub image_size: usize,
     /// Height and width of a patch in pixels.
     pub patch_size: usize,

@@ -95,7 +95,7 @@ impl DeepSeekV2RopeScaling {
 pub struct DeepSeekV2RopeConfig {
     /// Scaling of the frequencies.
     pub rope_scaling: Option<DeepSeekV2RopeScaling>,
-    /// The longest sequence.
+    /// Maximum sequence length, in tokens.
     pub max_position_embeddings: usize,
     /// Base of the frequencies.
     pub rope_theta: f32,

@@ -12,13 +12,13 @@ const GROUPS: usize = 32;
 /// The numbers of an autoencoder.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Sides in pixels of the pictures of the training. The model takes others too and does not use it.
+    /// Sides of the training images, in pixels. Not used: the model accepts other sizes.
     pub resolution: usize,
-    /// Channels of the pictures that are encoded.
+    /// Channels of the encoded images.
     pub in_channels: usize,
-    /// Channels of the inner pictures, a multiple of 32.
+    /// Channels of the inner feature maps, a multiple of 32.
     pub ch: usize,
-    /// Channels of the pictures that are decoded.
+    /// Channels of the decoded images.
     pub out_ch: usize,
     /// Factor of `ch` at each level; between two levels the sides are halved.
     pub ch_mult: Vec<usize>,

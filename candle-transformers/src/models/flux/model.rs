@@ -31,7 +31,7 @@ pub struct Config {
     pub mlp_ratio: f64,
     /// Heads, which divide `hidden_size`.
     pub num_heads: usize,
-    /// Blocks with separate weights for picture and text.
+    /// Blocks with separate weights for image and text.
     pub depth: usize,
     /// Blocks with the same weights for both, which come after those.
     pub depth_single_blocks: usize,
@@ -41,7 +41,7 @@ pub struct Config {
     pub theta: usize,
     /// Whether the layers to queries, keys and values of the first blocks have biases.
     pub qkv_bias: bool,
-    /// Whether the model takes guidance.
+    /// Whether the model has a guidance input.
     pub guidance_embed: bool,
 }
 

@@ -61,7 +61,7 @@ pub struct Gemma4RopeLayerParams {
     pub rope_theta: Option<f64>,
     /// Not used: layers with a window are `default`, the others `proportional`.
     pub rope_type: Option<String>,
-    /// The share of a head that is rotated.
+    /// Fraction of each head that is rotated.
     pub partial_rotary_factor: Option<f64>,
 }
 
@@ -87,13 +87,13 @@ pub struct Gemma4TextConfig {
     /// Whether the projections of attention have biases.
     #[serde(default)]
     pub attention_bias: bool,
-    /// Size of a head in layers with a window.
+    /// Head dimension of the layers with a window.
     #[serde(default = "default::head_dim")]
     pub head_dim: usize,
     /// Activation of the MLP's gate.
     #[serde(default = "default::activation")]
     pub hidden_activation: Activation,
-    /// Size of the stream.
+    /// Size of the residual stream.
     pub hidden_size: usize,
     /// Inner size of the MLP.
     pub intermediate_size: usize,
@@ -105,43 +105,43 @@ pub struct Gemma4TextConfig {
     /// Key and value heads, in layers that see everything only without `num_global_key_value_heads`.
     #[serde(default = "default::kv_heads")]
     pub num_key_value_heads: usize,
-    /// Added to the mean square in the norms.
+    /// RMS norm epsilon, added to the mean square.
     #[serde(default = "default::norm_eps")]
     pub rms_norm_eps: f64,
     /// Base of the frequencies in layers that see everything, unless `rope_parameters` has one.
     #[serde(default = "default::rope_theta")]
     pub rope_theta: f64,
-    /// Tokens.
+    /// Tokens in the vocabulary.
     #[serde(default = "default::vocab")]
     pub vocab_size: usize,
-    /// How many positions are seen in layers with a window.
+    /// Window size, in positions, of the layers with a window.
     pub sliding_window: usize,
     /// The cap of the logits.
     pub final_logit_softcapping: Option<f64>,
     /// Not used: scores are not divided.
     #[serde(default = "default::query_pre_attn_scalar")]
     pub query_pre_attn_scalar: usize,
-    /// The longest sequence.
+    /// Maximum sequence length, in tokens.
     #[serde(default = "default::positions")]
     pub max_position_embeddings: usize,
-    /// Whether the output layer is the table of tokens.
+    /// Whether the output layer shares the token table's weight.
     #[serde(default = "default::tied")]
     pub tie_word_embeddings: bool,
-    /// Not used: `layer_types` says which layers have a window.
+    /// Not used: `layer_types` lists the layers with a window.
     #[serde(default = "default::pattern", alias = "_sliding_window_pattern")]
     pub sliding_window_pattern: usize,
-    /// Of each layer, `sliding_attention` or `full_attention`.
+    /// `sliding_attention` or `full_attention` for each layer.
     pub layer_types: Vec<String>,
-    /// Size of a head in layers that see everything.
+    /// Head dimension of the layers without a window.
     #[serde(default = "default::global_head_dim")]
     pub global_head_dim: usize,
-    /// Key and value heads in layers that see everything; `num_key_value_heads` where missing.
+    /// Key and value heads of the layers without a window; default: `num_key_value_heads`.
     pub num_global_key_value_heads: Option<usize>,
-    /// How layers rotate.
+    /// Rotary parameters of the layers.
     pub rope_parameters: Option<Gemma4RopeParameters>,
-    /// With `vision`, in layers with a window tokens of a picture see those of it that are after them. `all` is refused.
+    /// With `vision`, tokens of an image also see its later ones in layers with a window. `all` is refused.
     pub use_bidirectional_attention: Option<String>,
-    /// Changes nothing: attention is fused on every device.
+    /// No effect: attention is fused on every device.
     #[serde(default)]
     pub use_flash_attn: bool,
 }
@@ -249,11 +249,11 @@ pub struct Gemma4VisionConfig {
     pub num_attention_heads: usize,
     /// Key and value heads.
     pub num_key_value_heads: usize,
-    /// Size of a head: a multiple of 4.
+    /// Head dimension, a multiple of 4.
     pub head_dim: usize,
     /// Activation of the MLP's gate.
     pub hidden_activation: Activation,
-    /// Added to the mean square in the norms.
+    /// RMS norm epsilon, added to the mean square.
     pub rms_norm_eps: f64,
     /// Height and width of a patch in pixels.
     pub patch_size: usize,
@@ -261,11 +261,11 @@ pub struct Gemma4VisionConfig {
     pub position_embedding_size: usize,
     /// Rows and columns of patches that become a token.
     pub pooling_kernel_size: usize,
-    /// Not used: a picture has as many tokens as it has blocks of patches.
+    /// Not used: the number of an image's tokens is that of its blocks of patches.
     pub default_output_length: usize,
     /// Whether files have a mean and a factor of the tokens.
     pub standardize: bool,
-    /// How layers rotate.
+    /// Rotary parameters of the layers.
     pub rope_parameters: Option<Gemma4RopeParameters>,
 }
 
@@ -319,10 +319,10 @@ pub struct Gemma4AudioConfig {
     /// Frames of a block of attention.
     #[serde(alias = "attention_chunk_size")]
     pub conf_attention_chunk_size: usize,
-    /// Frames that a frame sees, itself and those before it.
+    /// Number of frames that a frame sees up to itself.
     #[serde(alias = "attention_context_left")]
     pub conf_attention_context_left: usize,
-    /// Frames behind it that a frame sees.
+    /// Number of later frames that a frame sees.
     #[serde(alias = "attention_context_right")]
     pub conf_attention_context_right: usize,
     /// Replaces the scores of masked frames.
@@ -337,10 +337,10 @@ pub struct Gemma4AudioConfig {
     /// Layers.
     #[serde(alias = "num_hidden_layers")]
     pub conf_num_hidden_layers: usize,
-    /// Frames that a convolution sees, the last of them itself.
+    /// Kernel size of the causal convolutions, in frames.
     #[serde(alias = "conv_kernel_size")]
     pub conf_conv_kernel_size: usize,
-    /// One frame in this many is kept at the end.
+    /// Factor by which the last step reduces the number of frames.
     pub conf_reduction_factor: usize,
     /// Factor of the outputs of feed-forward blocks.
     #[serde(alias = "residual_weight")]
@@ -358,7 +358,7 @@ pub struct Gemma4AudioConfig {
     pub sscp_conv_group_norm_eps: f64,
     /// Not used: the norms of the convolutions have `rms_norm_eps`.
     pub sscp_conv_eps: f64,
-    /// Added to the mean square, or the variance, in the norms.
+    /// Norm epsilon, added to the mean square or the variance.
     pub rms_norm_eps: f64,
     /// The bound to which activations are clamped.
     pub gradient_clipping: f64,
@@ -396,11 +396,11 @@ impl Default for Gemma4AudioConfig {
 /// A checkpoint's `config.json`.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct Gemma4Config {
-    /// Of the decoder.
+    /// Configuration of the decoder.
     pub text_config: Gemma4TextConfig,
-    /// Of the encoder of pictures.
+    /// Configuration of the vision encoder.
     pub vision_config: Gemma4VisionConfig,
-    /// Of the encoder of sound, in models that hear.
+    /// Configuration of the audio encoder, if the model has one.
     pub audio_config: Option<Gemma4AudioConfig>,
     /// The placeholder token of a part of an image.
     #[serde(default = "default::image_token")]

@@ -56,13 +56,13 @@ const FAMILY: &str = "gemma4";
 pub struct Model {
     /// The decoder.
     pub language_model: TextModel,
-    /// The encoder of pictures.
+    /// The vision encoder.
     pub vision_tower: VisionTower,
-    /// From its vectors to tokens.
+    /// Projection of its vectors to tokens.
     pub embed_vision: MultimodalEmbedder,
     /// The encoder of sound, in models that hear.
     pub audio_tower: Option<AudioModel>,
-    /// From its vectors to tokens.
+    /// Projection of its vectors to tokens.
     pub embed_audio: Option<MultimodalEmbedder>,
     /// The numbers of all.
     pub cfg: Gemma4Config,

@@ -88,9 +88,9 @@ pub struct Config {
     pub num_attention_heads: usize,
     /// Key and value heads.
     pub num_key_value_heads: usize,
-    /// Part of upstream's interface. Attention is one fused op on every device, with it or without.
+    /// Part of upstream's interface, without effect: attention is one fused op on every device.
     pub use_flash_attn: bool,
-    /// Added to the mean square in the norms.
+    /// RMS norm epsilon, added to the mean square.
     pub rms_norm_eps: f64,
     /// Base of the rotary frequencies.
     pub rope_theta: f32,
@@ -100,7 +100,7 @@ pub struct Config {
     pub eos_token_id: Option<LlamaEosToks>,
     /// Scaling of the rotary frequencies.
     pub rope_scaling: Option<Llama3RopeConfig>,
-    /// The longest sequence.
+    /// Maximum sequence length, in tokens.
     pub max_position_embeddings: usize,
     /// Whether the output layer uses the embedding's weight.
     pub tie_word_embeddings: bool,

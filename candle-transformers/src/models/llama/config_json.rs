@@ -31,9 +31,9 @@ pub struct LlamaConfig {
     pub num_attention_heads: usize,
     /// Key and value heads; default: the number of query heads.
     pub num_key_value_heads: Option<usize>,
-    /// Added to the mean square in the norms.
+    /// RMS norm epsilon, added to the mean square.
     pub rms_norm_eps: f64,
-    /// Base of the rotary frequencies; 10000 where missing.
+    /// Base of the rotary frequencies; default: 10 000.
     pub rope_theta: f32,
     /// The token that starts a text.
     pub bos_token_id: Option<u32>,
@@ -41,9 +41,9 @@ pub struct LlamaConfig {
     pub eos_token_id: Option<LlamaEosToks>,
     /// Scaling of the rotary frequencies; `None` also where the file says `default`.
     pub rope_scaling: Option<Llama3RopeConfig>,
-    /// The longest sequence.
+    /// Maximum sequence length, in tokens.
     pub max_position_embeddings: usize,
-    /// Whether the output layer uses the embedding's weight; no where missing.
+    /// Whether the output layer shares the token table's weight; default: `false`.
     pub tie_word_embeddings: Option<bool>,
 }
 

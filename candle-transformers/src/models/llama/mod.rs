@@ -19,7 +19,7 @@ pub use config_json::LlamaConfig;
 /// A clone is independent: appending to one does not change the other.
 #[derive(Debug, Clone)]
 pub struct Cache {
-    /// Whether keys and values are kept. Without, every call of [`Llama::forward`] has to be given the whole sequence.
+    /// Whether keys and values are cached. Otherwise every call of [`Llama::forward`] needs the whole sequence.
     pub use_kv_cache: bool,
     state: DecoderState,
 }

@@ -201,7 +201,7 @@ pub struct LLaVA {
     pub clip_vision_tower: ClipVisionTower,
     /// The token at the end of a row of patches, (hidden_size).
     pub image_newline: Tensor,
-    /// From patches to tokens.
+    /// Projection of patches to tokens.
     pub mm_projector: MMProjector,
     /// The language model.
     pub llama: Llama,

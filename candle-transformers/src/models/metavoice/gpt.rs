@@ -44,17 +44,17 @@ pub enum NonLinearityType {
 /// The sizes of a model.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// The longest sequence.
+    /// Maximum sequence length, in tokens.
     pub block_size: usize,
-    /// Tokens of each codebook that is read.
+    /// Tokens of each input codebook.
     pub vocab_sizes: Vec<usize>,
-    /// Tokens of each codebook that is written.
+    /// Tokens of each generated codebook.
     pub target_vocab_sizes: Vec<usize>,
     /// Layers.
     pub n_layer: usize,
     /// Heads, which divide `n_embd`.
     pub n_head: usize,
-    /// Size of the stream.
+    /// Size of the residual stream.
     pub n_embd: usize,
     /// Whether linear layers and layer norms have biases; the layers over the tokens have none.
     pub bias: bool,
@@ -64,11 +64,11 @@ pub struct Config {
     pub spk_emb_on_text: bool,
     /// The norms.
     pub norm_type: NormType,
-    /// Added to the mean square in RMS norms.
+    /// RMS norm epsilon, added to the mean square.
     pub rmsnorm_eps: f64,
     /// The feed-forward blocks.
     pub nonlinearity_type: NonLinearityType,
-    /// Of a block with a gate, what the inner size is rounded up to a multiple of.
+    /// The inner size of a gated block is rounded up to a multiple of this.
     pub swiglu_multiple_of: Option<usize>,
     /// Only [`AttnKernelType::TorchAttn`] is supported.
     pub attn_kernel_type: AttnKernelType,

@@ -15,7 +15,7 @@ use crate::blocks::encoder::dtype_of_scores;
 pub struct Config {
     /// Samples of a second.
     pub sampling_rate: usize,
-    /// Frames of a part of a recording that is taken for itself.
+    /// Frames per part of a recording; parts are encoded separately.
     pub partial_n_frames: usize,
     /// The size of the LSTM's state.
     pub model_hidden_size: usize,

@@ -20,17 +20,17 @@ pub enum ResampleMethod {
 pub struct Config {
     /// Channels of a sound. The model takes those of `seanet`.
     pub channels: usize,
-    /// Samples in a second.
+    /// Samples per second.
     pub sample_rate: f64,
-    /// Frames in a second that have codes.
+    /// Frames with codes, per second.
     pub frame_rate: f64,
     /// Whether sounds are divided by their loudness before. The model does not do that.
     pub renormalize: bool,
-    /// How SEANet's frames get to `frame_rate`.
+    /// The resampling of SEANet's frames to `frame_rate`.
     pub resample_method: ResampleMethod,
-    /// Of the convolutions.
+    /// Configuration of the convolutions.
     pub seanet: seanet::Config,
-    /// Of the transformers of SEANet's frames.
+    /// Configuration of the transformers over SEANet's frames.
     pub transformer: transformer::Config,
     /// Codebooks.
     pub quantizer_n_q: usize,

@@ -21,7 +21,7 @@ pub struct Config {
     pub n_filters: usize,
     /// Residual blocks in a stage.
     pub n_residual_layers: usize,
-    /// How much a stage shortens, from the inmost one to the outermost.
+    /// Downsampling factor of each stage, from the innermost to the outermost.
     pub ratios: Vec<usize>,
     /// Before each convolution but the first.
     pub activation: Activation,
@@ -43,9 +43,9 @@ pub struct Config {
     pub compress: usize,
     /// LSTM layers; others than 0 are not supported.
     pub lstm: usize,
-    /// How many of the outermost blocks have no norm: the first convolution, a stage and the last convolution are a block each.
+    /// Number of the outermost blocks without a norm: the first convolution, a stage and the last convolution are a block each.
     pub disable_norm_outer_blocks: usize,
-    /// Of a decoded sound.
+    /// Activation of the decoded sound.
     pub final_activation: Option<Activation>,
 }
 

@@ -22,7 +22,7 @@ pub struct Config {
     pub out_channels: usize,
     /// Blocks, and heads of each.
     pub depth: usize,
-    /// Size of a head.
+    /// Head dimension.
     pub head_size: usize,
     /// Size of the vector of a whole text.
     pub adm_in_channels: usize,

@@ -16,7 +16,7 @@ const ROTATED: f64 = 0.9;
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct Config {
-    /// Tokens.
+    /// Tokens in the vocabulary.
     pub vocab_size: usize,
     /// The size of a vector.
     pub hidden_size: usize,
@@ -38,7 +38,7 @@ pub struct Config {
     pub encoder_hidden_act: Activation,
     /// The activation of the gate of the decoder's feed-forward blocks.
     pub decoder_hidden_act: Activation,
-    /// The longest text, in tokens.
+    /// Maximum text length, in tokens.
     pub max_position_embeddings: usize,
     /// The token that a text begins with.
     pub decoder_start_token_id: u32,
@@ -50,9 +50,9 @@ pub struct Config {
     pub tie_word_embeddings: bool,
     /// The base of the angles, where `rope_parameters` has none.
     pub rope_theta: Option<f64>,
-    /// The share of a head that is rotated, where `rope_parameters` has none.
+    /// Fraction of a head that is rotated; used if `rope_parameters` has none.
     pub partial_rotary_factor: Option<f64>,
-    /// As Transformers 5 writes the angles.
+    /// The angles' parameters, as written by Transformers 5.
     pub rope_parameters: Option<RopeParameters>,
 }
 
@@ -60,12 +60,12 @@ pub struct Config {
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct RopeParameters {
-    /// How they are scaled; only `default`, which is not at all.
+    /// The kind of scaling; only `default`, which means none.
     #[serde(alias = "type")]
     pub rope_type: Option<String>,
     /// Their base.
     pub rope_theta: Option<f64>,
-    /// The share of a head that is rotated.
+    /// Fraction of each head that is rotated.
     pub partial_rotary_factor: Option<f64>,
 }
 

@@ -36,7 +36,7 @@ pub struct EncoderConfig {
     pub attention_bias: bool,
     /// Whether convolutions have biases.
     pub convolution_bias: bool,
-    /// Positions that a convolution sees; odd.
+    /// Kernel size of the convolutions; odd.
     pub conv_kernel_size: usize,
     /// Frames of the spectrogram for a vector; a power of `subsampling_conv_stride`, which is 2.
     pub subsampling_factor: usize,
@@ -44,7 +44,7 @@ pub struct EncoderConfig {
     pub subsampling_conv_channels: usize,
     /// The size of their kernels; odd.
     pub subsampling_conv_kernel_size: usize,
-    /// How far they move; only 2.
+    /// Their stride; has to be 2.
     pub subsampling_conv_stride: usize,
     /// Bands of the spectrogram.
     pub num_mel_bins: usize,

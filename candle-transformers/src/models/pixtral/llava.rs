@@ -13,13 +13,13 @@ use crate::models::mistral;
 pub struct Config {
     /// Activation between the layers from patches to tokens.
     pub projector_hidden_act: Activation,
-    /// Of the part that writes.
+    /// Configuration of the language model.
     pub text_config: mistral::Config,
-    /// Of the part that sees.
+    /// Configuration of the vision encoder.
     pub vision_config: vision_model::Config,
     /// The placeholder id of a patch in a prompt. The model does not use it.
     pub image_token_index: usize,
-    /// Not used: a picture has as many patches as fit it.
+    /// Not used: the number of patches follows from the image's size.
     pub image_seq_length: usize,
 }
 
@@ -57,7 +57,7 @@ impl Module for MultiModalProjector {
 /// The model and the state of one text. A clone shares the weights but has independent state.
 #[derive(Debug, Clone)]
 pub struct Model {
-    /// From patches to tokens, in f32.
+    /// Projection of patches to tokens, in f32.
     pub multi_modal_projector: MultiModalProjector,
     /// The language model.
     pub language_model: mistral::Model,
@@ -65,9 +65,9 @@ pub struct Model {
     pub vision_tower: vision_model::Model,
     /// Height and width of a patch in pixels.
     pub patch_size: usize,
-    /// Of the part that writes.
+    /// Dtype of the language model.
     pub dtype: DType,
-    /// Of what comes next.
+    /// The next position.
     pub pos: usize,
 }
 

@@ -43,30 +43,30 @@ fn default_hidden_act() -> Activation {
 #[derive(Deserialize, Debug, Clone)]
 #[serde(remote = "Self")]
 pub struct Config {
-    /// Size of a patch's vector; 1024 where missing.
+    /// Size of a patch's vector; default: 1024.
     #[serde(default = "default_hidden_size")]
     pub hidden_size: usize,
-    /// Channels of a picture; 3 where missing.
+    /// Channels of an image; default: 3.
     #[serde(default = "default_num_channels")]
     pub num_channels: usize,
-    /// The largest height and width of a picture in pixels.
+    /// Maximum height and width of an image, in pixels.
     pub image_size: usize,
     /// Height and width of a patch in pixels.
     pub patch_size: usize,
     /// Base of the rotary frequencies.
     pub rope_theta: f64,
-    /// Inner size of the MLP; 4096 where missing.
+    /// Inner size of the MLP; default: 4096.
     #[serde(default = "default_intermediate_size")]
     pub intermediate_size: usize,
-    /// Layers; 24 where missing.
+    /// Layers; default: 24.
     #[serde(default = "default_num_hidden_layers")]
     pub num_hidden_layers: usize,
-    /// Size of a head, which is `hidden_size / num_attention_heads`, here or where missing.
+    /// Head dimension; has to be `hidden_size / num_attention_heads`, which is the default.
     pub head_dim: Option<usize>,
-    /// Heads; 16 where missing.
+    /// Heads; default: 16.
     #[serde(default = "default_num_attention_heads")]
     pub num_attention_heads: usize,
-    /// Activation of the MLP's gate; SiLU where missing.
+    /// Activation of the MLP's gate; default: SiLU.
     #[serde(default = "default_hidden_act")]
     pub hidden_act: Activation,
 }

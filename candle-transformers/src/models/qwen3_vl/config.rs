@@ -24,7 +24,7 @@ pub struct VisionConfig {
     pub depth: usize,
     /// Size of a patch's vector.
     pub hidden_size: usize,
-    /// Size of what the encoder gives: the stream of the decoder.
+    /// Size of the encoder's output, which is that of the decoder's residual stream.
     pub out_hidden_size: usize,
     /// Activation of the feed-forward blocks.
     pub hidden_act: Activation,
@@ -32,7 +32,7 @@ pub struct VisionConfig {
     pub intermediate_size: usize,
     /// Heads, which divide `hidden_size`.
     pub num_heads: usize,
-    /// Channels of a picture.
+    /// Channels of an image.
     pub in_chans: usize,
     /// Height and width of a patch in pixels.
     pub patch_size: usize,
@@ -40,7 +40,7 @@ pub struct VisionConfig {
     pub spatial_merge_size: usize,
     /// Frames that become one.
     pub temporal_patch_size: usize,
-    /// Places of the square grid that positions are learned for.
+    /// Positions of the square grid of learned positions.
     pub num_position_embeddings: usize,
     /// Layers after which features go to the first layers of the decoder.
     pub deepstack_visual_indexes: Vec<usize>,
@@ -128,11 +128,11 @@ impl VisionConfig {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(remote = "Self")]
 pub struct TextConfig {
-    /// Size of a head.
+    /// Head dimension.
     pub head_dim: usize,
-    /// Tokens.
+    /// Tokens in the vocabulary.
     pub vocab_size: usize,
-    /// Size of the stream.
+    /// Size of the residual stream.
     pub hidden_size: usize,
     /// Inner size of the MLP.
     pub intermediate_size: usize,
@@ -144,11 +144,11 @@ pub struct TextConfig {
     pub num_key_value_heads: usize,
     /// Activation of the MLP's gate.
     pub hidden_act: Activation,
-    /// The longest sequence.
+    /// Maximum sequence length, in tokens.
     pub max_position_embeddings: usize,
-    /// Added to the mean square in the norms.
+    /// RMS norm epsilon, added to the mean square.
     pub rms_norm_eps: f64,
-    /// Whether the output layer is the table of tokens.
+    /// Whether the output layer shares the token table's weight.
     pub tie_word_embeddings: bool,
     /// Base of the rotary frequencies.
     pub rope_theta: f64,
@@ -200,17 +200,17 @@ impl TextConfig {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(remote = "Self")]
 pub struct Config {
-    /// Of the decoder.
+    /// Configuration of the decoder.
     pub text_config: TextConfig,
-    /// Of the encoder of pictures and videos.
+    /// Configuration of the encoder of images and videos.
     pub vision_config: VisionConfig,
     /// The token of a patch of an image. The caller passes their positions.
     pub image_token_id: u32,
     /// The token of a patch of a video. The caller passes their positions.
     pub video_token_id: u32,
-    /// The token before a picture or a video.
+    /// The token before an image or a video.
     pub vision_start_token_id: u32,
-    /// The token behind a picture or a video.
+    /// The token after an image or a video.
     pub vision_end_token_id: u32,
 }
 

@@ -27,7 +27,7 @@ pub(super) struct TextModel {
 pub(super) struct Deep<'a> {
     /// The tokens that they are of, counted row by row: (n) in u32.
     pub at: Tensor,
-    /// Of each of the first layers: (n, hidden_size).
+    /// Vectors of each of the first layers: (n, hidden_size).
     pub levels: &'a [Tensor],
 }
 

@@ -39,18 +39,18 @@ pub enum ModelVersion {
 pub struct Config {
     /// The variant.
     pub version: ModelVersion,
-    /// Tokens.
+    /// Tokens in the vocabulary.
     pub vocab_size: usize,
-    /// Size of the stream.
+    /// Size of the residual stream.
     pub hidden_size: usize,
     /// Layers.
     pub num_hidden_layers: usize,
-    /// Size of a head, 64 where it is left out.
+    /// Head dimension; default: 64.
     #[serde(default = "head_size")]
     pub head_size: usize,
-    /// Inner size of what follows attention; `None` for 4 times that of the stream.
+    /// Inner size of the feed-forward blocks; `None` for 4 times `hidden_size`.
     pub intermediate_size: Option<usize>,
-    /// Of an implementation in f16; not used.
+    /// A detail of implementations in f16; not used.
     #[serde(default)]
     pub rescale_every: usize,
 }

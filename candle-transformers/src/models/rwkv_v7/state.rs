@@ -20,11 +20,11 @@ pub struct StatePerLayer {
 pub struct DeaState {
     /// The tokens seen; of a batch, those of all rows for one position after another.
     pub token_ids: Vec<u32>,
-    /// By layer, what keys are made of, `(seq_len, 32)`.
+    /// Inputs of the keys by layer, `(seq_len, 32)`.
     pub k_cache: Vec<Tensor>,
-    /// By layer, what values are made of, `(seq_len, 32)`.
+    /// Inputs of the values by layer, `(seq_len, 32)`.
     pub v_cache: Vec<Tensor>,
-    /// By layer, the query of the last token, `(256)`.
+    /// The query of the last token by layer, `(256)`.
     pub q_prev: Vec<Tensor>,
 }
 
@@ -32,7 +32,7 @@ pub struct DeaState {
 pub struct State {
     /// By layer.
     pub per_layer: Vec<StatePerLayer>,
-    /// Of [`ModelVersion::V7b`].
+    /// State of the attention of [`ModelVersion::V7b`].
     pub dea: Option<DeaState>,
     /// Tokens seen, of each row.
     pub pos: usize,

@@ -38,9 +38,9 @@ pub fn spec(file: &GgufMetadata) -> Result<DecoderSpec> {
 /// The model's parameters in a file.
 #[derive(Debug, Clone)]
 pub struct QuantizedConfig {
-    /// Tokens.
+    /// Tokens in the vocabulary.
     pub vocab_size: usize,
-    /// Size of the stream.
+    /// Size of the residual stream.
     pub hidden_size: usize,
     /// Inner size of the MLP.
     pub intermediate_size: usize,
@@ -50,15 +50,15 @@ pub struct QuantizedConfig {
     pub num_attention_heads: usize,
     /// Key and value heads.
     pub num_key_value_heads: usize,
-    /// The longest sequence; 4096 where the file does not say.
+    /// Maximum sequence length, in tokens; default: 4096.
     pub max_position_embeddings: usize,
     /// Base of the rotary frequencies.
     pub rope_theta: f64,
-    /// Added to the mean square in the norms.
+    /// RMS norm epsilon, added to the mean square.
     pub rms_norm_eps: f64,
     /// Rotated elements of a head, which are all.
     pub rope_dimension_count: usize,
-    /// Of this many layers the last rotates nothing.
+    /// Every layer whose number is a multiple of this has no rotation.
     pub no_rope_layer_interval: Option<usize>,
 }
 

@@ -173,9 +173,9 @@ pub struct SpatialTransformerConfig {
     pub depth: usize,
     /// Groups of the norm.
     pub num_groups: usize,
-    /// Size of the text's tokens; without it that of the picture's.
+    /// Size of the text's tokens; `None` for that of the image's.
     pub context_dim: Option<usize>,
-    /// Of no effect: [`CrossAttention::new`].
+    /// No effect: [`CrossAttention::new`].
     pub sliced_attention_size: Option<usize>,
     /// Whether the first and last layer are linear layers in the file, or 1x1 convolutions.
     pub use_linear_projection: bool,
@@ -257,7 +257,7 @@ impl SpatialTransformer {
 /// The numbers of an [`AttentionBlock`].
 #[derive(Debug, Clone, Copy)]
 pub struct AttentionBlockConfig {
-    /// Size of a head; one head for all channels without it.
+    /// Head dimension; `None` for one head over all channels.
     pub num_head_channels: Option<usize>,
     /// Groups of the norm.
     pub num_groups: usize,

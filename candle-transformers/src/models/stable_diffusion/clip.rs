@@ -45,7 +45,7 @@ pub struct Config {
     embed_dim: usize,
     activation: Activation,
     intermediate_size: usize,
-    /// The longest text in tokens.
+    /// Maximum text length, in tokens.
     pub max_position_embeddings: usize,
     /// The token that callers fill texts up with, if it is not that of the end. The model does not use it.
     pub pad_with: Option<String>,

@@ -28,11 +28,11 @@ pub struct DDPMSchedulerConfig {
     pub beta_start: f64,
     /// Beta of the last training step.
     pub beta_end: f64,
-    /// How beta goes from one to the other.
+    /// Interpolation between the two betas.
     pub beta_schedule: BetaSchedule,
     /// Whether the original that a step predicts is clamped to -1 ..= 1.
     pub clip_sample: bool,
-    /// How much noise a step adds.
+    /// Variance of the noise that a step adds.
     pub variance_type: DDPMVarianceType,
     /// The quantity that the model predicts.
     pub prediction_type: PredictionType,

@@ -68,13 +68,13 @@ use self::vae::AutoEncoderKLConfig;
 /// The numbers of a version.
 #[derive(Clone, Debug)]
 pub struct StableDiffusionConfig {
-    /// Width of a picture in pixels, a multiple of 8.
+    /// Width of an image in pixels, a multiple of 8.
     pub width: usize,
-    /// Height of a picture in pixels, a multiple of 8.
+    /// Height of an image in pixels, a multiple of 8.
     pub height: usize,
-    /// Of the encoder of texts.
+    /// Configuration of the text encoder.
     pub clip: clip::Config,
-    /// Of the second encoder of texts, whose tokens are appended to those of the first one.
+    /// Configuration of the second text encoder, whose tokens are appended to those of the first one.
     pub clip2: Option<clip::Config>,
     autoencoder: AutoEncoderKLConfig,
     unet: UNet2DConditionModelConfig,

@@ -47,7 +47,7 @@ pub struct UNet2DConditionModelConfig {
     pub norm_eps: f64,
     /// Size of the text's tokens.
     pub cross_attention_dim: usize,
-    /// Of no effect: [`CrossAttention::new`](super::attention::CrossAttention::new).
+    /// No effect: [`CrossAttention::new`](super::attention::CrossAttention::new).
     pub sliced_attention_size: Option<usize>,
     /// Whether transformers begin and end in linear layers, or in 1x1 convolutions.
     pub use_linear_projection: bool,

@@ -37,7 +37,7 @@ const EPS: f64 = 1e-6;
 /// The numbers of an autoencoder.
 #[derive(Debug, Clone)]
 pub struct AutoEncoderKLConfig {
-    /// Channels of each block, from the pictures to the latents. All blocks but the last halve the size.
+    /// Channels of each block, from the images to the latents. All blocks but the last halve the size.
     pub block_out_channels: Vec<usize>,
     /// Residual blocks of each block; the decoder has one more.
     pub layers_per_block: usize,
@@ -45,7 +45,7 @@ pub struct AutoEncoderKLConfig {
     pub latent_channels: usize,
     /// Groups of the norms, which divide all channels.
     pub norm_num_groups: usize,
-    /// Whether a 1x1 convolution is behind the encoder.
+    /// Whether a 1x1 convolution follows the encoder.
     pub use_quant_conv: bool,
     /// Whether a 1x1 convolution is before the decoder.
     pub use_post_quant_conv: bool,

@@ -29,19 +29,19 @@ pub struct VoxtralEncoderConfig {
     pub num_hidden_layers: usize,
     /// Heads, which divide `hidden_size`.
     pub num_attention_heads: usize,
-    /// Not used: there are as many key heads as query heads.
+    /// Not used: the number of key heads is that of query heads.
     pub num_key_value_heads: usize,
-    /// Not used: heads are of `hidden_size / num_attention_heads`.
+    /// Not used: the head dimension is `hidden_size / num_attention_heads`.
     pub head_dim: usize,
     /// Not used: embeddings are not scaled.
     pub scale_embedding: bool,
-    /// Of the feed-forward blocks: `gelu` or `relu`.
+    /// Activation of the feed-forward blocks: `gelu` or `relu`.
     pub activation_function: String,
     /// Bands of the spectrogram.
     pub num_mel_bins: usize,
     /// The most vectors, of two frames each.
     pub max_source_positions: usize,
-    /// Not used by a model that is loaded.
+    /// Used in training only.
     pub initializer_range: f64,
     /// Not used: nothing is dropped.
     pub attention_dropout: f64,

@@ -19,13 +19,13 @@ const PADDING: (u32, usize) = (0, 5);
 /// The numbers of the whole model.
 #[derive(Debug, Clone)]
 pub struct VoxtralConfig {
-    /// Of the encoder.
+    /// Configuration of the audio encoder.
     pub audio_config: VoxtralEncoderConfig,
-    /// Of the decoder.
+    /// Configuration of the decoder.
     pub text_config: VoxtralLlamaConfig,
     /// The placeholder token of a part of the sound.
     pub audio_token_id: usize,
-    /// Of the projector: `gelu` or `relu`.
+    /// Activation of the projector: `gelu` or `relu`.
     pub projector_hidden_act: String,
 }
 
@@ -80,9 +80,9 @@ pub struct VoxtralGenerationConfig {
     pub max_new_tokens: usize,
     /// Divisor of the logits; 0 for the most probable token.
     pub temperature: f64,
-    /// The share of the probability that the tokens have which are drawn from.
+    /// Cumulative probability of the tokens to draw from.
     pub top_p: Option<f64>,
-    /// Of the model.
+    /// The device of the weights.
     pub device: Device,
     /// Memory to use; `None` for a new cache.
     pub cache: Option<VoxtralCache>,

@@ -52,7 +52,7 @@ pub struct DiffNeXtLevel {
     pub channels: usize,
     /// Residual blocks on the way down, and as many on the way up.
     pub blocks: usize,
-    /// Heads of the attention behind each residual block, which divide the channels; the first level has no attention.
+    /// Heads of the attention after each residual block, which divide the channels; the first level has no attention.
     pub heads: usize,
     /// Whether the blocks are given the small latents.
     pub inject_effnet: bool,

@@ -36,7 +36,7 @@ pub fn postprocess_image(image: &Tensor) -> Result<Tensor> {
 /// Guidance without a classifier, [arXiv 2207.12598](https://arxiv.org/abs/2207.12598).
 #[derive(Debug, Clone)]
 pub struct CfgConfig {
-    /// How far a prediction is moved away from that of the other text.
+    /// Scale of classifier-free guidance, away from the prediction for the other text.
     pub guidance_scale: f64,
     /// The time from 0, noise, to 1 after which there is no guidance.
     pub cfg_truncation: f64,

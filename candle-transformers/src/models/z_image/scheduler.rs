@@ -62,7 +62,7 @@ pub struct FlowMatchEulerDiscreteScheduler {
     pub config: SchedulerConfig,
     /// Times of the steps from `num_train_timesteps`, noise, on; before [`set_timesteps`](Self::set_timesteps) those of the training.
     pub timesteps: Vec<f64>,
-    /// The same from 1 on, and after [`set_timesteps`](Self::set_timesteps) a 0 behind the last.
+    /// The same from 1 on, and after [`set_timesteps`](Self::set_timesteps) followed by a 0.
     pub sigmas: Vec<f64>,
     /// The smallest time of the training.
     pub sigma_min: f64,

@@ -11,9 +11,9 @@ use crate::blocks::diffusion::{latents, KlHalf, KlNames, KlSpec};
 #[derive(Debug, Clone, Deserialize)]
 #[serde(default)]
 pub struct VaeConfig {
-    /// Channels of the pictures that are encoded.
+    /// Channels of the encoded images.
     pub in_channels: usize,
-    /// Channels of the pictures that are decoded.
+    /// Channels of the decoded images.
     pub out_channels: usize,
     /// Channels of the latents.
     pub latent_channels: usize,

@@ -45,9 +45,9 @@ pub struct Config {
     pub num_heads: usize,
     /// Layers.
     pub num_layers: usize,
-    /// Whether frames see none that come later; only that is supported.
+    /// Whether frames see only earlier ones; has to be `true`.
     pub causal: bool,
-    /// Whether norms are before the blocks; only that is supported.
+    /// Whether norms precede the blocks; has to be `true`.
     pub norm_first: bool,
     /// Whether feed-forward blocks without a gate have biases.
     pub bias_ff: bool,
@@ -55,21 +55,21 @@ pub struct Config {
     pub bias_attn: bool,
     /// Whether blocks have a factor for each channel, and what training began with.
     pub layer_scale: Option<f64>,
-    /// How frames know their positions.
+    /// The kind of position embedding.
     pub positional_embedding: PositionalEmbedding,
     /// Not supported.
     pub use_conv_block: bool,
     /// Whether layers attend to another sequence.
     pub cross_attention: bool,
-    /// Of convolutions, which are not supported.
+    /// Kernel size of convolutions, which are not supported.
     pub conv_kernel_size: usize,
-    /// Of convolutions, which are not supported.
+    /// Whether convolutions, which are not supported, have a bias.
     pub use_conv_bias: bool,
     /// Activation of gated feed-forward blocks; they have no gate without it.
     pub gating: Option<Activation>,
     /// Norm before each block.
     pub norm: NormType,
-    /// Frames that one sees, itself included.
+    /// Number of frames that a frame sees, itself included.
     pub context: usize,
     /// Base of the positions' angles.
     pub max_period: usize,

@@ -105,7 +105,7 @@ pub struct DownEncoderBlock2DConfig {
     pub output_scale_factor: f64,
     /// Whether the size is halved.
     pub add_downsample: bool,
-    /// The zeros around the picture before its size is halved; 0 for a row and a column at the bottom and the right.
+    /// Padding before the size is halved; 0 for a row and a column at the bottom and the right.
     pub downsample_padding: usize,
 }
 
@@ -178,7 +178,7 @@ pub struct DownBlock2DConfig {
     pub output_scale_factor: f64,
     /// Whether the size is halved.
     pub add_downsample: bool,
-    /// The zeros around the picture before its size is halved; 0 for a row and a column at the bottom and the right.
+    /// Padding before the size is halved; 0 for a row and a column at the bottom and the right.
     pub downsample_padding: usize,
 }
 
@@ -241,7 +241,7 @@ pub struct CrossAttnDownBlock2DConfig {
     pub attn_num_head_channels: usize,
     /// Size of the text's tokens.
     pub cross_attention_dim: usize,
-    /// Of no effect: [`CrossAttention::new`](crate::models::stable_diffusion::attention::CrossAttention::new).
+    /// No effect: [`CrossAttention::new`](crate::models::stable_diffusion::attention::CrossAttention::new).
     pub sliced_attention_size: Option<usize>,
     /// Whether transformers begin and end in linear layers, or in 1x1 convolutions.
     pub use_linear_projection: bool,

@@ -55,13 +55,13 @@ fn groups(asked: Option<usize>, channels: usize) -> usize {
 /// The numbers of a [`UNetMidBlock2D`].
 #[derive(Debug, Clone, Copy)]
 pub struct UNetMidBlock2DConfig {
-    /// How often attention and a residual block follow the first one.
+    /// Number of pairs of attention and a residual block after the first residual block.
     pub num_layers: usize,
     /// Norm epsilon.
     pub resnet_eps: f64,
     /// Groups of the norms; a quarter of the channels, and 32 at most, without it.
     pub resnet_groups: Option<usize>,
-    /// Size of a head; one head for all channels without it.
+    /// Head dimension; `None` for one head over all channels.
     pub attn_num_head_channels: Option<usize>,
     /// Divisor of the result of each part.
     pub output_scale_factor: f64,
@@ -132,7 +132,7 @@ impl UNetMidBlock2D {
 /// The numbers of a [`UNetMidBlock2DCrossAttn`].
 #[derive(Debug, Clone, Copy)]
 pub struct UNetMidBlock2DCrossAttnConfig {
-    /// How often a transformer and a residual block follow the first one.
+    /// Number of pairs of a transformer and a residual block after the first residual block.
     pub num_layers: usize,
     /// Norm epsilon.
     pub resnet_eps: f64,
@@ -144,7 +144,7 @@ pub struct UNetMidBlock2DCrossAttnConfig {
     pub output_scale_factor: f64,
     /// Size of the text's tokens.
     pub cross_attn_dim: usize,
-    /// Of no effect: [`CrossAttention::new`](crate::models::stable_diffusion::attention::CrossAttention::new).
+    /// No effect: [`CrossAttention::new`](crate::models::stable_diffusion::attention::CrossAttention::new).
     pub sliced_attention_size: Option<usize>,
     /// Whether transformers begin and end in linear layers, or in 1x1 convolutions.
     pub use_linear_projection: bool,

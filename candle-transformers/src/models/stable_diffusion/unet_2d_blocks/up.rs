@@ -241,7 +241,7 @@ pub struct CrossAttnUpBlock2DConfig {
     pub attn_num_head_channels: usize,
     /// Size of the text's tokens.
     pub cross_attention_dim: usize,
-    /// Of no effect: [`CrossAttention::new`](crate::models::stable_diffusion::attention::CrossAttention::new).
+    /// No effect: [`CrossAttention::new`](crate::models::stable_diffusion::attention::CrossAttention::new).
     pub sliced_attention_size: Option<usize>,
     /// Whether transformers begin and end in linear layers, or in 1x1 convolutions.
     pub use_linear_projection: bool,

@@ -84,11 +84,11 @@ impl CorrectorConfiguration {
 /// The numbers of the scheduler.
 #[derive(Debug, Clone)]
 pub struct UniPCSchedulerConfig {
-    /// Which steps are corrected.
+    /// The steps that are corrected.
     pub corrector: CorrectorConfiguration,
-    /// How much noise there is at each training step.
+    /// Noise level at each training step.
     pub sigma_schedule: SigmaSchedule,
-    /// Which of them are taken.
+    /// The training steps used.
     pub timestep_schedule: TimestepSchedule,
     /// The order: how many originals a step is computed from. 2 is good for guided sampling, 3 for sampling without guidance.
     pub solver_order: usize,
@@ -99,7 +99,7 @@ pub struct UniPCSchedulerConfig {
     /// Whether originals are clamped to what most of their elements keep to, for models of pixels: section 2.3 of
     /// [arXiv 2205.11487](https://arxiv.org/abs/2205.11487).
     pub thresholding: bool,
-    /// How many of the elements, from 0 to 1, the threshold of a picture is not below.
+    /// Quantile, from 0 to 1, of an image's elements that is its threshold.
     pub dynamic_thresholding_ratio: f64,
     /// Minimum of the threshold.
     pub sample_max_value: f64,

@@ -101,8 +101,7 @@ impl From<quantized_model::Whisper> for Network {
 /// The settings of a transcription.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// The code of the language that is spoken, one of [`LANGUAGES`]; without one the first window is listened to. Models of English alone
-    /// take `en`.
+    /// The code of the spoken language, one of [`LANGUAGES`]; `None` detects it in the first window. English-only models take `en`.
     pub language: Option<String>,
     /// Translates to English.
     pub translate: bool,
@@ -115,7 +114,7 @@ pub struct Options {
     pub alignment_heads: Vec<(usize, usize)>,
     /// Gives each window the text of the ones before.
     pub condition_on_previous_text: bool,
-    /// A text that comes before the first window's: names and spellings.
+    /// A text before the first window's, with names and spellings.
     pub initial_prompt: Vec<u32>,
     /// Temperatures, tried in this order; 0 takes the most probable token.
     pub temperatures: Vec<f64>,
@@ -178,7 +177,7 @@ pub struct Segment {
     pub temperature: f64,
     /// The mean log-probability of the window's tokens.
     pub avg_logprob: f64,
-    /// How often the window's text would fit into its compressed form.
+    /// Compression ratio of the window's text.
     pub compression_ratio: f64,
     /// The probability that the window has no speech.
     pub no_speech_prob: f64,

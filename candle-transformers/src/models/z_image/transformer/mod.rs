@@ -40,15 +40,15 @@ pub struct Config {
     pub in_channels: usize,
     /// Size of a token.
     pub dim: usize,
-    /// Blocks for text and picture together.
+    /// Blocks for text and image together.
     pub n_layers: usize,
-    /// Blocks before those, for the picture and for the text.
+    /// Blocks before those, for the image and for the text.
     pub n_refiner_layers: usize,
     /// Query heads, which divide `dim`.
     pub n_heads: usize,
     /// Key and value heads, which divide `n_heads`.
     pub n_kv_heads: usize,
-    /// Added to the mean square in the norms.
+    /// RMS norm epsilon, added to the mean square.
     pub norm_eps: f64,
     /// Whether the heads of queries and keys have a norm.
     pub qk_norm: bool,
