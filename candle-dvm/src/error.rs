@@ -11,14 +11,14 @@ pub enum Error {
     /// An error of the engine: a model, its files, its device, or a request.
     #[error(transparent)]
     Engine(#[from] candle_engine::Error),
-    /// Of a command that runs models, or of standard input and output.
+    /// An error of a command that runs models, or of standard input and output.
     #[cfg(not(target_arch = "wasm32"))]
     #[error(transparent)]
     Command(#[from] candle_cli::Error),
     /// A secret key that is missing, badly kept or none. What was found there is never part of the message.
     #[error("key: {place}: {problem}")]
     Key {
-        /// Where it was looked for.
+        /// The source of the key.
         place: String,
         /// The problem and the remedy.
         problem: String,

@@ -51,7 +51,7 @@ pub struct RedbJournal {
     file: Option<PathBuf>,
     /// Bytes of jobs under way.
     open_bytes: AtomicU64,
-    /// How large the file was after it was made smaller last.
+    /// Size of the file after the last compaction.
     tidied: AtomicU64,
 }
 

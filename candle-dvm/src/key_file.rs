@@ -18,7 +18,7 @@ const LONGEST: u64 = 256;
 /// Also of a wallet's address.
 const LONGEST_FILE: usize = 1024;
 
-/// Where a key comes from.
+/// The source of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KeySource {
     /// A file.

@@ -111,7 +111,7 @@ impl Server {
         state.bodies.iter().map(|(file, _)| file.clone()).collect()
     }
 
-    /// Where the answers with a file began.
+    /// The offsets at which the responses with a file began.
     pub fn starts(&self, file: &str) -> Vec<usize> {
         let state = self.state.lock().unwrap();
         let of_file = state.bodies.iter().filter(|(other, _)| other == file);

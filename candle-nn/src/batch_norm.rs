@@ -12,7 +12,7 @@ pub struct BatchNormConfig {
     pub remove_mean: bool,
     /// Whether there are a weight and a bias; there are by default.
     pub affine: bool,
-    /// How much of a running value a training step replaces by that of its batch; 0.1 by default.
+    /// Weight of a batch's value in the running value, per training step; 0.1 by default.
     pub momentum: f64,
 }
 
@@ -188,7 +188,7 @@ impl BatchNorm {
         self.weight_and_bias.as_ref().map(|(w, b)| (w, b))
     }
 
-    /// How much of a running value a training step replaces by that of its batch.
+    /// Weight of a batch's value in the running value, per training step.
     pub fn momentum(&self) -> f64 {
         self.momentum
     }

@@ -314,7 +314,7 @@ impl<'a, T: Float> StridedRows<'a, T> {
         scratch
     }
 
-    /// Where row `index` starts.
+    /// The offset of row `index`.
     pub(crate) fn offset(&self, index: usize) -> usize {
         let mut rest = index;
         let mut offset = self.start;

@@ -251,7 +251,7 @@ impl KvCache {
         Ok((current(&self.k, k)?, current(&self.v, v)?))
     }
 
-    /// How many tokens are in it.
+    /// Number of tokens in the cache.
     pub fn current_seq_len(&self) -> usize {
         self.k.current_seq_len()
     }
@@ -287,7 +287,7 @@ impl ConcatKvCache {
         self.dim
     }
 
-    /// How many tokens are in it.
+    /// Number of tokens in the cache.
     pub fn current_seq_len(&self) -> usize {
         let len = |k: &Tensor| k.dims().get(self.dim).copied();
         self.k.as_ref().and_then(len).unwrap_or(0)

@@ -198,7 +198,7 @@ fn rotate_slow(kind: Kind, x: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Ten
     }
 }
 
-/// How much of a head is rotated.
+/// The part of a head that is rotated.
 #[derive(Clone, Copy, PartialEq)]
 enum Extent {
     Whole,

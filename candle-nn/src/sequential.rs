@@ -14,7 +14,7 @@ pub fn seq() -> Sequential {
 }
 
 impl Sequential {
-    /// How many layers there are.
+    /// Number of layers.
     pub fn len(&self) -> i64 {
         self.layers.len() as i64
     }

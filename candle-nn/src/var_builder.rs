@@ -149,7 +149,7 @@ impl<B: Backend> VarBuilderArgs<'_, B> {
         }
     }
 
-    /// Where in the tree of names this builder is, such as `model.layers.0`; empty at the root.
+    /// The prefix of names of this builder, such as `model.layers.0`; empty at the root.
     pub fn prefix(&self) -> String {
         self.path.join(".")
     }

@@ -1,4 +1,4 @@
-//! Which steps a change needs: files changed since the merge base → crates, and those that depend on them → steps.
+//! The steps that a change needs: files changed since the merge base → crates, and their dependents → steps.
 
 use std::collections::BTreeSet;
 

@@ -35,7 +35,7 @@ pub fn found<T>(what: &str, packages: &str, look: impl Fn() -> Option<T>) -> Res
     })
 }
 
-/// Where a program lies, for those who do not look through `PATH` themselves.
+/// The path of a program, for callers that do not search `PATH` themselves.
 pub fn path_of(program: &str) -> Result<String, String> {
     let folders = std::env::var_os("PATH").unwrap_or_default();
     let found = std::env::split_paths(&folders)
@@ -51,7 +51,7 @@ pub fn install(packages: &str) -> Result<(), String> {
         "as root: apt-get installs {packages} on this machine ({NO_INSTALL}=1 turns this off)"
     );
     alone(|| {
-        // Of another machine: `package:architecture`.
+        // Packages of another architecture: `package:architecture`.
         for (_, architecture) in packages.split(' ').filter_map(|name| name.split_once(':')) {
             cmd(&format!("dpkg --add-architecture {architecture}")).run()?;
         }

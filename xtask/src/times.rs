@@ -15,7 +15,7 @@ use crate::files::target_dir;
 const FILE: &str = "xtask-times.tsv";
 /// Anything shorter is left out.
 const SHORTEST: f64 = 0.2;
-/// How many tests and crates are printed.
+/// Number of tests and crates that are printed.
 const SLOWEST: usize = 20;
 
 /// The subject of a row.
@@ -225,7 +225,7 @@ fn table(text: &str, budgets: &[(&str, u32)]) -> String {
     out
 }
 
-/// Why a whole run fails although its steps passed: a step took longer than its budget by half.
+/// The reason why a whole run fails although its steps passed: a step took half longer than its budget.
 pub fn over_budget(steps: &[(&str, u32, f64)]) -> Option<String> {
     let over: Vec<String> = steps
         .iter()

@@ -12,7 +12,7 @@ use super::nip90::{
 };
 use super::relay::{Keep, Machine, RelayLimits};
 
-/// Who asks. The same keys in each run, so that an input means the same.
+/// The customer. The keys are the same in each run, so that an input has the same meaning.
 static CUSTOMER: LazyLock<Keys> = LazyLock::new(|| keys('1'));
 /// The key that requests are addressed to.
 static PROVIDER: LazyLock<Keys> = LazyLock::new(|| keys('2'));

@@ -36,7 +36,7 @@ enum Command {
     },
 }
 
-/// How much to send; `None` is everything.
+/// The amount to send; `None` means everything.
 #[derive(Clone, Debug)]
 struct Amount(Option<u64>);
 

@@ -189,7 +189,7 @@ async fn find(args: &Args) -> Result<Vec<Provider>> {
         })
     };
     let mut providers: Vec<Provider> = announced.into_iter().filter_map(provider).collect();
-    // Of those in one state, the one that was heard or announced last comes first.
+    // Within a state, the most recently seen comes first.
     providers.sort_by_key(|provider| {
         let heard = provider.last_heartbeat.unwrap_or(provider.announced);
         (provider.state, Reverse(heard), provider.name.clone())

@@ -185,10 +185,10 @@ fn request(args: &Args) -> Result<JobRequest> {
     }
 }
 
-/// How long others may take to speak after a provider has refused.
+/// Time for other providers to answer after one has refused.
 const AFTER_REFUSAL: Duration = Duration::from_secs(10);
 
-/// How it ended.
+/// The end of a request.
 enum Ended {
     /// With the result, which is printed.
     Result,
@@ -212,7 +212,7 @@ struct Customer {
     kind: JobKind,
     providers: Vec<PublicKey>,
     printed: String,
-    /// How long a provider's first word may take.
+    /// Maximum time until a provider's first event.
     silence: Duration,
     /// Providers that have spoken and have not refused.
     at_work: BTreeSet<PublicKey>,

@@ -166,7 +166,7 @@ pub(super) fn run(args: Args) -> Result<()> {
     end
 }
 
-/// How jobs are paid for: by invoices of a wallet, by tokens of mints, or by either.
+/// The payment methods for jobs: invoices of a wallet, tokens of mints, or both.
 fn payment(settings: &Settings, folder: &Path, keys: &Arc<Keys>) -> Result<Arc<dyn Payment>> {
     let price = settings.price_msat;
     if price == 0 {
@@ -217,7 +217,7 @@ fn with_cash(
     })
 }
 
-/// Which layers are on the GPU. `auto` leaves room for all jobs at once.
+/// The split of the layers. `auto` reserves memory for all jobs at once.
 fn split(settings: &Settings) -> Result<Split> {
     let gpu_layers = settings.gpu_layers.as_deref().unwrap_or("all");
     Ok(Split {

@@ -19,9 +19,9 @@ pub struct Limits {
     pub hourly_per_customer: usize,
     /// The most bytes of input.
     pub input_bytes: usize,
-    /// How many seconds old a request may be.
+    /// Maximum age of a request, in seconds.
     pub max_age: u64,
-    /// How many seconds a request may be dated ahead.
+    /// Maximum number of seconds by which a request may be dated ahead.
     pub max_ahead: u64,
     /// Minimum bid, in thousandths of a satoshi; 0 also admits requests without a bid.
     pub min_bid_msat: u64,
@@ -51,7 +51,7 @@ impl Default for Limits {
 /// The properties of a request that decide on its admission.
 #[derive(Clone, Debug)]
 pub struct Offer {
-    /// Who asks.
+    /// The customer.
     pub customer: Customer,
     /// When the request was made, in seconds since 1970.
     pub created: u64,
@@ -65,7 +65,7 @@ pub struct Offer {
     pub input_bytes: usize,
 }
 
-/// Why a job is not let in.
+/// The reason why a job is not admitted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// The customer is on the deny list, or there is an allow list without it.
@@ -354,13 +354,13 @@ impl Admission {
         }
     }
 
-    /// How often each reason has come up.
+    /// Number of refusals by reason.
     pub fn refused(&self) -> &BTreeMap<&'static str, u64> {
         &self.refused
     }
 }
 
-/// How many entries of this customer are from the last hour. Older ones are dropped.
+/// Number of this customer's entries of the last hour. Older ones are dropped.
 fn within_hour(
     times: &mut HashMap<Customer, VecDeque<u64>>,
     customer: Customer,

@@ -12,7 +12,7 @@
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
-/// How far a job is.
+/// The stage of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stage {
@@ -65,11 +65,11 @@ pub struct Answer {
 pub struct Entry {
     /// The request, as it came.
     pub request: String,
-    /// Where it was found first.
+    /// The relay on which it was found first.
     pub found_on: String,
     /// When it was let in.
     pub received: u64,
-    /// How far it is.
+    /// Its stage.
     pub stage: Stage,
     /// Its invoice, if it costs something.
     pub invoice: Option<Invoice>,

@@ -1,4 +1,4 @@
-//! Where jobs are remembered, as a trait.
+//! The journal of jobs, as a trait.
 
 use super::{Customer, Entry, JobId};
 
@@ -7,14 +7,14 @@ use super::{Customer, Entry, JobId};
 #[error("the journal: {0}")]
 pub struct JournalError(pub String);
 
-/// Where requests on a relay are read from, in seconds since 1970.
+/// The cursor from which requests on a relay are read, in seconds since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reading {
     /// Up to when it was read.
     pub cursor: u64,
     /// Requests dated earlier were made before the relay was first served.
     pub since: u64,
-    /// How many seconds the cursor was ahead of the clock, before it was put back: then the clock was wrong.
+    /// Number of seconds by which the cursor was ahead of the clock before it was set back: the clock was wrong then.
     pub ahead: u64,
 }
 

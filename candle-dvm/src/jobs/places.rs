@@ -26,7 +26,7 @@ pub struct Seat {
 pub struct Places {
     /// For everybody.
     pub all: usize,
-    /// Of them, for known customers alone.
+    /// Number of them that are reserved for known customers.
     pub kept: usize,
 }
 

@@ -32,7 +32,7 @@ impl<T> Default for FairQueue<T> {
 }
 
 impl<T> FairQueue<T> {
-    /// How many jobs wait.
+    /// Number of waiting jobs.
     pub fn len(&self) -> usize {
         self.len
     }

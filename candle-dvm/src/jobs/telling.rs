@@ -73,7 +73,7 @@ impl<T> Default for Telling<T> {
 }
 
 impl<T> Telling<T> {
-    /// How many wait.
+    /// Number of waiting refusals.
     pub fn len(&self) -> usize {
         self.waiters.len()
     }
@@ -83,7 +83,7 @@ impl<T> Telling<T> {
         self.waiters.is_empty()
     }
 
-    /// How many were dropped unheard since the last call.
+    /// Number of refusals dropped unsent since the last call.
     pub fn take_dropped(&mut self) -> u64 {
         std::mem::take(&mut self.dropped)
     }

@@ -49,7 +49,7 @@ impl Waiting {
         }
     }
 
-    /// How many jobs wait.
+    /// Number of waiting jobs.
     pub fn len(&self) -> usize {
         self.jobs.len()
     }

@@ -55,7 +55,7 @@ pub(super) fn forget(write: &WriteTransaction, before: u64) -> Result<usize, Jou
     Ok(count)
 }
 
-/// How many there are.
+/// Number of customers.
 pub(super) fn count(read: &ReadTransaction) -> Result<u64, JournalError> {
     let table = read.open_table(SERVED).map_err(failed)?;
     table.len().map_err(failed)

@@ -191,7 +191,7 @@ pub fn withdraw(
 pub struct Heartbeat {
     /// The announcement's `d`.
     pub identifier: String,
-    /// How the provider is, such as `online`.
+    /// The provider's status, such as `online`.
     pub status: String,
     /// Until when it holds.
     pub expiration: Option<u64>,

@@ -63,7 +63,7 @@ pub struct Feedback {
     pub cashu: Option<String>,
     /// When the feedback stops to matter.
     pub expiration: Option<u64>,
-    /// How `extra` and `text` are hidden from others.
+    /// The encryption of `extra` and `text`.
     pub encryption: Option<Scheme>,
 }
 

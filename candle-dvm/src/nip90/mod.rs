@@ -56,7 +56,7 @@ pub(crate) fn token(tags: &[Vec<String>], keys: &Keys, author: &PublicKey) -> Op
         .map(|(token, _)| token)
 }
 
-/// Why an event is not what it was read as.
+/// The reason why an event cannot be read as the expected type.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReadError {
     /// Another kind of event.
@@ -91,9 +91,9 @@ pub enum ReadError {
     TooMany {
         /// The tag's name.
         name: &'static str,
-        /// How many there are.
+        /// The number found.
         found: usize,
-        /// How many there may be.
+        /// The maximum number.
         most: usize,
     },
 }
@@ -119,7 +119,7 @@ impl ReadError {
     }
 }
 
-/// Why something cannot be written as an event.
+/// The reason why a value cannot be written as an event.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WriteError {
     /// The value breaks a rule of the format.

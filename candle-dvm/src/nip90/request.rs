@@ -50,9 +50,9 @@ pub struct Input {
     pub data: String,
     /// The type of the data.
     pub kind: InputKind,
-    /// Where the event or the result may be found.
+    /// A relay that may have the event or the result.
     pub relay: Option<String>,
-    /// How the input is to be used; nothing here reads it.
+    /// The use of the input; nothing here reads it.
     pub marker: Option<String>,
 }
 
@@ -100,7 +100,7 @@ pub struct JobRequest {
     pub output: Option<String>,
     /// The most that the customer pays, in thousandths of a satoshi.
     pub bid_msat: Option<u64>,
-    /// Where the customer wants the answers.
+    /// The relays on which the customer wants the answers.
     pub relays: Vec<String>,
     /// The providers of the request; empty means any.
     pub providers: Vec<PublicKey>,
@@ -108,7 +108,7 @@ pub struct JobRequest {
     pub expiration: Option<u64>,
     /// A Cashu token that pays for the job.
     pub cashu: Option<String>,
-    /// How the inputs, the parameters and the token are hidden from others.
+    /// The encryption of the inputs, the parameters and the token.
     pub encryption: Option<Scheme>,
 }
 

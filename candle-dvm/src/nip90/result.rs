@@ -37,7 +37,7 @@ pub struct JobResult {
     pub invoice: Option<String>,
     /// A Cashu token for the customer: what was paid beyond the price.
     pub cashu: Option<String>,
-    /// How the text is hidden from others.
+    /// The encryption of the text.
     pub encryption: Option<Scheme>,
     /// The model and the token counts; omitted if the text is encrypted.
     pub usage: Option<Usage>,

@@ -1,4 +1,4 @@
-//! How a job is paid for.
+//! Payment for jobs.
 
 #[cfg(all(feature = "cashu", not(target_arch = "wasm32")))]
 pub mod cashu;

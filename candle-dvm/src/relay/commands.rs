@@ -13,13 +13,13 @@ const MOST: usize = 1024;
 
 type Queue = Arc<Mutex<VecDeque<Command>>>;
 
-/// Where commands go in.
+/// The sending end of the command queue.
 pub(super) struct Sender {
     queue: Queue,
     wake: Mutex<mpsc::Sender<()>>,
 }
 
-/// Where they come out.
+/// The receiving end.
 pub(super) struct Inbox {
     queue: Queue,
     wake: mpsc::Receiver<()>,

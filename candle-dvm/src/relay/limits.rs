@@ -22,9 +22,9 @@ pub struct RelayLimits {
     pub max_event_tags: Option<usize>,
     /// Events that one subscription gets from the store.
     pub max_limit: Option<usize>,
-    /// How many seconds before now an event may be dated.
+    /// Maximum number of seconds by which an event may be dated back.
     pub created_at_lower_limit: Option<u64>,
-    /// How many seconds after now an event may be dated.
+    /// Maximum number of seconds by which an event may be dated ahead.
     pub created_at_upper_limit: Option<u64>,
 }
 
@@ -91,7 +91,7 @@ impl RelayLimits {
         let bytes = self.event_bytes().unwrap_or(bytes);
         let most = bytes.min(LARGEST_MESSAGE).saturating_sub(MARGIN);
         check("bytes", event.as_json().len(), Some(most))?;
-        // Of the content alone: the tags are not part of it.
+        // The content alone counts: the tags are not part of it.
         let content = event.content.chars().count();
         check("characters of content", content, self.max_content_length)?;
         check("tags", event.tags.len(), self.max_event_tags)

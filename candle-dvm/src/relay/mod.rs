@@ -36,7 +36,7 @@ pub use machine::{Action, Budget, Keep, Machine, Outcome};
 
 use nostr::prelude::RelayUrl;
 
-/// Why there is no connection.
+/// The reason why there is no connection.
 #[cfg(feature = "serve")]
 pub(crate) struct NoConnection {
     pub(crate) reason: String,

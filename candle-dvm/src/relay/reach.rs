@@ -1,8 +1,8 @@
-//! Which addresses may be reached at all.
+//! Restricts the addresses to which the service connects.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Which addresses may be connected to.
+/// The addresses to which a connection is allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
     /// Any: for what the configuration names.

@@ -143,7 +143,7 @@ pub struct Service {
     /// Answers that relays have to get yet.
     pub(super) answers: Deliveries,
     pub(super) shed_said: Option<Instant>,
-    /// How far the configured relays are read.
+    /// The cursors of the configured relays.
     pub(super) readings: BTreeMap<String, Reading>,
     pub(super) clock: Clock,
     pub(super) reachable: Reachable,
@@ -248,7 +248,7 @@ impl Service {
         failure.map_or(Ok(()), |why| Err(candle_engine::Error::Batch(why).into()))
     }
 
-    /// Why no job will be done any more, if so.
+    /// The reason why no further job will succeed, if there is one.
     fn failure(&self) -> Option<String> {
         let panics = || format!("{} jobs in a row panicked", self.panics);
         let failure = self.offers.failure().or_else(|| self.hang.clone());

@@ -27,14 +27,14 @@ pub(super) struct Clock {
     relays: BTreeMap<String, i64>,
     /// The same for the customers of the latest new requests, each once.
     customers: VecDeque<(Customer, i64)>,
-    /// How far ours is said to be ahead; 0 while it is right.
+    /// The reported number of seconds by which ours is ahead; 0 while it is right.
     said: i64,
 }
 
 /// The clock was set while the service ran.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct SetBack {
-    /// How far, in seconds.
+    /// The difference, in seconds.
     pub(super) by: u64,
     /// When the service began to go by the wrong time, in the new one.
     pub(super) since: u64,
@@ -84,7 +84,8 @@ impl Clock {
         self.customers.push_back((customer, ahead));
     }
 
-    /// How many seconds the clock is ahead, by most relays' clocks, or where none is shown by every customer's; 0 where it is right.
+    /// Number of seconds by which the clock is ahead, by most relays' clocks, or if no relay shows one by those of all customers; 0 if it
+    /// is right.
     pub(super) fn ahead(&self) -> i64 {
         let relays = middle(self.relays.values().copied());
         if let Some(ahead) = relays {
@@ -104,7 +105,7 @@ impl Clock {
         }
     }
 
-    /// How far the clock is ahead, if that is news: whether it is right, or how wrong it is by much.
+    /// Number of seconds by which the clock is ahead, if the state changed: right again, or wrong by a very different number.
     pub(super) fn news(&mut self) -> Option<i64> {
         let ahead = self.ahead();
         let same_side = ahead.signum() == self.said.signum();

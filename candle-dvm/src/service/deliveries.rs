@@ -1,4 +1,4 @@
-//! Which relay has to get which answers: their ids only, since the journal has the answers.
+//! The answers that each relay has to get: their ids only, since the journal has the answers.
 
 use super::guests::LATER;
 use crate::jobs::JobId;
@@ -15,11 +15,12 @@ type Key = (u64, u64, JobId);
 #[derive(Default)]
 pub(super) struct Deliveries {
     answers: HashMap<JobId, Signed>,
-    /// Which answer an event is, or a shorter form of it; of those that relays were given.
+    /// The job of each answer, and of each shorter form of it, that relays were given.
     events: HashMap<EventId, JobId>,
     relays: BTreeMap<String, Queue>,
     added: u64,
-    /// How many wait, and their bytes: one that waits for two relays counts twice, and for relays that are not known yet not at all.
+    /// Number of waiting answers, and their bytes: an answer for two relays counts twice, and one for relays that are not known yet does
+    /// not count.
     count: usize,
     bytes: u64,
 }
@@ -56,7 +57,7 @@ impl Deliveries {
         self.answers.is_empty()
     }
 
-    /// How many wait.
+    /// Number of waiting answers.
     pub(super) fn len(&self) -> usize {
         self.count
     }

@@ -124,7 +124,7 @@ impl Service {
         Ok(())
     }
 
-    /// Why no relay of ours takes an event, if that is so.
+    /// The reason why no relay of ours takes an event, if none does.
     fn fits_none(&self, event: &Event) -> Option<String> {
         let mut problem = None;
         let small = smaller(&self.keys, event);
@@ -276,7 +276,7 @@ impl Service {
 
     /// The form in which a refused answer may be taken.
     fn smaller_form(&self, id: JobId, event: EventId, reason: &str) -> Result<Option<Event>> {
-        // Who we are, and how much we send, is what these are about.
+        // These concern our identity and the amount that we send.
         let others = [
             "auth-required:",
             "blocked:",

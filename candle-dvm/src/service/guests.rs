@@ -20,7 +20,7 @@ use std::time::Duration;
 pub(super) const MOST_RELAYS: usize = 5;
 /// Represents relays that are not known yet, instead of an address.
 pub(super) const LATER: &str = "later";
-/// How long relays may take to bring a list.
+/// Timeout of the search for a list.
 const PATIENCE: Duration = Duration::from_secs(3);
 /// Lists that are looked for at the same time, in one question.
 const BATCH: usize = 64;

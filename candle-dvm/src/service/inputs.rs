@@ -166,7 +166,7 @@ async fn event(
     }
 }
 
-/// Why there is no result of a job.
+/// The reason why a job has no result.
 enum Absent {
     /// The name is not the id of an event.
     NoId,

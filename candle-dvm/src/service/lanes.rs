@@ -71,12 +71,12 @@ impl Lanes {
         lane.running = lane.running.saturating_sub(1);
     }
 
-    /// How many jobs wait.
+    /// Number of waiting jobs.
     pub(super) fn len(&self) -> usize {
         self.text.queue.len() + self.speech.queue.len()
     }
 
-    /// How many run.
+    /// Number of running jobs.
     pub(super) fn running(&self) -> usize {
         self.text.running + self.speech.running
     }

@@ -52,7 +52,7 @@ pub struct Product {
     pub prompt_tokens: usize,
     /// Tokens that were made.
     pub tokens: usize,
-    /// How long it took.
+    /// The duration.
     pub seconds: f64,
 }
 
@@ -180,7 +180,7 @@ impl Offers {
         }
     }
 
-    /// Why a model cannot do a job that names none or its own.
+    /// The reason why a model cannot do a job that names no model or this one.
     pub(super) fn problem(&self, task: &Task) -> Option<String> {
         match task {
             Task::Text(params) => {
@@ -195,7 +195,7 @@ impl Offers {
         }
     }
 
-    /// Why a model fails at every job from now on, if one does.
+    /// The reason why a model fails at every job from now on, if one does.
     pub(super) fn failure(&self) -> Option<String> {
         self.text.as_ref()?.generator.failure()
     }

@@ -9,7 +9,7 @@ use nostr::prelude::{Event, Filter, Kind};
 use std::sync::atomic::Ordering::Relaxed;
 use web_time::Instant;
 
-/// How far the requests of a relay are read.
+/// The state of reading the requests of a relay.
 pub(super) struct Reading {
     /// Requests dated earlier were made before our first start.
     since: u64,

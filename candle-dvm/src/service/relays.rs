@@ -84,7 +84,7 @@ impl Relays {
         self.own.iter().any(|own| own == url)
     }
 
-    /// How a relay is called in the log. Those that customers name may have been hidden.
+    /// The name of a relay in the log. Those that customers name may have been hidden.
     pub(super) fn shown<'a>(&self, url: &'a str) -> &'a str {
         if self.is_own(url) {
             url

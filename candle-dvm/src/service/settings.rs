@@ -90,7 +90,7 @@ pub struct Settings {
     pub private_relays: bool,
     /// The most bytes of an event, where a relay does not say.
     pub event_bytes: usize,
-    /// Where to serve metrics: an address of this machine.
+    /// The address for metrics: one of this machine.
     pub metrics: Option<SocketAddr>,
     /// Days for which jobs that are done are known again.
     pub remember_days: u64,

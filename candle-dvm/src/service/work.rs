@@ -61,7 +61,7 @@ pub trait Generator: Send + Sync + 'static {
         on_piece: &'a mut dyn FnMut(&str) -> ControlFlow<()>,
     ) -> LocalBoxFuture<'a, EngineResult<Completion>>;
 
-    /// Why it will fail at every job from now on, if it will: the service starts no more jobs and ends.
+    /// The reason why it will fail at every job from now on, if it will: the service starts no more jobs and ends.
     fn failure(&self) -> Option<String> {
         None
     }
@@ -109,7 +109,7 @@ impl Generator for candle_engine::batch::BatchEngine {
     }
 }
 
-/// Why a running job is to stop.
+/// The reason for stopping a running job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StopReason {
     /// Its customer does not want it any more.

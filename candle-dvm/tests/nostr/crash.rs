@@ -154,7 +154,7 @@ fn each_job_has_one_result_though_the_service_and_its_relays_are_killed() {
     }
 }
 
-/// How often the service has connected to a relay, by its log.
+/// Number of the service's connections to a relay, by its log.
 fn connections(dir: &Path) -> usize {
     let log = std::fs::read_to_string(dir.join("log")).unwrap();
     log.lines()

@@ -20,7 +20,7 @@ const TOKENS: usize = 48;
 struct Times {
     partial: Option<Duration>,
     result: Option<Duration>,
-    /// How many results came before.
+    /// Number of earlier results.
     place: usize,
 }
 
@@ -58,7 +58,7 @@ fn ten_customers_wait_no_more_than_twice_their_share() {
     let share = end.unwrap().mul_f64(CUSTOMERS as f64 / jobs.len() as f64);
     let mut slowest = Duration::ZERO;
     for who in 0..CUSTOMERS {
-        // Of jobs that come at once, any may be let in first.
+        // If jobs arrive at once, any may be admitted first.
         let own = jobs.iter().filter(|(other, _)| *other == who);
         let first = own.map(|(_, job)| &times[&job.id]);
         let times = first.min_by_key(|times| times.place).unwrap();

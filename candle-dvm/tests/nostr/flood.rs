@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 const MIB: f64 = 1024.0 * 1024.0;
 /// Maximum growth of the process's memory during the flood.
 const BOUND: f64 = 64.0;
-/// How long it lasts, and what the service has to have taken in that time for the test to mean something.
+/// The duration, and the minimum number of events that the service has to read in that time for the test to be meaningful.
 const SECONDS: u64 = 12;
 const LEAST: f64 = 32.0;
 

@@ -1,5 +1,5 @@
-//! Where customers hear of their jobs: on the relays that they name from the first word on, and on those that they read, for which no job
-//! waits.
+//! The relays on which customers hear of their jobs: those that they name, from the first event on, and those that they read, for which no
+//! job waits.
 
 use super::relay::{Behaviour, TestRelay};
 use super::served::{error, feedback, wait_read, Customer, Served};

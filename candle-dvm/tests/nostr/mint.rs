@@ -120,7 +120,7 @@ impl OwnMint {
         self.state.lock().unwrap().asked
     }
 
-    /// How many swaps it has done.
+    /// Number of swaps so far.
     pub fn swaps(&self) -> usize {
         self.state.lock().unwrap().swaps
     }

@@ -191,7 +191,7 @@ fn a_relay_that_is_killed_again_and_again_gets_everything() {
     let mut now = START;
     let (mut kills, mut accepted) = (0, 0);
     while machine.unsettled() > 0 {
-        // Of what a connection gets, the relay has answered to two events when it is killed.
+        // The relay has answered to two events of a connection when it is killed.
         let mut answered = 0;
         while let Some(action) = machine.next_action() {
             match action {
@@ -366,11 +366,11 @@ fn a_relay_that_is_out_of_reach_is_not_tried_again() {
     assert!(actions(&mut machine).is_empty());
 }
 
-/// How many messages are read in ten seconds of a relay that sends a message like this without end.
+/// Number of messages read in ten seconds from a relay that repeats this message without end.
 fn read_in_ten_seconds(machine: &mut Machine, message: Option<&str>) -> u64 {
     let mut now = START;
     let mut read = 0;
-    // Where nothing pauses there is no end.
+    // Without pauses there is no end.
     while now < START + 10_000 && read < 1_000_000 {
         match message {
             Some(text) => machine.receive(text, now),

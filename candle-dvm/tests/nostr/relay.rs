@@ -33,7 +33,7 @@ pub struct Behaviour {
     pub endless_search: bool,
     /// Its information document.
     pub information: Option<String>,
-    /// Which events it does not take, and says NOTICE to.
+    /// The events that it refuses with a NOTICE.
     pub notices: Notices,
 }
 
@@ -163,12 +163,12 @@ impl TestRelay {
         requests.get(name).copied().unwrap_or(0)
     }
 
-    /// How often it has said NOTICE instead of taking an event.
+    /// Number of events that it refused with a NOTICE.
     pub fn refused(&self) -> u32 {
         self.state.refused.load(SeqCst)
     }
 
-    /// How much of its noise clients have taken.
+    /// Number of bytes of its noise that clients have read.
     pub fn noise_bytes(&self) -> u64 {
         self.state.noise_bytes.load(SeqCst)
     }

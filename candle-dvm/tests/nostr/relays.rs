@@ -258,7 +258,7 @@ const HERE: [&str; 25] = [
     "[64:ff9b::127.0.0.1]",
 ];
 
-/// How many of them, those of one meaning once, are connected to.
+/// Number of them, equivalent ones counted once, to which the service connects.
 fn knocks(reach: Reach) -> usize {
     let v4 = TcpListener::bind("0.0.0.0:0").unwrap();
     let port = v4.local_addr().unwrap().port();

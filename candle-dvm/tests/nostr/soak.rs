@@ -165,7 +165,7 @@ fn honest_jobs_are_answered_beside_a_dead_relay_one_that_says_notice_and_spam() 
     );
     assert!(noticing.connections() > 0, "it has had its chance");
     assert!(noticing.refused() > 0, "it has said NOTICE");
-    // Of a few jobs the longest wait is the 99th hundredth, and one pause of a busy machine would be it.
+    // With few jobs the longest wait is the 99th percentile, and one pause of a busy machine would be it.
     let most = if seconds < 60 { 10 } else { 3 };
     assert!(p99 < Duration::from_secs(most), "p99 {p99:.0?}");
 }

@@ -38,7 +38,7 @@ fn the_first_start_answers_only_later_requests() {
         served.wait_refused("before_start", 4);
         relay.publish(&Customer::new().request("new"));
         relay.wait_for(6050, 2 * start + 1);
-        // Of a customer whose clock is slow, but new.
+        // From a customer whose clock is slow, but new.
         relay.publish(&old(400));
         relay.wait_for(6050, 2 * start + 2);
         served.stop();

@@ -15,7 +15,7 @@ pub use varlen::flash_attn_varlen_unfused;
 
 use candle_core::Tensor;
 
-/// Which keys a query may see.
+/// The keys that a query may see.
 #[derive(Clone, Debug, Default)]
 pub enum AttnMask {
     /// All of them.
@@ -23,7 +23,7 @@ pub enum AttnMask {
     None,
     /// Query `i` sees the keys up to `i + kv_offset`; a single query sees all of them.
     Causal {
-        /// How many keys come before that of the first query: those of a cache.
+        /// Number of keys before that of the first query: those of a cache.
         kv_offset: usize,
     },
     /// Added to the scores: (batch, queries, keys), or a shape that broadcasts to (batch, heads, queries, keys).

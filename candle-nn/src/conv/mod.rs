@@ -50,7 +50,7 @@ macro_rules! layer {
                 }
             }
 
-            /// How the kernel is moved over the input.
+            /// The stride, padding and dilation of the kernel.
             pub fn config(&self) -> &$config {
                 &self.config
             }
@@ -100,7 +100,7 @@ fn weights(
     Ok((weight, bias.transpose()?))
 }
 
-/// How many channels of the input a group has.
+/// Number of input channels per group.
 fn channels_per_group(channels: usize, groups: usize) -> Result<usize> {
     if groups == 0 || !channels.is_multiple_of(groups) {
         candle_core::bail!("conv: {channels} channels cannot be split into {groups} groups")

@@ -4,7 +4,7 @@ use super::{add_bias, channels_per_group, layer, weights, within};
 use crate::VarBuilder;
 use candle_core::{Module, Result, Tensor};
 
-/// How a [`ConvTranspose1d`] moves its kernel.
+/// The settings of a [`ConvTranspose1d`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConvTranspose1dConfig {
     /// Elements cut off both ends of the result; 0 by default.
@@ -31,7 +31,7 @@ impl Default for ConvTranspose1dConfig {
     }
 }
 
-/// How a [`ConvTranspose2d`] moves its kernel, the same in both dimensions.
+/// The settings of a [`ConvTranspose2d`], the same in both dimensions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConvTranspose2dConfig {
     /// Elements cut off all sides of the result; 0 by default.

@@ -44,7 +44,7 @@ impl InterleavedKvCache {
         self.kv.as_ref()
     }
 
-    /// How many tokens are in it.
+    /// Number of tokens in the cache.
     pub fn current_seq_len(&self) -> usize {
         let len = |kv: &Tensor| kv.dims().first().copied();
         self.kv.as_ref().and_then(len).unwrap_or(0)
@@ -123,7 +123,7 @@ impl RawInterleavedKvCache {
         &self.data
     }
 
-    /// How many tokens are in it.
+    /// Number of tokens in the cache.
     pub fn len(&self) -> usize {
         self.len
     }

@@ -46,7 +46,7 @@ impl ScatteredKvCache {
                 iam.indices.dim(1)?
             )
         }
-        // Of those that share a slot the last one is kept.
+        // If several entries share a slot, the last one is kept.
         let kept = seq_len.min(self.context);
         let slots = iam.indices.narrow(1, seq_len - kept, kept)?;
         let slots = slots.unsqueeze(2)?.unsqueeze(1)?;
@@ -76,7 +76,7 @@ impl ScatteredKvCache {
 #[derive(Clone, Debug)]
 pub struct ScatteredCacheBuilder {
     context: usize,
-    /// How many tokens each sequence had.
+    /// Number of tokens of each sequence so far.
     positions: Vec<usize>,
     /// The slot of each sequence's next token.
     indices: Vec<usize>,
@@ -113,7 +113,7 @@ impl ScatteredCacheBuilder {
         })
     }
 
-    /// How many tokens each sequence had.
+    /// Number of tokens of each sequence so far.
     pub fn positions(&self) -> &[usize] {
         &self.positions
     }
@@ -123,7 +123,7 @@ impl ScatteredCacheBuilder {
         &self.device
     }
 
-    /// How many sequences there are.
+    /// Number of sequences.
     pub fn batch_size(&self) -> usize {
         self.positions.len()
     }

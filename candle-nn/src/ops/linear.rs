@@ -17,7 +17,7 @@ use candle_core::{
 pub enum LinearWeight<'a> {
     /// A tensor of the input's dtype, any layout.
     Dense(&'a Tensor),
-    /// Of any format. It has no gradient; the gradient flows to the input.
+    /// A weight of any format. It has no gradient; the gradient flows to the input.
     Quantized(&'a QMatMul),
 }
 

@@ -278,7 +278,7 @@ impl<'a> NormOp<'a> {
         xs.apply_op1_no_bwd(self)
     }
 
-    /// Of a sum before the norm, only the norm.
+    /// The plain form; for a sum before the norm, it returns the norm alone.
     fn plain(&self, xs: &Tensor) -> Result<Tensor> {
         let before = match self.second {
             Some((Second::GateBefore, gate)) => {

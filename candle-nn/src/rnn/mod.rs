@@ -84,7 +84,7 @@ struct Gates {
     dtype: DType,
 }
 
-/// How new weights of [`Gates`] are filled.
+/// Initialization of the weights of [`Gates`].
 struct Inits {
     w_ih: Init,
     w_hh: Init,

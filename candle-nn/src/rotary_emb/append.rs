@@ -6,7 +6,7 @@ use crate::ops::{beside, check_dtypes, in_graph, on_devices, with_fused, zeros_o
 use candle_core::fused::{Fused, Operand, RopeCache, RopePosition};
 use candle_core::{CpuStorage, CustomOp3, DType, Layout, Result, Shape, Tensor};
 
-/// Where in a cache new keys and values go. Not in upstream's interface.
+/// The index of new keys and values in a cache. Not in upstream's interface.
 #[derive(Clone, Copy, Debug)]
 pub enum CachePosition<'a> {
     /// The same first index for all sequences of the batch.

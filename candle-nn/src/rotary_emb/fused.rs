@@ -15,7 +15,7 @@ pub(super) struct Rope<'a> {
     pub(super) queries: usize,
     /// The heads after those. All others are copied.
     pub(super) keys: usize,
-    /// Of queries and keys, before the rotation.
+    /// The norms of queries and keys, before the rotation.
     pub(super) norms: Option<&'a HeadNorms>,
 }
 

@@ -5,7 +5,7 @@ use super::{both_angles, check_heads, rotate_slow, Extent, Kind};
 use crate::ops::{check_dtypes, in_graph, rms_norm_slow, zeros_of};
 use candle_core::{Result, Tensor};
 
-/// Which elements of a head make a pair; see the [module above](super).
+/// The elements of a head that form a pair; see the [module above](super).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pairs {
     /// `i` and `i + n` for `n` columns of angles, as [`super::rope`] has them.
@@ -92,7 +92,7 @@ pub struct Rotation<'a> {
     /// Cosines and sines, (seq, n) or (batch, seq, n) with `n` of at most `head_dim / 2`, of which `2 n` elements of each head are
     /// rotated; see the [module above](super). `None` rotates nothing.
     pub angles: Option<(&'a Tensor, &'a Tensor)>,
-    /// Which elements are rotated together.
+    /// The pairs of elements that are rotated together.
     pub pairs: Pairs,
     /// Applied to each head before it is rotated.
     pub norms: Option<&'a HeadNorms>,

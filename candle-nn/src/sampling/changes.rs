@@ -5,7 +5,7 @@ use candle_core::{bail, DType, Result, Tensor};
 /// One token's change: `offset` is added to the logit, and the sum is divided by `penalty`, or multiplied with it if it is below 0.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Change {
-    /// Whose logit.
+    /// The token.
     pub token: u32,
     /// Added first; 0 adds nothing.
     pub offset: f32,

@@ -8,7 +8,7 @@ use candle_core::{bail, CpuStorage, CustomOp2, DType, Layout, Result, Shape, Ten
 /// The lowest logarithm of a weight, of the greatest weight's, at which a token may be drawn: e⁻⁸⁰ of a share is none.
 const LOWEST: f32 = -80.;
 
-/// How a row's token is drawn. Not in upstream's interface.
+/// The settings with which a row's token is drawn. Not in upstream's interface.
 ///
 /// A token's weight is `exp((logit - greatest logit) / temperature)`. A token stays if fewer than `top_k` tokens weigh more, if those that weigh
 /// more have less than `top_p` of the sum of all weights, and if its weight is at least `min_p`. Of those that stay, one is drawn with a

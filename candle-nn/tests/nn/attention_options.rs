@@ -46,7 +46,7 @@ impl Random {
             1 => self.tensor(&[b, t, h, d], dtype, dev)?.transpose(1, 2),
             // As a cache with spare capacity has it.
             2 => self.tensor(&[b, h, t + 3, d], dtype, dev)?.narrow(2, 0, t),
-            // Where words of four elements do not begin.
+            // Rows that do not start at a word of four elements.
             _ => self.tensor(&[b, h, t, d + 3], dtype, dev)?.narrow(3, 1, d),
         }
     }

@@ -1,4 +1,4 @@
-//! How many kernels the fused ops take on a GPU for a token: one each, whatever comes with them.
+//! Number of kernels of the fused ops per token on a GPU: one each, with any options.
 
 use super::common::data;
 use candle_core::{test_device, DType, Device, Result, Tensor};

@@ -138,7 +138,7 @@ fn check_norms(case: &str, xs: &Tensor, second: &Tensor, tolerance: f64) -> Resu
         );
         let want = expected(&zip(&x, &s, gate), n, with)?;
         if n > 7 {
-            // Of few products, nearly equal ones would be scaled up.
+            // With few products, nearly equal ones would be scaled up.
             close(&name("gate"), &gate_norm(xs, second, with)?, &want, 8.);
             close(
                 &name("plain gate"),

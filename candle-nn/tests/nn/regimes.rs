@@ -5,7 +5,7 @@ candle_core::with_webgpu! {
     use super::{attention_sizes, linear, linear_extras, linear_quantized, norms, rope_append};
     use candle_core::{Device, Result};
 
-    /// Where compiling is slow, half of them by day: one half without subgroups, the other without matrices and f16.
+    /// If compiling is slow, the default run covers half of them: one half without subgroups, the other without matrices and f16.
     fn on_each_body(device: &Device, half: usize) -> Result<()> {
         let bodies: [fn(&Device) -> Result<()>; 11] = [
             linear::with_norm,

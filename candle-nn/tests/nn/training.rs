@@ -9,7 +9,7 @@ use candle_nn::{
 
 const STEPS: usize = 50;
 
-/// Of a loss of about 1: 50 steps of rounding, each amplified by the next.
+/// For a loss of about 1: 50 steps of rounding, each amplified by the next.
 const TOLERANCE: f64 = 1e-3;
 
 /// Variables with values that depend on their names alone, the same on every device. Ones stay ones, and biases zeros.

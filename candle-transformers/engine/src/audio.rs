@@ -33,7 +33,7 @@ pub const MAX_SECONDS: u64 = 24 * 60 * 60;
 /// The sample rates that files may have, in Hz. The filter's size follows the rate.
 const RATES: std::ops::RangeInclusive<u32> = 1_000..=768_000;
 
-/// How much shorter than it says a file may be, in seconds, without being called truncated: encoders pad.
+/// Maximum difference, in seconds, between the declared and the actual duration of a file that does not count as truncated: encoders pad.
 const SLACK: f64 = 0.1;
 
 const KNOWN: &str =
@@ -45,7 +45,7 @@ pub struct Audio {
     /// One channel, the mean of the file's channels, at [`SAMPLE_RATE`]. From -1 to 1; float files with a high level, and the filter's
     /// overshoot near clipped samples, can exceed that slightly.
     pub samples: Vec<f32>,
-    /// How long it lasts, in seconds, by the samples that were decoded.
+    /// The duration in seconds, by the decoded samples.
     pub seconds: f64,
     /// The file's samples a second, in Hz.
     pub source_rate: u32,
@@ -127,7 +127,7 @@ fn read(name: &str, source: Box<dyn MediaSource + '_>, most: u64) -> Result<Audi
         ));
     };
     let id = track.id;
-    // Of an MP3 without a table of contents the number is a guess from its size.
+    // For an MP3 without a table of contents the number is estimated from its size.
     let announced = track
         .num_frames
         .filter(|_| format.format_info().short_name != "mp3");
@@ -179,7 +179,7 @@ struct Decoded {
     /// `None` if there was no sample.
     mono: Option<Mono>,
     channels: usize,
-    /// Why it is not the whole file.
+    /// The reason why the file is incomplete.
     missing: Option<String>,
 }
 

@@ -31,7 +31,7 @@ pub struct Chat<'a> {
     thought_limit: Option<usize>,
 }
 
-/// Who hears an answer.
+/// The receiver of an answer.
 enum Listener<'a> {
     /// The text as it is, with thoughts and their marks.
     Pieces(&'a mut dyn FnMut(&str) -> ControlFlow<()>),
@@ -174,7 +174,7 @@ impl<'a> Chat<'a> {
         self.first.saturating_sub(system.count())
     }
 
-    /// How many tokens of the last prompt were not read, because the model had seen them.
+    /// Number of the last prompt's tokens that were not read, because the model had read them before.
     pub fn reused_tokens(&self) -> usize {
         self.reused
     }

@@ -41,7 +41,7 @@ pub struct EncoderFiles {
     weights: Weights,
 }
 
-/// Where the weights are.
+/// The source of the weights.
 enum Weights {
     Folder {
         folder: PathBuf,
@@ -154,7 +154,7 @@ impl EncoderFiles {
         &self.recipe
     }
 
-    /// How the model's vectors are meant to be made.
+    /// The options with which the model's vectors are meant to be computed.
     pub fn options(&self) -> Options {
         Options {
             pooling: self.recipe.pooling,

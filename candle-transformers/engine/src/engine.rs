@@ -217,14 +217,14 @@ impl CandleBackend {
         }
     }
 
-    /// How many layers are on the device; the others are on the CPU.
+    /// Number of layers on the device; the others are on the CPU.
     pub fn layers_on_device(&self) -> usize {
         let decoder = self.model.decoder();
         let elsewhere = decoder.offload().map_or(0, |offload| offload.layers);
         decoder.spec().layers.len() - elsewhere
     }
 
-    /// How many devices share the layers.
+    /// Number of devices that share the layers.
     pub fn ranks(&self) -> usize {
         self.model.world_size()
     }
@@ -260,7 +260,7 @@ impl CandleBackend {
         &self.tokenizer
     }
 
-    /// How many tokens the model knows.
+    /// Number of tokens in the vocabulary.
     pub fn vocab(&self) -> usize {
         self.model.decoder().spec().vocab
     }
@@ -467,7 +467,7 @@ impl Session<'_> {
         }
     }
 
-    /// How many tokens the model has seen.
+    /// Number of tokens that the model has read.
     pub(crate) fn position(&self) -> usize {
         self.position
     }
@@ -575,7 +575,7 @@ impl Session<'_> {
         Ok(token)
     }
 
-    /// How many tokens the model has seen after `more`, if it has positions for them.
+    /// Number of tokens read after `more` further ones, if the model has positions for them.
     pub(crate) fn seen_with(&self, more: usize) -> Result<usize> {
         let seen = self.position + more;
         if seen > self.backend.max_positions {

@@ -49,7 +49,7 @@ pub enum Error {
     Device {
         /// The device's name.
         asked: &'static str,
-        /// Why it is absent.
+        /// The reason for its absence.
         reason: String,
     },
     /// A model that does not fit on a device.
@@ -106,7 +106,7 @@ pub enum Error {
     /// A text that cannot become a vector.
     #[error("{origin}: {problem}")]
     Text {
-        /// Which one it is.
+        /// Its name.
         origin: String,
         /// The problem and the remedy.
         problem: String,
@@ -117,7 +117,7 @@ pub enum Error {
     /// A chat template that cannot be rendered.
     #[error("{origin}: {problem}")]
     ChatTemplate {
-        /// Where it is from.
+        /// Its source.
         origin: String,
         /// The problem.
         problem: String,
@@ -133,7 +133,7 @@ pub enum Error {
     NoPictures {
         /// The model.
         model: String,
-        /// Why it does not, or what is not supported.
+        /// The mismatch, or the unsupported feature.
         why: String,
     },
     /// Images that do not fit a prompt.

@@ -1,4 +1,4 @@
-//! Which backends are present on this machine, and why the others are not.
+//! The backends of this machine, and the reasons why others are absent.
 
 use crate::device::{DeviceChoice, DeviceKind};
 use crate::engine::CandleBackend;
@@ -88,7 +88,7 @@ impl BackendRegistry {
 }
 
 impl BackendEntry {
-    /// Which kind of device this backend runs on.
+    /// The kind of device of this backend.
     pub fn kind(&self) -> DeviceKind {
         self.kind
     }

@@ -97,7 +97,7 @@ impl RerankerFiles {
         self.config.encoder()
     }
 
-    /// How the model's scores are meant to be made.
+    /// The options with which the model's scores are meant to be computed.
     pub fn options(&self) -> Options {
         Options {
             scale: self.recipe.scale,

@@ -144,7 +144,7 @@ impl StopSequences {
     }
 }
 
-/// How many bytes at the end of `text` are the start of `stop`, less than all of it.
+/// Number of bytes at the end of `text` that are a proper prefix of `stop`.
 fn overlap(text: &str, stop: &str) -> usize {
     let ends = stop.char_indices().map(|(at, _)| at);
     ends.rev()

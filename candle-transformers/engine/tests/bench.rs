@@ -137,7 +137,7 @@ fn bytes_per_token() {
         (ModelShape::Qwen3_4b, f16, 8.05),
         (ModelShape::Gemma3_1b, f16, 2.0),
         (ModelShape::Phi4Mini, f16, 7.68),
-        // Of 93 GB: two experts of eight.
+        // 93 GB in all, of which a token uses two experts of eight.
         (ModelShape::Mixtral8x7b, f16, 25.5),
     ] {
         let steps = Steps {

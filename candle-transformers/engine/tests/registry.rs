@@ -1,4 +1,4 @@
-//! Which backends there are, and how one is chosen.
+//! The list of backends, and the choice of one.
 
 use crate::support::{embedded, registry};
 use candle_core::Device;

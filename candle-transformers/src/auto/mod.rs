@@ -28,7 +28,7 @@ use crate::models;
 /// From the metadata of a GGUF file to the decoder that it describes.
 type GgufReader = fn(&GgufMetadata) -> Result<DecoderSpec>;
 
-/// Of DeepSeek's files those whose weights are numbers of 16 or 32 bits.
+/// DeepSeek's files with weights of 16 or 32 bits.
 fn deepseek(json: &Config) -> Result<DecoderSpec> {
     if json.has("quantization_config") {
         bail!("quantization_config: DeepSeek's 8-bit weights are not supported; convert them to bf16 first")

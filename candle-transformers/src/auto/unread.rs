@@ -79,7 +79,7 @@ const WITHOUT_EFFECT: &[&str] = &[
     "cla_share_factor",
     "intermediate_size",
     "mamba_expand",
-    // How Transformers computes, not what.
+    // Settings of Transformers' implementation, which do not affect the result.
     "attn_bias_type",
     "chunk_size",
     "mamba_chunk_size",

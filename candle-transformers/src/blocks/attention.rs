@@ -27,7 +27,7 @@ pub struct AttentionSpec {
     pub qkv_bias: bool,
     /// Whether the projection from the heads has one.
     pub o_bias: bool,
-    /// How files have queries, keys and values: apart (`None`), or as one tensor.
+    /// The layout of queries, keys and values in files: separate (`None`), or as one tensor.
     pub joined: Option<Order>,
     /// The norm of queries and keys.
     pub qk_norm: Option<QkNorm>,
@@ -50,13 +50,14 @@ pub struct AttentionSpec {
 /// The norm of queries and keys, before they are rotated where nothing else is said.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum QkNorm {
-    /// Of each head, with one weight for all.
+    /// A norm of each head, with one weight for all.
     Head(NormSpec),
     /// As [`Head`](Self::Head), an RMS norm, after the rotation (Hunyuan).
     HeadRotated(NormSpec),
-    /// Of all heads as one vector.
+    /// A norm of all heads as one vector.
     Whole(NormSpec),
-    /// Of each head, with a weight for each: in tensors `norms.0`, `norms.1` and so on (StableLM 2 12B), or in one, `(heads, head_dim)`.
+    /// A norm of each head, with a weight for each: in tensors `norms.0`, `norms.1` and so on (StableLM 2 12B), or in one, `(heads,
+    /// head_dim)`.
     EachHead(NormSpec),
 }
 
@@ -160,9 +161,9 @@ impl AttentionSpec {
 pub struct Attention {
     qkv: MergedLinear<3>,
     o_proj: Projection,
-    /// Of queries and keys, by head.
+    /// The norms of queries and keys, by head.
     head_norms: Option<HeadNorms>,
-    /// Of queries and keys, where no kernel has both the norm and the rotation.
+    /// The norms of queries and keys, if no kernel has both the norm and the rotation.
     plain_norms: Option<[Norm; 2]>,
     /// Factors of queries and keys after the norm, `(heads, head_dim)`, if each head has a weight.
     head_weights: Option<[Tensor; 2]>,

@@ -11,7 +11,7 @@ const SEQ_DIM: usize = 2;
 /// The initial capacity. A model's whole context can be gigabytes, but most conversations are short.
 const INITIAL_LEN: usize = 512;
 
-/// Where the sequences of a batch are, in one call for all of them.
+/// The positions of a batch's sequences, shared by all layers of a call.
 #[derive(Debug, Clone)]
 pub struct Rows {
     /// The position of each sequence's first new token: `(b)`, u32.
@@ -80,7 +80,7 @@ impl GrowingKvCache {
         self.forgotten + self.len()
     }
 
-    /// How many positions are held.
+    /// Number of held positions.
     pub fn len(&self) -> usize {
         self.cache.as_ref().map_or(0, Cache::current_seq_len)
     }
@@ -90,7 +90,7 @@ impl GrowingKvCache {
         self.len() == 0
     }
 
-    /// How many positions fit before the buffer grows.
+    /// Number of positions that fit before the buffer grows.
     pub fn capacity(&self) -> usize {
         self.cache.as_ref().map_or(0, Cache::max_seq_len)
     }
@@ -185,7 +185,7 @@ impl GrowingKvCache {
             // No window: what one sequence no longer needs, another one may.
             self.move_to_new_buffer(held, end - held)?;
         }
-        // Of all sequences; only the shape is read.
+        // The keys and values of all sequences; only their shape is read.
         let (_, heads, _, head_dim) = kv.dims4()?;
         let all = kv.narrow(0, 0, 1)?.expand((of, heads, t, head_dim))?;
         let q = self.buffer()?.write_until(&all, end, |buffer| {

@@ -34,11 +34,11 @@ pub struct DeltaSpec {
     pub activation: Activation,
     /// RMS norm epsilon of the results' norm.
     pub norm_eps: f64,
-    /// How files have the weights.
+    /// The layout of the weights in files.
     pub form: DeltaForm,
 }
 
-/// How files have the weights of the gated delta rule.
+/// The layout of the weights of the gated delta rule in files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeltaForm {
     /// Neighbouring value heads share a key head, and the logarithm of the decay is `-e^a` of the `a` in the file.
@@ -284,7 +284,7 @@ impl Delta {
 struct Rule {
     /// The queries of the state, `(n, t, k)`.
     q: Tensor,
-    /// Where it is corrected, `(n, t, k)`.
+    /// The keys, `(n, t, k)`.
     k: Tensor,
     /// The desired answers to the keys, `(n, t, v)`.
     v: Tensor,

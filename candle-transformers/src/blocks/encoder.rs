@@ -80,7 +80,7 @@ impl Heads {
     }
 }
 
-/// Where a layer's norms are.
+/// The position of a layer's norms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NormPlace {
     /// Before each block, which adds to a stream without a norm.
@@ -97,7 +97,7 @@ pub(crate) struct EncoderLayer {
     pub(crate) joined: Projection,
     pub(crate) mlp: FeedForward,
     pub(crate) place: NormPlace,
-    /// Of attention and of the feed-forward block.
+    /// The norms of attention and of the feed-forward block.
     pub(crate) norms: [Option<Norm>; 2],
 }
 
@@ -326,7 +326,7 @@ pub(crate) fn check_text(family: &str, ids: &Tensor, limit: usize) -> Result<(us
     }
 }
 
-/// Where a model's weights are: `vb`, or below `prefix` if only there is a tensor `first`. So checkpoints of models with a head are named.
+/// The root of a model's weights: `vb`, or `prefix` if only that has a tensor `first`, as in checkpoints of models with a head.
 pub(crate) fn below<'a>(vb: VarBuilder<'a>, prefix: &str, first: &str) -> VarBuilder<'a> {
     let prefixed = vb.pp(prefix);
     if !vb.contains_tensor(first) && prefixed.contains_tensor(first) {

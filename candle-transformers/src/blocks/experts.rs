@@ -15,7 +15,7 @@ mod sparse_mixer;
 /// A mixture before it has weights.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ExpertsSpec {
-    /// How many there are.
+    /// Number of experts.
     pub count: usize,
     /// Inner size of one.
     pub inner: usize,
@@ -27,7 +27,7 @@ pub struct ExpertsSpec {
     pub shared: Option<SharedSpec>,
     /// Whether the router and the experts have biases.
     pub bias: bool,
-    /// How files have gate and up, if all experts are one tensor.
+    /// The layout of gate and up in files, if all experts are one tensor.
     pub joined: JoinedExperts,
 }
 
@@ -54,7 +54,7 @@ impl ExpertsSpec {
     }
 }
 
-/// How gate and up of all experts are one tensor.
+/// The layout of gate and up of all experts in one tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum JoinedExperts {
     /// `(count, 2 * inner, hidden_size)`: the rows of the gate, then those of up.
@@ -71,7 +71,7 @@ pub struct SharedSpec {
     pub inner: usize,
     /// Whether its output is multiplied with the sigmoid of a separate score.
     pub gated: bool,
-    /// How files have its gate and up: apart (`None`), or as one tensor, that of [`Names::gate_up`].
+    /// The layout of its gate and up in files: separate (`None`), or as one tensor, that of [`Names::gate_up`].
     pub joined: Option<Order>,
 }
 
@@ -86,7 +86,7 @@ impl SharedSpec {
     }
 }
 
-/// How experts are chosen for a token, and what their outputs are multiplied with.
+/// The choice of a token's experts, and the weights of their outputs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Routing {
     /// Experts for each token.
@@ -112,9 +112,10 @@ pub enum Scoring {
     Sigmoid,
     /// Over the chosen: the scores decide.
     SoftmaxOfChosen,
-    /// Of one choice after the other, over the experts that are left and near to the best of them: [arXiv 2409.12136](https://arxiv.org/abs/2409.12136).
+    /// The softmax of one choice after another, over the remaining experts near the best of them: [arXiv
+    /// 2409.12136](https://arxiv.org/abs/2409.12136).
     SparseMixer {
-        /// How near: twice this share of the score.
+        /// Their maximum distance: twice this fraction of the score.
         jitter: f64,
     },
 }
@@ -122,7 +123,7 @@ pub enum Scoring {
 /// Groups of experts: only experts of the best groups can be chosen.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Groups {
-    /// How many there are; a divisor of the experts.
+    /// Number of groups; a divisor of the number of experts.
     pub count: usize,
     /// Number of groups to choose from.
     pub used: usize,
@@ -233,7 +234,7 @@ pub struct SparseMoe {
     routing: Routing,
     gate_up: GateUp,
     down: QMatMul,
-    /// Of gate (with up behind it where both are joined), up and down: `(count, outputs)`.
+    /// The biases of gate (followed by up if both are joined), up and down: `(count, outputs)`.
     biases: Option<[Option<Tensor>; 3]>,
     activation: GatedActivation,
     shared: Option<(GatedMlp, Option<Projection>)>,

@@ -44,7 +44,7 @@ pub struct MlpSpec {
     pub activation: GatedActivation,
     /// Whether its layers have biases.
     pub bias: bool,
-    /// How files have gate and up: apart (`None`), or as one tensor.
+    /// The layout of gate and up in files: separate (`None`), or as one tensor.
     pub joined: Option<Order>,
 }
 

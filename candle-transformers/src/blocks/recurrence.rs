@@ -62,7 +62,7 @@ pub(crate) fn causal_conv(
 pub(crate) struct Linear<'a> {
     /// The queries, `(b, h, t, n)`.
     pub(crate) q: &'a Tensor,
-    /// Where values are added, `(b, h, t, n)`.
+    /// The keys under which values are added, `(b, h, t, n)`.
     pub(crate) k: &'a Tensor,
     /// The values, `(b, h, t, m)`.
     pub(crate) v: &'a Tensor,

@@ -75,12 +75,12 @@ impl RecurrentSpec {
 #[derive(Debug, Clone, Default)]
 pub struct RecurrentState {
     pub(super) seen: usize,
-    /// Of the convolution, and of the recurrence.
+    /// The states of the convolution and of the recurrence.
     pub(super) parts: [Option<Tensor>; 2],
 }
 
 impl RecurrentState {
-    /// How many positions have been added since the last reset.
+    /// Number of positions added since the last reset.
     pub fn seen(&self) -> usize {
         self.seen
     }
@@ -294,7 +294,7 @@ impl Conv {
 struct Lru {
     /// `ln a` where its gate is open, `(width)`.
     rate: Tensor,
-    /// Of the inputs and of the recurrence: `(heads, size, size)` and `(heads, 1, size)`.
+    /// The gates of the inputs and of the recurrence: `(heads, size, size)` and `(heads, 1, size)`.
     gates: [(Tensor, Tensor); 2],
 }
 

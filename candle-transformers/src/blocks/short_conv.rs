@@ -36,7 +36,7 @@ pub struct ShortConvState {
 }
 
 impl ShortConvState {
-    /// How many positions have been added since the last reset.
+    /// Number of positions added since the last reset.
     pub fn seen(&self) -> usize {
         self.seen
     }

@@ -121,7 +121,7 @@ pub struct StateSpaceSpec {
     pub norm_eps: f64,
 }
 
-/// How the results of a state space are gated and normed.
+/// The gating and the norm of a state space's results.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StateSpaceNorm {
     /// An RMS norm of what the gate leaves.

@@ -16,7 +16,7 @@ pub use next_token::NextToken;
 /// Below this the distribution is a single spike, and dividing by it would only lose digits: greedy instead.
 const MIN_TEMPERATURE: f64 = 1e-7;
 
-/// How [`LogitsProcessor`] chooses a token.
+/// The method by which [`LogitsProcessor`] chooses a token.
 ///
 /// `temperature` divides the logits before the softmax: below 1 sharper, above 1 flatter. A temperature of 0 or less
 /// means [`Sampling::ArgMax`].
@@ -31,7 +31,7 @@ pub enum Sampling {
     },
     /// One of the `k` most probable tokens. More than there are tokens means all of them.
     TopK {
-        /// How many tokens stay; at least 1.
+        /// Number of tokens to keep; at least 1.
         k: usize,
         /// Divides the logits.
         temperature: f64,
@@ -46,7 +46,7 @@ pub enum Sampling {
     /// [`Sampling::TopK`], then [`Sampling::TopP`] on what is left. The probabilities are not brought back to a sum
     /// of 1 in between: when those of the `k` tokens sum to less than `p`, all `k` stay.
     TopKThenTopP {
-        /// How many tokens stay at first; at least 1.
+        /// Number of tokens to keep first; at least 1.
         k: usize,
         /// The share of the whole probability to keep.
         p: f64,

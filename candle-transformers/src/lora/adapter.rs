@@ -202,7 +202,7 @@ impl Adapter {
         self.scale
     }
 
-    /// How many layers and tables it changes by `B A`, and how many tensors it replaces.
+    /// Number of layers and tables that it changes by `B A`, and number of tensors that it replaces.
     pub fn counts(&self) -> [usize; 2] {
         [self.layers.len(), self.replaced.len()]
     }
@@ -212,7 +212,7 @@ impl Found {
     fn low(self, module: &str, config: &Config) -> Result<Low> {
         let (a, b, table) = match (self.a, self.b, self.table_a, self.table_b) {
             (Some(a), Some(b), None, None) => (a, b, false),
-            // Of a table, `A` is `(rank, tokens)` and `B` `(elements, rank)`.
+            // For a table, `A` is `(rank, tokens)` and `B` `(elements, rank)`.
             (None, None, Some(a), Some(b)) => (b.t()?.contiguous()?, a.t()?.contiguous()?, true),
             (a, b, table_a, table_b) => {
                 let found: Vec<&str> = [

@@ -63,7 +63,7 @@ pub(super) fn is_gguf(spec: &DecoderSpec) -> bool {
     spec.names.layers == Names::GGUF.layers
 }
 
-/// Where a module is in a GGUF file.
+/// The location of a module in a GGUF file.
 pub(super) struct GgufPlace {
     /// The tensor, without `.weight`.
     pub(super) name: String,

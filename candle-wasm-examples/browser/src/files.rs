@@ -53,7 +53,7 @@ extern "C" {
     pub type JsSource;
 }
 
-/// Where a model's bytes are; nothing of it is in the wasm heap.
+/// The source of a model's bytes; none of them is in the wasm heap.
 #[derive(Clone)]
 pub enum Source {
     /// A GGUF file.

@@ -5,7 +5,7 @@ use candle_engine::device::describe;
 use js_sys::Reflect;
 use wasm_bindgen::{JsError, JsValue};
 
-/// Where a model of a page runs: the CPU, until a GPU is opened.
+/// The device of a page's model: the CPU, until a GPU is opened.
 pub struct Place {
     /// The device.
     pub device: Device,
@@ -43,7 +43,7 @@ impl Place {
         describe(&self.device)
     }
 
-    /// Why it is the CPU; `None` where it is not.
+    /// The reason for running on the CPU; `None` on a GPU.
     pub fn cpu_reason(&self) -> Option<String> {
         self.why_cpu.clone()
     }

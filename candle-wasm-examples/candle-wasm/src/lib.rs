@@ -28,7 +28,7 @@ pub fn has_simd() -> bool {
     cfg!(target_feature = "simd128")
 }
 
-/// How large the module's own memory is, in bytes; it never becomes smaller.
+/// Size of the module's own memory, in bytes; it never shrinks.
 #[wasm_bindgen]
 pub fn heap_bytes() -> f64 {
     #[cfg(target_arch = "wasm32")]

@@ -50,13 +50,13 @@ impl Embedder {
         Ok(Self { sentences, place })
     }
 
-    /// Where the model runs.
+    /// The model's device.
     #[wasm_bindgen(getter)]
     pub fn device(&self) -> String {
         self.place.describe()
     }
 
-    /// Why it runs on the CPU; `undefined` where it does not.
+    /// The reason for running on the CPU; `undefined` on a GPU.
     #[wasm_bindgen(getter)]
     pub fn cpu_reason(&self) -> Option<String> {
         self.place.cpu_reason()

@@ -1,4 +1,4 @@
-//! How long single ops take, for comparisons with other libraries in the same browser.
+//! Times of single ops, for comparisons with other libraries in the same browser.
 
 use candle_core::{Device, Result, Tensor};
 

@@ -56,7 +56,7 @@ const MODULES: [Module; 5] = [
     },
 ];
 
-/// How modules are compiled, and the folder's name.
+/// The settings for compiling modules, and the folder's name.
 struct Build {
     name: &'static str,
     /// For rustc.

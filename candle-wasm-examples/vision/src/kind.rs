@@ -1,4 +1,4 @@
-//! Which network weights are of.
+//! The kind of network that weights are of.
 
 use crate::weights::Weights;
 use candle_core::{bail, Result};
@@ -89,7 +89,7 @@ impl Kind {
         }
     }
 
-    /// How many classes there are; `None` of a network that has none.
+    /// Number of classes; `None` for a network without classes.
     pub fn classes(self) -> Option<usize> {
         match self {
             Self::Classify { classes } => Some(classes),

@@ -55,7 +55,7 @@ try {
 } catch (error) { await post(`failed ${error}`); }
 </script>"#;
 
-/// Where the tests with a browser's limits leave their shaders.
+/// The folder of the shaders from the tests with a browser's limits.
 pub fn shaders() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/browser-shaders")
 }

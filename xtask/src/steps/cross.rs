@@ -49,7 +49,7 @@ fn check(target: &str, targets: &str) -> Result<String, String> {
 const ARCHIVER: &str =
     "#!/bin/sh\nfor word; do case \"$word\" in -out:*) : > \"${word#-out:}\" ;; esac; done\n";
 
-/// Where [`ARCHIVER`] is.
+/// The path of [`ARCHIVER`].
 fn archiver() -> Result<String, String> {
     let path = absolute("target/cross-archiver.sh")?;
     let failed = |err: std::io::Error| format!("{}: {err}", path.display());

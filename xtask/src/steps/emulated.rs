@@ -41,7 +41,7 @@ pub fn emulated() -> Result<String, String> {
     ))
 }
 
-/// How many tests passed.
+/// Runs the tests; returns the number that passed.
 fn run(tests: &Cmd) -> Result<usize, String> {
     Ok(testing::tally(tests, "emulated")?.passed)
 }

@@ -72,7 +72,7 @@ impl Package {
         cmd(&format!("cargo fuzz build {}", self.options())).run()
     }
 
-    /// How many targets there are.
+    /// Runs the targets; returns their number.
     fn run(&self) -> Result<usize, String> {
         let Self { targets, seeds } = self;
         let list = cmd(&format!("cargo fuzz list --fuzz-dir {targets}"));

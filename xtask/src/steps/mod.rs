@@ -23,7 +23,7 @@ pub mod web;
 mod weights;
 mod words;
 
-/// Which runs have a step.
+/// The runs that include a step.
 #[derive(Clone, Copy, PartialEq)]
 pub enum When {
     /// Every run: what shows each feature once.

@@ -75,7 +75,7 @@ fn only_core_and_nn_are_patched() -> Result<(), String> {
 /// Number of op families that agree, with `cases` cases each, or their default number.
 fn ops(cases: Option<&str>) -> Result<usize, String> {
     let mut tests = cargo("test --locked --no-fail-fast", "ops", "")?;
-    // Who asks for another number gets it.
+    // A number from the environment takes precedence.
     if let (Some(cases), None) = (cases, std::env::var_os("ORACLE_CASES")) {
         tests = tests.env("ORACLE_CASES", cases);
     }

@@ -87,7 +87,7 @@ fn lay_out() -> Result<(), String> {
     Ok(())
 }
 
-/// Where cargo has the sources of crates.io's crates.
+/// The folders of cargo's sources of crates.io's crates.
 fn sources() -> Result<Vec<PathBuf>, String> {
     let metadata = "cargo metadata --locked --format-version 1 \
                     --manifest-path candle-core/oracle/models/upstream/Cargo.toml";
@@ -211,7 +211,7 @@ struct Executable {
     /// `crate/file`
     name: String,
     path: PathBuf,
-    /// Of its package, where tests look for their files.
+    /// The folder of its package, in which tests look for their files.
     folder: PathBuf,
 }
 
@@ -290,7 +290,7 @@ fn locked(lockfile: &str) -> BTreeSet<String> {
     packages
 }
 
-/// How many tests on each device.
+/// Number of tests per device.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Counts {
     cpu: usize,

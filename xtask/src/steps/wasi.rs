@@ -14,7 +14,7 @@ const HOST: &str = "candle-wasm-examples/wasi-gpu";
 const GUESTS: &str = "candle-wasm-examples/wasi-gpu/guests";
 /// Build output; separate from the workspace, whose profiles differ.
 const TARGET: &str = "target/wasi";
-/// Where the host's tests find the guests.
+/// The folder in which the host's tests find the guests.
 const BUILT: &str = "target/wasi/guests";
 
 /// Targets, the packages that are built for each, and their files. Libraries do without WASI.

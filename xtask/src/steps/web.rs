@@ -52,7 +52,7 @@ const NATIVE: [(&str, &str); 3] = [
     ("SEGMENT", "segment"),
 ];
 
-/// How the modules that tests load are compiled.
+/// The settings for compiling the modules that tests load.
 #[derive(Clone, Copy)]
 enum Modules {
     /// In a third of the time, larger and slower.

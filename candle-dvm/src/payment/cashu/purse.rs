@@ -40,7 +40,7 @@ pub struct Plan {
     pub(super) mint: String,
     pub(super) inputs: Vec<Proof>,
     pub(super) outputs: Vec<Output>,
-    /// How many of the outputs are the price; the others are change.
+    /// Number of the outputs that are the price; the others are change.
     pub(super) price: usize,
 }
 

@@ -1,4 +1,4 @@
-//! How the operator gets the money out: what was earned, as tokens.
+//! Withdraws the operator's earnings as tokens.
 
 use super::mint::{self, Failure, Keyset};
 use super::purse::{Coins, Plan, Purse, Shelf};

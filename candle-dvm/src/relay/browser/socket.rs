@@ -9,7 +9,7 @@ use gloo_net::websocket::{Message, State, WebSocketError};
 use std::time::Duration;
 use url::Url;
 
-/// How often to look whether a connection is open.
+/// Interval of the checks whether a connection is open.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// Scripts cannot send pings. A question that no event answers has an answer all the same: that there is no event.

@@ -1,4 +1,4 @@
-//! How much a relay may have us do.
+//! Limits the work that a relay can cause.
 //!
 //! Whatever a relay sends costs us time, useful or not: events are parsed, then verified; answers to nothing, notices and pings are
 //! parsed. So what is read of one connection is bounded by a token bucket. While it is empty nothing is read: the relay's messages wait

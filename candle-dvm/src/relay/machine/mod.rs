@@ -34,7 +34,7 @@ pub const LARGEST_MESSAGE: usize = 512 * 1024;
 const SECOND: u64 = 1000;
 const FIRST_RETRY: u64 = SECOND;
 const LONGEST_RETRY: u64 = 300 * SECOND;
-/// How long a connection has to last for the next retry to be a quick one.
+/// Minimum duration of a connection after which the next retry is a quick one.
 const STABLE: u64 = 60 * SECOND;
 const CONNECT_TIMEOUT: u64 = 20 * SECOND;
 const QUIET_BEFORE_PING: u64 = 45 * SECOND;
@@ -91,7 +91,7 @@ pub enum Outcome {
     Rejected(String),
 }
 
-/// How much a publication matters.
+/// The importance of a publication.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keep {
     /// Until the relay has answered.
@@ -116,7 +116,7 @@ pub struct Machine {
     now: u64,
     date: u64,
     link: Link,
-    /// Why the relay can never be reached.
+    /// The reason why the relay can never be reached.
     gone: Option<String>,
     bucket: Bucket,
     failures: u32,
@@ -196,7 +196,7 @@ impl Machine {
         matches!(self.link, Link::Up { .. })
     }
 
-    /// How many publications have no answer yet.
+    /// Number of publications without an answer.
     pub fn unsettled(&self) -> usize {
         self.outgoing.len()
     }

@@ -20,7 +20,7 @@ pub(super) struct Older {
     pub(super) state: SubscriptionState,
     /// The page goes up to here, in seconds, and this one belongs to it.
     until: u64,
-    /// How many events the page before had, if this one is of the second `until` alone.
+    /// Number of events of the page before, if this one is of the second `until` alone.
     within: Option<usize>,
     page: Page,
     refusals: u32,

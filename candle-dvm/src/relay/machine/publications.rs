@@ -7,15 +7,15 @@
 use super::{Action, Keep, Link, Machine, Outcome, LONGEST_RETRY, SECOND};
 use nostr::prelude::{ClientMessage, Event, EventId};
 
-/// How long an answer is waited for; and that to a doubtful event, or where many are missing, or a NOTICE came instead. One that comes later
-/// still counts.
+/// Timeouts of an answer; of one to a doubtful event, or while many answers are missing, or after a NOTICE instead. A later answer still
+/// counts.
 const OK_TIMEOUT: u64 = 20 * SECOND;
 const SHORT_TIMEOUT: u64 = 5 * SECOND;
 /// Between two tries of an event that gets no answer.
 const AGAIN: u64 = 20 * SECOND;
 /// After a NOTICE: time for an OK that came behind it.
 const AFTER_NOTICE: u64 = SECOND;
-/// How often an event is sent that gets no answer, and that gets a NOTICE instead.
+/// Number of attempts for an event that gets no answer, and for one that gets a NOTICE instead.
 const SILENCES: u32 = 3;
 const NOTICES: u32 = 2;
 /// A connection that ended while an event was the only one without an answer speaks against the event: more so if the relay had answered to
@@ -149,7 +149,7 @@ impl Machine {
         }
     }
 
-    /// How long an event's answer is waited for, with this many that have none.
+    /// The timeout of an event's answer, with this many unanswered events.
     fn patience(outgoing: &Outgoing, in_flight: usize) -> u64 {
         if outgoing.noticed || outgoing.is_doubtful() || in_flight > CROWDED {
             SHORT_TIMEOUT

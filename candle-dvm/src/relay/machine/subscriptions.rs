@@ -9,7 +9,7 @@ use nostr::prelude::{ClientMessage, Event, Filter, SubscriptionId, Timestamp};
 const PAGE: usize = 500;
 /// A page with fewer events than this was the last one, unless the relay names a smaller limit.
 const FULL_PAGE: usize = 100;
-/// How far before the cursor a subscription starts, in seconds: clocks differ, and relays take their time.
+/// Seconds by which a subscription starts before the cursor: clocks differ, and relays have delays.
 pub const OVERLAP: u64 = 600;
 
 #[derive(Debug)]
@@ -122,7 +122,7 @@ impl Machine {
         self.limits.max_limit.unwrap_or(PAGE).min(PAGE)
     }
 
-    /// How many events an answer has that may not hold all there are.
+    /// Number of events of an answer that may be incomplete.
     pub(super) fn full_page(&self) -> usize {
         self.page_limit().min(FULL_PAGE)
     }

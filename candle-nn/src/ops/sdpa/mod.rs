@@ -69,9 +69,9 @@ impl Default for SdpaOptions<'_> {
 pub(crate) struct Rules<'a> {
     pub(crate) scale: f32,
     pub(crate) softcap: Option<f32>,
-    /// How far back a query sees; without it to the first key.
+    /// Number of earlier keys that a query sees; `None` for all.
     pub(crate) left: Option<usize>,
-    /// How far ahead a query sees, 0 being causal; without it to the last key.
+    /// Number of later keys that a query sees; 0 is causal, `None` means all.
     pub(crate) right: Option<usize>,
     pub(crate) bias: Option<&'a Tensor>,
     pub(crate) slopes: Option<&'a Tensor>,

@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use std::sync::mpsc::{channel, RecvTimeoutError};
 use std::time::Duration;
 
-/// How long the program waits for its threads at the end.
+/// Time for the program's threads to end.
 const LAST_STEP: Duration = Duration::from_secs(5);
 
 #[derive(Debug, clap::Args)]

@@ -12,7 +12,7 @@ pub enum Error {
     /// The engine's: of a model, its files, its device or a parameter.
     #[error(transparent)]
     Engine(#[from] Engine),
-    /// Of the HTTP interface.
+    /// An error of the HTTP interface.
     #[cfg(feature = "api")]
     #[error(transparent)]
     Api(#[from] candle_openai::Error),

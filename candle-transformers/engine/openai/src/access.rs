@@ -1,4 +1,4 @@
-//! Who may ask: API keys, the names that the server goes by, and the pages of browsers.
+//! Access control: API keys, the server's names, and the origins of browsers' pages.
 //!
 //! A web page can point its own name at this machine and then ask as if from its own site, so a `Host` has to be an address, `localhost` or a
 //! name that was given. Pages of other sites are refused unless their origin was given.
@@ -29,7 +29,7 @@ const KEY_BYTES: usize = 16;
 /// Answered without a key, for supervisors.
 const OPEN: &str = "/health";
 
-/// Who may ask. The default is everybody, under an address or `localhost`, and no page of another site.
+/// The clients that have access. By default all, under an address or `localhost`, and no page of another site.
 #[derive(Default)]
 pub struct Access {
     /// Accepted API keys; a request needs one of them. Empty if no key is required.
@@ -115,7 +115,7 @@ impl Access {
         is_ours.then_some(None)
     }
 
-    /// Whose request it is, by its key or else by its address.
+    /// The owner of a request, by its key or else by its address.
     fn owner(&self, request: &Request) -> std::result::Result<Owner, ApiError> {
         if self.keys.is_empty() || request.uri().path() == OPEN {
             let peer = request.extensions().get::<Peer>();
@@ -222,7 +222,7 @@ fn preflight(request: &Request) -> Response {
     response
 }
 
-/// Whose request it is, as [`check`] found.
+/// The owner of a request, as found by [`check`].
 pub(super) fn owner(request: &Request) -> Owner {
     let owner = request.extensions().get::<Owner>();
     owner.copied().unwrap_or_default()

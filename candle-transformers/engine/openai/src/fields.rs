@@ -187,7 +187,7 @@ impl Input {
         "a text, a list of texts, a list of tokens or a list of such lists";
 }
 
-/// How the next token is chosen, and what else both kinds of completions take.
+/// The settings for choosing tokens, and the other fields that both kinds of completions have.
 pub(super) struct Common {
     pub(super) model: Arc<TextModel>,
     /// The prompt and the most tokens are yet to come.

@@ -24,7 +24,7 @@ const LARGE_BODIES: usize = 8;
 /// Requests of each size that are worked on at once.
 const SMALL_AT_ONCE: usize = 4;
 const LARGE_AT_ONCE: usize = 1;
-/// How long all of a body may take, as a multiple of the time for its next bytes.
+/// Maximum time for a whole body, as a multiple of the time for its next bytes.
 const WHOLE_BODY: u32 = 2;
 
 /// The way in.
@@ -32,7 +32,7 @@ pub(super) struct Gate {
     bodies: Arc<Semaphore>,
     small: Arc<Semaphore>,
     large: Arc<Semaphore>,
-    /// How long the next bytes of a body may take.
+    /// Maximum time for the next bytes of a body.
     idle: Duration,
 }
 

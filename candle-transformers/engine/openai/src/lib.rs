@@ -53,7 +53,7 @@ pub use server::Limits;
 pub use texts::{TextSource, Texts};
 pub use vectors::Encoder;
 
-/// Why serving ended, or could not begin.
+/// The reason why serving ended, or could not begin.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A file of API keys. What was found there is never part of the message.

@@ -189,7 +189,7 @@ fn one(
             }
         }
     }
-    // Of an answer that is sent back; and who speaks, which no template shows.
+    // Fields of an answer that is sent back; and the speaker's name, which no template shows.
     for name in ["name", "refusal", "annotations"] {
         fields.take::<Value>(name, "any value")?;
     }

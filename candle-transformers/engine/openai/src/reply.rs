@@ -143,7 +143,7 @@ pub(super) struct Count {
 }
 
 impl Count {
-    /// Of these completions.
+    /// The usage of these completions.
     pub(super) fn of<'a>(completions: impl IntoIterator<Item = &'a Completion>) -> Self {
         let count = Self::default();
         for completion in completions {
@@ -201,7 +201,7 @@ where
     events.flat_map(move |event| stream::iter(chunk(event)))
 }
 
-/// How the events of a stream are written.
+/// The format of a stream's events.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Framing {
     /// Data alone, and `[DONE]` at the end.

@@ -166,7 +166,7 @@ impl Texts {
         models.collect()
     }
 
-    /// Why an engine has failed, if one has.
+    /// The reason why an engine has failed, if one has.
     pub(super) fn failure(&self) -> Option<String> {
         self.loaded()
             .iter()

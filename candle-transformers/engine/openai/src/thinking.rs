@@ -15,12 +15,12 @@ const TAKEN: [&str; 5] = [
     "bos_token",
     "eos_token",
 ];
-/// How hard a model is to think. `none` is not at all.
+/// The effort of thinking. `none` disables it.
 const EFFORTS: [&str; 5] = ["none", "minimal", "low", "medium", "high"];
 const SWITCH: &str = "enable_thinking";
 const EFFORT: &str = "reasoning_effort";
 
-/// How a request wants the model to think.
+/// The thinking settings of a request.
 #[derive(Default)]
 pub(super) struct Wanted {
     /// For the template.
@@ -121,7 +121,7 @@ impl Wanted {
         Ok(())
     }
 
-    /// How the model thinks after `prompt`, which the template has made with the variables.
+    /// The model's state of thinking after `prompt`, which the template has made with the variables.
     ///
     /// # Errors
     /// An effort of a model that does not think.

@@ -8,7 +8,7 @@ use axum::Json;
 use serde_json::{json, Value};
 use std::sync::Arc;
 
-/// Whose tokens are meant: those of the first model that writes texts unless another is named.
+/// The model whose tokens are meant: the first text model unless another is named.
 enum Which {
     Text(Arc<TextModel>),
     Encoder(Arc<Encoder>),

@@ -122,7 +122,7 @@ fn some<I: Item, O, T>(
     None
 }
 
-/// How many of the items are worked on at once: at least one.
+/// Number of items processed at once: at least one.
 fn chunk<I: Item>(items: &[I]) -> usize {
     let mut tokens = 0;
     let fit = items.iter().take(ITEMS).take_while(|item| {

@@ -41,7 +41,7 @@ pub struct BenchRequest {
     pub context: usize,
     /// Sequences that are decoded together, at least 1.
     pub batch: usize,
-    /// How often to measure each, at least 1.
+    /// Number of measurements of each, at least 1.
     pub repeat: usize,
     /// The memory bandwidth in GB/s to compare with.
     pub bandwidth: Option<f64>,
@@ -64,7 +64,7 @@ pub struct BenchReport {
     pub kv: &'static str,
     /// The device's name.
     pub device: String,
-    /// How often each speed was measured.
+    /// Number of measurements of each speed.
     pub repeat: usize,
     /// Tokens that were in the cache before the first generated one.
     pub context: usize,
@@ -204,7 +204,7 @@ pub fn run_shared(
     })
 }
 
-/// How long a GPU that was idle takes until its clocks are up.
+/// Time that an idle GPU needs to raise its clocks.
 const WARM_UP: Duration = Duration::from_millis(400);
 
 /// Runs at least once, and until clocks are up.

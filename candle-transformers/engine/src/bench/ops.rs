@@ -185,7 +185,7 @@ fn measure(
     })
 }
 
-/// How many calls last as long as a sample; the first of them compile kernels.
+/// Number of calls that last for one sample; the first calls compile kernels.
 fn calls_of_a_sample(
     case: &Case,
     inputs: &[Tensor],

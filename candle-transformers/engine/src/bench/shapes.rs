@@ -193,7 +193,7 @@ impl From<&DecoderSpec> for Dimensions {
 pub struct Steps {
     /// Keys that are there before the first.
     pub context: usize,
-    /// How many.
+    /// Their number.
     pub count: usize,
     /// Sequences that are decoded together.
     pub batch: usize,

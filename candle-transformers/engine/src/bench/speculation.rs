@@ -30,7 +30,7 @@ pub struct SpeculationRequest {
     pub most: usize,
     /// Number of tokens to generate, at least 1.
     pub generate: usize,
-    /// How often to measure each, at least 1.
+    /// Number of measurements of each, at least 1.
     pub repeat: usize,
 }
 
@@ -45,7 +45,7 @@ pub struct SpeculationReport {
     pub device: String,
     /// The chance of a proposed token to be right.
     pub accept: f64,
-    /// How often each was measured.
+    /// Number of measurements of each.
     pub repeat: usize,
     /// For each number of proposed tokens, from none on.
     pub lengths: Vec<LengthSpeed>,

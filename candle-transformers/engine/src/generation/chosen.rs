@@ -14,7 +14,7 @@ const CHOOSING: &str = "choosing the next token";
 pub(crate) struct Chosen {
     /// `(rows)` in u32, on the device.
     ids: Tensor,
-    /// Where some are drawn, with the number of unusable logits of each row behind them.
+    /// Ids of drawn tokens, followed by the number of unusable logits of each row.
     read: PendingVec1<u32>,
 }
 

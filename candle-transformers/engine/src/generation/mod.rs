@@ -25,7 +25,7 @@ use std::collections::VecDeque;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-/// How a step gets a token's id from the device.
+/// The way in which a step gets a token's id from the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
     /// By blocking the thread: the step is ready when it is polled first. It is an error in a browser with a GPU.
@@ -43,8 +43,8 @@ impl Wait {
     };
 }
 
-/// How many steps are queued beyond the one whose token is awaited, where the wait is a promise of a browser: an answer takes as long as a step
-/// to come through its processes, so that with one step a GPU would wait for the next.
+/// Number of steps queued beyond the awaited one, if the wait is a browser's promise: an answer takes the time of a step to pass through
+/// the browser's processes, so that a GPU with one queued step would idle.
 const AHEAD: usize = 3;
 
 /// A session and the tokens that it has seen.
@@ -60,7 +60,7 @@ pub struct Generation<'a> {
     backend: &'a CandleBackend,
     session: Session<'a>,
     writer: Writer<'a>,
-    /// How many of the writer's tokens the model has seen.
+    /// Number of the writer's tokens that the model has read.
     fed: usize,
     /// The next steps, queued before the host knows the current token, if the choice needs nothing from the host.
     queued: VecDeque<NextToken>,
@@ -77,7 +77,7 @@ struct Guessed {
     tokens: Vec<u32>,
     /// The choices after the token before them, and after each of them.
     choices: Choices,
-    /// How many of them were right.
+    /// Number of correct ones.
     right: usize,
     round: Round,
 }
@@ -201,7 +201,7 @@ impl Generation<'_> {
         Ok(piece)
     }
 
-    /// How many tokens the model has read, of the prompt and of what it made.
+    /// Number of tokens that the model has read, of the prompt and of its own.
     pub(crate) fn fed(&self) -> usize {
         self.fed
     }
@@ -215,7 +215,7 @@ impl Generation<'_> {
     /// The completion so far, and the session with the tokens that it has read, unless one of them is unknown.
     pub(crate) fn finish_with_session(mut self) -> (Completion, Option<Seen>) {
         if self.guessed.take().is_some() {
-            // Of guesses, those that were right are known. If they cannot be dropped, the position tells.
+            // Only correct guesses are known. If the others cannot be dropped, the position shows it.
             let _ = self.session.truncate(self.writer.tokens().len());
         }
         let mut tokens = self.writer.tokens().to_vec();

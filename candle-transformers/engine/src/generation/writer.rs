@@ -20,14 +20,14 @@ pub(crate) struct Writer<'a> {
     stream: TokenStream<'a>,
     stops: StopSequences,
     mask: Option<Box<dyn Mask>>,
-    /// How far the thoughts are, of a model that thinks.
+    /// The state of the thoughts, of a model that thinks.
     pace: Option<Pace>,
     /// The prompt's tokens and those made so far.
     tokens: Vec<u32>,
     prompt_tokens: usize,
-    /// How often the text has each token, where that matters.
+    /// Number of occurrences of each token, if a setting needs it.
     counts: HashMap<u32, u32>,
-    /// How many steps there may be.
+    /// Maximum number of steps.
     budget: usize,
     steps: usize,
     text: String,
@@ -98,17 +98,19 @@ impl<'a> Writer<'a> {
         self.stop_token
     }
 
-    /// How many steps there may be after the next one.
+    /// Maximum number of steps after the next one.
     pub(crate) fn steps_after_next(&self) -> usize {
         self.budget.saturating_sub(self.steps + 1)
     }
 
-    /// How a draft model draws the token after the next `drafted` ones: with the random numbers with which the token itself is drawn.
+    /// The draft model's settings for drawing the token after the next `drafted` ones: with the same random numbers as for the token
+    /// itself.
     pub(crate) fn draw_of_draft(&self, drafted: usize) -> Draw {
         self.request.draw_at(self.tokens.len() + drafted)
     }
 
-    /// How the token after the next `queued` ones is drawn, if that needs its logits alone: a device then draws it without the host.
+    /// The settings for drawing the token after the next `queued` ones, if that needs its logits alone: a device then draws it without the
+    /// host.
     pub(crate) fn draw_after(&self, queued: usize) -> Option<Draw> {
         let is_plain = self.request.is_plain() && self.mask.is_none();
         is_plain.then(|| self.request.draw_at(self.tokens.len() + queued))
@@ -140,7 +142,7 @@ impl<'a> Writer<'a> {
         draw_row(&logits, &with).doing("choosing the next token")
     }
 
-    /// How the next token is drawn, now that those before it are known, and the changes of its logits first.
+    /// The settings for drawing the next token, now that the earlier ones are known, preceded by the changes of its logits.
     ///
     /// # Errors
     /// A constraint that nothing satisfies.
@@ -189,7 +191,7 @@ impl<'a> Writer<'a> {
         changes.into_iter().map(change).collect()
     }
 
-    /// Which tokens the answer's constraint allows; `None` without one.
+    /// The tokens that the answer's constraint allows; `None` without one.
     fn allowed(&mut self, vocab: usize) -> Result<Option<Vec<u8>>> {
         if self.mask.is_none() {
             return Ok(None);

@@ -1,4 +1,4 @@
-//! How a conversation becomes a prompt: the Jinja template that comes with a model, as Hugging Face's Transformers renders it.
+//! The Jinja template that turns a conversation into a prompt, rendered as by Hugging Face's Transformers.
 
 use super::plain_text::Specials;
 use super::{content, TextTokenizer};
@@ -19,7 +19,7 @@ use std::sync::Arc;
 /// The name that the template has while it is rendered.
 const NAME: &str = "chat template";
 
-/// Who says something in a conversation.
+/// The author of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
@@ -34,7 +34,7 @@ pub enum Role {
 /// A message of a conversation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Message {
-    /// Who says it.
+    /// The author.
     pub role: Role,
     /// The text.
     pub content: String,
@@ -394,7 +394,7 @@ fn sorted(value: Value) -> Value {
     }
 }
 
-/// Where Python's `json.dumps` has separators and line breaks.
+/// The separators and line breaks of Python's `json.dumps`.
 struct Layout {
     indent: Option<String>,
     /// Between items, and behind keys.

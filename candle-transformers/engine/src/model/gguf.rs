@@ -28,7 +28,7 @@ const END_TOKENS: [&str; 3] = [
 /// The header of a GGUF file; for a mapped file, the tensors too.
 pub(super) enum GgufContent {
     Mapped(MmapedContent),
-    /// Of a file of this many bytes.
+    /// The header of a file of this many bytes.
     Header(Content, u64),
 }
 

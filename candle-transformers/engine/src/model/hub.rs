@@ -37,20 +37,20 @@ const OPTIONAL: [&str; 5] = [
 /// The files of a LoRA adapter.
 const ADAPTER: [&str; 2] = ["adapter_config.json", "adapter_model.safetensors"];
 
-/// How often a download is taken up again without a byte in between.
+/// Number of consecutive attempts to resume a download without progress.
 const TRIES: u32 = 3;
 
-/// How long the Hub may take to say which files a model has.
+/// Timeout of the Hub's listing of a model's files.
 const LOOK_UP: Duration = Duration::from_secs(30);
 
-/// Where models come from and are kept.
+/// The source and the cache of models.
 #[derive(Clone)]
 pub struct Hub {
     /// The address of the Hub, without a slash at its end.
     pub endpoint: String,
     /// The folder of the cache, in which each model has one.
     pub cache: PathBuf,
-    /// Who asks, for models that not everybody may have.
+    /// The access token, for models with restricted access.
     pub token: Option<String>,
     /// Whether the cache has to do.
     pub offline: bool,
@@ -348,7 +348,7 @@ impl Hub {
     }
 }
 
-/// Why the Hub has not said what it has.
+/// The reason why the Hub has not returned a listing.
 enum LookUp {
     /// There was no answer.
     Unreachable(String),
@@ -532,7 +532,7 @@ impl Snapshot<'_> {
     }
 }
 
-/// Why a file has not been fetched.
+/// The reason why a file has not been downloaded.
 enum Failure {
     /// Only some may have it.
     Gated,

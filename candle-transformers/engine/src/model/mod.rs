@@ -60,7 +60,7 @@ use std::path::{Path, PathBuf};
 /// The form of a model's name on the Hugging Face Hub, for messages.
 pub const FORM: &str = "owner/name[@revision][:file.gguf or :FORMAT, such as :Q4_K_M]";
 
-/// Where a model comes from.
+/// The source of a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ModelSource {
     /// The small Llama that is part of this binary; a page in a browser loads it as it loads others.
@@ -116,9 +116,9 @@ pub struct ModelFiles {
     pub tokenizer: TextTokenizer,
     /// The tokens that end a text.
     pub stop_tokens: Vec<u32>,
-    /// How a conversation becomes a prompt, if the model comes with it.
+    /// The template that turns a conversation into a prompt, if the model has one.
     pub chat_template: Option<ChatTemplate>,
-    /// How its makers have tokens chosen.
+    /// The sampling settings that its makers recommend.
     pub sampling: SamplingDefaults,
     /// The storage format of keys and values.
     pub kv_type: KvType,

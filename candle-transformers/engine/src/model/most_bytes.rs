@@ -1,4 +1,4 @@
-//! How long a text of a few tokens can be: a prompt of megabytes is refused before anybody tokenises it.
+//! Maximum text length for a number of tokens: a prompt of megabytes is refused before it is tokenised.
 
 use serde_json::Value;
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;

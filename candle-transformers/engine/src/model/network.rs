@@ -19,7 +19,7 @@ pub(super) struct Network {
     pub(super) plan: Option<Plan>,
 }
 
-/// Where the weights are.
+/// The source of the weights.
 pub(super) enum Files {
     /// In safetensors files.
     Safetensors(Weights),

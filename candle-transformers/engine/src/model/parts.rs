@@ -36,7 +36,7 @@ pub trait PartFile {
     /// The name of the file in messages.
     fn name(&self) -> &str;
 
-    /// How many bytes it has.
+    /// Number of bytes.
     fn size(&self) -> u64;
 
     /// Reads `len` bytes from `start` on, which lie in the file.
@@ -400,7 +400,7 @@ async fn read_gguf(file: &dyn PartFile) -> Result<Content> {
 
 /// A file of which only some bytes have been read.
 struct Part {
-    /// Where in the file they begin.
+    /// The offset of the bytes in the file.
     start: u64,
     bytes: Vec<u8>,
     file_size: u64,

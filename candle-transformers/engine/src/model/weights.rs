@@ -52,7 +52,7 @@ struct Info {
     /// The element type, or the file's own name for one that candle does not have.
     dtype: std::result::Result<DType, String>,
     bytes: u64,
-    /// Where it begins in a file that is read in parts.
+    /// The tensors' offset in a file that is read in parts.
     start: u64,
 }
 

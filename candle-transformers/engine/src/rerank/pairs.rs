@@ -36,7 +36,7 @@ pub(super) struct Pairing {
     /// Tokens of a query and a document together, without the special ones.
     room: usize,
     lowercase: bool,
-    /// Of language models, instead of special tokens.
+    /// The prompt of language models, instead of special tokens.
     prompt: Option<Prompt>,
 }
 
@@ -160,8 +160,8 @@ pub(super) fn wrong(origin: &str, problem: String) -> Error {
     }
 }
 
-/// How many tokens of a query and a document are kept where there is room for this many: the longer one is cut until both fit or are
-/// alike.
+/// Numbers of tokens of a query and a document that are kept if `room` tokens fit: the longer one is truncated until both fit or have equal
+/// lengths.
 fn kept((query, document): (usize, usize), room: usize) -> (usize, usize) {
     if query + document <= room {
         return (query, document);

@@ -145,7 +145,7 @@ pub(super) fn tokens(tokenizer: &Tokenizer, text: &str) -> Result<Vec<u32>> {
     Ok(encoding.get_ids().to_vec())
 }
 
-/// Where somebody speaks in `samples` at 16 kHz, as Silero VAD hears it on the CPU: `file` is `silero_vad_16k.safetensors` of the Python
+/// The stretches of speech in `samples` at 16 kHz, detected by Silero VAD on the CPU: `file` is `silero_vad_16k.safetensors` of the Python
 /// package `silero-vad`.
 ///
 /// # Errors

@@ -1,4 +1,4 @@
-//! Where a recording is cut for models that hear no more than a window at once.
+//! Splits a recording for models that take one window at a time.
 
 use std::ops::Range;
 

@@ -1,4 +1,4 @@
-//! How far a text's thoughts are, token by token, and which tokens have to come next.
+//! Tracks a text's thoughts, token by token, and the tokens that have to come next.
 
 use super::format::{At, Thinking};
 use super::Splitter;

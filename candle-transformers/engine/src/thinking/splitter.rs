@@ -5,9 +5,9 @@ use super::format::{At, Format, Thinking, ANALYSIS, CHANNEL, END, MESSAGE};
 /// A part of a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// Of what the model thinks.
+    /// A part of the thoughts.
     Thought(String),
-    /// Of what it answers.
+    /// A part of the answer.
     Answer(String),
 }
 
@@ -250,7 +250,7 @@ fn whole(mut splitter: Splitter, text: &str) -> (String, String) {
     (thoughts, answer)
 }
 
-/// How many bytes at the end of `text` are the start of `mark`, less than all of it.
+/// Number of bytes at the end of `text` that are a proper prefix of `mark`.
 fn overlap(text: &str, mark: &str) -> usize {
     let ends = mark.char_indices().map(|(at, _)| at);
     ends.rev()

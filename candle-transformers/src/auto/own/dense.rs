@@ -121,7 +121,7 @@ pub(super) const FAMILIES: &[Family] = &[
     ),
 ];
 
-/// Where files do not say it, the table of tokens is the output layer.
+/// By default, the token table is the output layer.
 fn tied(spec: DecoderSpec) -> DecoderSpec {
     let head = Head::Tied;
     DecoderSpec { head, ..spec }

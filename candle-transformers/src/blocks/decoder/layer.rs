@@ -75,7 +75,7 @@ impl LayerState {
         }
     }
 
-    /// How many positions have been added since the last reset.
+    /// Number of positions added since the last reset.
     pub fn seen(&self) -> usize {
         match self {
             Self::Attention(kv) | Self::Latent(kv) | Self::Both(kv, _) => kv.seen(),
@@ -237,7 +237,7 @@ pub struct Layer {
     norms: [Norms; 2],
     wiring: Wiring,
     residual_scale: Option<f64>,
-    /// Where what follows the mixer is, if not where the mixer is.
+    /// The device of the feed-forward block, if it is not the mixer's.
     elsewhere: Option<Placement>,
     /// The ranks that each have a part of the blocks.
     group: Option<Arc<dyn Communicator>>,

@@ -40,7 +40,7 @@ pub struct Step<'a> {
     pub mask: Option<&'a Tensor>,
     /// With a mask: whether windows still count, as far to both sides.
     pub windows: bool,
-    /// Where the sequences of a batch are, if not all at one position.
+    /// The positions of a batch's sequences, if they differ.
     pub rows: Option<&'a Rows>,
     /// The factors of queries, `(b, 1, t, 1)` or `(1, 1, t, 1)`.
     pub growth: Option<Tensor>,
@@ -98,7 +98,7 @@ impl DecoderState {
         }
     }
 
-    /// How many positions have been added since the last reset.
+    /// Number of positions added since the last reset.
     pub fn seen(&self) -> usize {
         self.layers.first().map_or(0, LayerState::seen)
     }
@@ -116,7 +116,7 @@ impl DecoderState {
         }
     }
 
-    /// How many positions each sequence of a batch has, or each slot.
+    /// Number of positions of each sequence of a batch, or of each slot.
     pub fn lens(&self) -> &[usize] {
         &self.lens
     }
@@ -190,7 +190,7 @@ pub struct Decoder {
     /// The ranks that each have a part of the logits.
     logits_group: Option<Arc<dyn Communicator>>,
     dtype: DType,
-    /// Of keys and values that are kept, if it is not `dtype`.
+    /// The dtype of cached keys and values, if it is not `dtype`.
     kv_dtype: Option<DType>,
     device: Device,
     /// The parts that are on another device.
@@ -405,7 +405,7 @@ impl Decoder {
         self.offload.as_ref()
     }
 
-    /// Where the first layer is, if not on [`device`](Self::device).
+    /// The device of the first layer, if it is not [`device`](Self::device).
     fn input(&self) -> Option<&Placement> {
         let offload = self.offload.as_ref()?;
         (offload.layers > 0).then_some(&offload.to)

@@ -21,7 +21,7 @@ pub enum DecoderPart {
     Head,
 }
 
-/// Where weights are, and what activations are computed in there.
+/// The device of weights, and the dtype of activations there.
 #[derive(Debug, Clone)]
 pub struct Placement {
     /// The device.
@@ -48,7 +48,7 @@ impl Placement {
 /// The parts of a decoder that are not on its device, but on another one: most often the CPU.
 #[derive(Debug, Clone)]
 pub struct Offload {
-    /// Where these parts are.
+    /// The device of these parts.
     pub to: Placement,
     /// Number of layers, from the first on. With one or more, the token table is included. The output layer never is.
     pub layers: usize,

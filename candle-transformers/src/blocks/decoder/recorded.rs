@@ -106,7 +106,7 @@ mod on_cuda {
 
     /// The least number of keys that a recording is made for.
     const LEAST_KEYS: usize = 512;
-    /// Which word of a draw's settings the position is.
+    /// The index of the position among the words of a draw's settings.
     const POSITION: usize = 2;
 
     /// A step's input and output, and the step.
@@ -114,13 +114,13 @@ mod on_cuda {
         /// The last token, `(1, 1)`, and the position of the next one, `(1)`: u32, written by the steps.
         ids: Tensor,
         starts: Tensor,
-        /// How tokens are drawn, unless they are those with the greatest logit.
+        /// The settings for drawing tokens; `None` for the greatest logit.
         drawn: Option<Drawn>,
         /// The value of `starts` after all launched steps.
         position: usize,
         /// Number of keys that steps process; most of them are later than the step's position and masked.
         end: usize,
-        /// Whose weights, and which buffers of keys and values.
+        /// The identity of the weights, and of the buffers of keys and values.
         decoder: Arc<()>,
         buffers: Vec<TensorId>,
         /// `None` before the second step: the first one compiles kernels, which cannot be recorded.

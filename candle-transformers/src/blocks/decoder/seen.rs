@@ -91,7 +91,7 @@ impl Decoder {
         state: &mut DecoderState,
     ) -> Result<Hidden<'_>> {
         let (b, t, _) = embeds.dims3()?;
-        // Of several, keys behind the end of a shorter one would be seen.
+        // With several sequences, keys after the end of a shorter one would be visible.
         if b != 1 {
             bail!(
                 "{}: vectors of {b} sequences; a slot takes those of one",

@@ -272,7 +272,7 @@ struct Cutter<'a> {
     cuts: &'a mut Cuts,
 }
 
-/// Why a layer cannot be divided.
+/// The reason why a layer cannot be divided.
 type Cutting = std::result::Result<(), String>;
 
 impl Cutter<'_> {

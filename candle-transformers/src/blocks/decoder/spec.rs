@@ -39,7 +39,7 @@ pub(crate) fn check_layers(count: usize) -> Result<()> {
 /// A decoder before it has weights.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DecoderSpec {
-    /// Whose it is, for messages.
+    /// The family's name, for messages.
     pub family: &'static str,
     /// Tokens in the vocabulary.
     pub vocab: usize,
@@ -133,7 +133,7 @@ pub struct LayerSpec {
     pub feed_forward: FeedForwardSpec,
     /// All norms of the layer.
     pub norm: NormSpec,
-    /// Where they are.
+    /// The wiring of norms and residual connections.
     pub wiring: Wiring,
     /// Factor of the output of each block before it is added to the stream.
     pub residual_scale: Option<f64>,
@@ -247,7 +247,7 @@ impl From<AttentionSpec> for MixerSpec {
     }
 }
 
-/// Where a layer's norms are. `x` is the stream.
+/// The wiring of a layer's norms. `x` is the stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wiring {
     /// `x += block(norm(x))`, for both blocks (Llama).
@@ -323,7 +323,7 @@ impl DecoderSpec {
     pub(super) fn named(mut self, weights: &Weights<'_>) -> Self {
         let table = |names: &Names| weights.has(&format!("{}.weight", names.embedding));
         let others = std::mem::take(&mut self.other_names);
-        // Where none is there, the error names the first.
+        // If no table exists, the error names the first.
         if let (false, Some(names)) = (table(&self.names), others.into_iter().find(table)) {
             self.names = names;
         }

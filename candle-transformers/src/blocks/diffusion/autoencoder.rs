@@ -11,7 +11,7 @@ use crate::blocks::{MergedLinear, Projection};
 /// Added to the variance by the norms.
 const EPS: f64 = 1e-6;
 
-/// Whose names the weights have.
+/// The naming scheme of the weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KlNames {
     /// Those of latent diffusion's own program: `down.0.block.0`, `mid.attn_1`. Attention's layers are stored as 1x1 convolutions.
@@ -107,7 +107,7 @@ pub struct KlSpec {
     pub layers: usize,
     /// Groups of the norms.
     pub groups: usize,
-    /// Whose names the weights have.
+    /// The naming scheme of the weights.
     pub names: KlNames,
 }
 

@@ -8,7 +8,7 @@ use super::super::weights::Weights;
 
 /// The slope of both sides at 0, where files do not say it.
 const BETA: f32 = 0.5;
-/// Where the exponential ends, for numbers that are not positive.
+/// The upper end of the exponential's argument, for numbers that are not positive.
 const EPS: f64 = -1e-6;
 
 /// `p x² + s x` of positive numbers, `n (e^x - 1 - x) + s x` of others.

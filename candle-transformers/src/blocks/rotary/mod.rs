@@ -10,7 +10,7 @@ use std::borrow::Cow;
 
 use candle_nn::rotary_emb::Pairs;
 
-/// Which elements of a head are rotated together.
+/// The pairs of a head's elements that are rotated together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RotaryPairs {
     /// `i` and `i + head_dim / 2`, as Hugging Face's checkpoints have them.
@@ -35,7 +35,7 @@ pub fn inverse_frequencies(theta: f64, dim: usize) -> Vec<f32> {
         .collect()
 }
 
-/// How a kind of layers rotates.
+/// The rotation of a kind of layers.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rotary {
     /// The pairs of elements that are rotated together.
@@ -55,7 +55,7 @@ pub struct Rotary {
 pub struct Dynamic {
     /// The base within the context.
     pub theta: f64,
-    /// How fast it grows.
+    /// Its growth factor.
     pub factor: f64,
     /// The context.
     pub positions: usize,
@@ -73,7 +73,7 @@ impl Rotary {
         }
     }
 
-    /// Which angles a sequence of `len` positions has: sequences of one kind share them.
+    /// The index of the angles for a sequence of `len` positions: sequences of one kind share them.
     pub(crate) fn kind(&self, len: usize) -> usize {
         match (&self.long, self.dynamic) {
             (Some((short, _)), _) if len > *short => 1,

@@ -78,7 +78,7 @@ impl RopeScaling {
     ) -> Result<Rotary> {
         let mut rotary = Rotary::new(pairs, theta, dim);
         match self.rope_type.as_str() {
-            // Of Qwen2-VL: three axes, along which positions of texts are the same.
+            // Qwen2-VL's: three axes, along which positions of texts are the same.
             "default" | "none" | "mrope" => {}
             "linear" => {
                 let factor = self.needed("factor", self.factor)? as f32;

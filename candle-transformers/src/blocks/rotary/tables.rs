@@ -40,7 +40,7 @@ impl RotaryTables {
         self.made = Arc::new(Mutex::new([Some((cos, sin)), None]));
     }
 
-    /// How they are used.
+    /// Their rotation.
     pub fn rotary(&self) -> &Rotary {
         &self.rotary
     }
@@ -99,7 +99,7 @@ impl RotaryTables {
         }
         let (kind, frequencies) = (self.rotary.kind(end), self.rotary.frequencies_of(end));
         if kind > 1 {
-            // Of this length alone.
+            // Tables for this length alone.
             return self.make(end, &frequencies);
         }
         // A panic elsewhere leaves whole tables or none.

@@ -36,9 +36,9 @@ pub(crate) struct AttentionNames {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LayerNames {
     pub(crate) attention: AttentionNames,
-    /// Of the attention to what the encoder returned.
+    /// The names of cross-attention.
     pub(crate) cross: AttentionNames,
-    /// Of a block without a gate this is its first layer.
+    /// In a block without a gate this is the first layer.
     pub(crate) up: &'static str,
     pub(crate) gate: &'static str,
     pub(crate) down: &'static str,
@@ -158,11 +158,11 @@ struct CrossAttention {
     kept: Option<(Tensor, Tensor)>,
 }
 
-/// How the heads of a layer attend.
+/// The heads of a layer's attention.
 #[derive(Debug, Clone, Copy)]
 struct Heads {
     count: usize,
-    /// Of keys and values, in self-attention and in the attention to what an encoder returned.
+    /// Numbers of key and value heads, in self-attention and in cross-attention.
     kv: [usize; 2],
     size: usize,
     scale: f64,
@@ -401,7 +401,7 @@ impl Layer {
         })
     }
 
-    /// How many tokens' keys and values are kept.
+    /// Number of tokens whose keys and values are cached.
     pub(crate) fn seen(&self) -> usize {
         self.attention.kept.seen()
     }

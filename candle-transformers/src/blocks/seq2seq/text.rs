@@ -16,7 +16,7 @@ pub(crate) struct Angles {
 }
 
 impl Angles {
-    /// Of `t` positions from `start` on.
+    /// The angles of `t` positions from `start` on.
     ///
     /// # Errors
     /// If `tables` have fewer positions, or the device fails.
@@ -35,14 +35,14 @@ impl Angles {
     }
 }
 
-/// How layers know the positions of tokens.
+/// The position encoding of tokens.
 #[derive(Debug, Clone)]
 pub(crate) enum Positions {
     /// A table, (rows, hidden), whose row `first` is that of the first position.
     Learned { table: Tensor, first: usize },
     /// Sines and cosines, made when they are needed.
     Waves {
-        /// Of a position, an element and the size of a vector.
+        /// A function of a position, an element and the size of a vector.
         wave: fn(usize, usize, usize) -> f64,
         /// The index of the first position.
         first: usize,
@@ -111,7 +111,7 @@ pub(crate) struct TextStack {
     /// Factor of the table's vectors.
     pub(crate) table_scale: Option<f64>,
     pub(crate) positions: Positions,
-    /// Of the vectors with their positions.
+    /// The norm of the vectors with their positions.
     pub(crate) norm: Option<Norm>,
     pub(crate) layers: Vec<Layer>,
     pub(crate) spec: LayerSpec,
@@ -130,11 +130,11 @@ pub(crate) struct Given<'a> {
     pub(crate) start: usize,
     /// Added to the scores of tokens, and then a decoder hides nothing by itself. See [`added_mask`].
     pub(crate) added: Option<&'a Tensor>,
-    /// Of an encoder's tokens, (batch, t): 0 where one is hidden.
+    /// The mask of an encoder's tokens, (batch, t): 0 where one is hidden.
     pub(crate) mask: Option<&'a Tensor>,
     /// The output of an encoder.
     pub(crate) source: Option<&'a Tensor>,
-    /// Of what an encoder returned, (batch, keys): 0 where it is hidden.
+    /// The mask of the encoder's output, (batch, keys): 0 where it is hidden.
     pub(crate) source_mask: Option<&'a Tensor>,
 }
 
@@ -153,7 +153,7 @@ impl<'a> Given<'a> {
 }
 
 impl TextStack {
-    /// How many tokens' keys and values are kept.
+    /// Number of tokens whose keys and values are cached.
     pub(crate) fn seen(&self) -> usize {
         self.layers.first().map_or(0, Layer::seen)
     }

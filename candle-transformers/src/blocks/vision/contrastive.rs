@@ -67,7 +67,7 @@ impl Blocks {
 /// The vectors of tokens and of their positions, added.
 #[derive(Debug, Clone)]
 pub(crate) struct TextEmbeddings {
-    /// Of the model, for errors.
+    /// The model's name, for errors.
     family: &'static str,
     tokens: Embedding,
     /// (limit, size)
@@ -285,8 +285,8 @@ pub(crate) fn unit_length(xs: &Tensor) -> Result<Tensor> {
     xs.broadcast_div(&length)?.to_dtype(dtype)
 }
 
-/// How well pictures, (pictures, size), and texts, (texts, size), go together: the cosine of their vectors times `exp(scale)`, and
-/// `bias` added; (texts, pictures) and (pictures, texts).
+/// The scores of images, (images, size), and texts, (texts, size): the cosine of their vectors times `exp(scale)`, plus `bias`; (texts,
+/// images) and (images, texts).
 pub(crate) fn scores(
     pictures: &Tensor,
     texts: &Tensor,

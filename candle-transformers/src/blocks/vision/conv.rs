@@ -19,7 +19,7 @@ pub(crate) struct ConvSpec {
 }
 
 impl ConvSpec {
-    /// Of stride 1, padded so that an odd kernel keeps the size.
+    /// A convolution of stride 1, padded so that an odd kernel keeps the size.
     pub(crate) fn new(inputs: usize, outputs: usize, kernel: usize) -> Self {
         Self {
             inputs,

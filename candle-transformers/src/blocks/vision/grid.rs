@@ -31,7 +31,8 @@ impl PatchEmbedding {
         })
     }
 
-    /// Of the convolution `conv`, whose kernel and stride are `patch`. Pictures need not be multiples of it: what is left over is cut off.
+    /// Patches by the convolution `conv`, whose kernel and stride are `patch`. Images need not be multiples of it: the remainder is
+    /// cropped.
     pub(crate) fn of(conv: Conv2d, picture: Picture, patch: usize) -> Self {
         Self {
             conv,
@@ -57,7 +58,7 @@ pub(crate) struct Grid {
 }
 
 impl Grid {
-    /// Of a table (rows * columns, size).
+    /// A grid from a table (rows * columns, size).
     pub(crate) fn new(table: Tensor, rows: usize, columns: usize) -> Self {
         Self {
             table,
@@ -93,7 +94,7 @@ impl Grid {
     }
 }
 
-/// How many patches are on the side of a picture.
+/// Number of patches on the side of an image.
 pub(crate) fn side(family: &str, image: usize, patch: usize) -> Result<usize> {
     if patch == 0 || image < patch {
         bail!("{family} config: patch_size {patch} does not fit image_size {image}")

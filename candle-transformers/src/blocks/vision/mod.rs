@@ -40,7 +40,7 @@ pub(crate) fn with_first(first: &Tensor, tokens: &Tensor) -> Result<Tensor> {
 /// The required shape of an image.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Picture {
-    /// Of the model, for the error.
+    /// The model's name, for the error.
     pub(crate) family: &'static str,
     pub(crate) channels: usize,
     /// Its height and width, if they are fixed.

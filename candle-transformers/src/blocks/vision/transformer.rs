@@ -11,9 +11,9 @@ use crate::blocks::MergedLinear;
 pub(crate) struct VitSpec {
     pub(crate) size: usize,
     pub(crate) heads: usize,
-    /// Of the feed-forward block.
+    /// Inner size of the feed-forward block.
     pub(crate) inner: usize,
-    /// Of the norms.
+    /// Norm epsilon.
     pub(crate) eps: f64,
 }
 
@@ -77,7 +77,7 @@ impl VitAttention {
         ))
     }
 
-    /// Of queries, keys and values from one layer.
+    /// Attention with queries, keys and values from one layer.
     pub(crate) fn joined(qkv: Linear, proj: Linear, heads: usize) -> Self {
         Self {
             qkv: Qkv::Joined(qkv),
@@ -95,7 +95,7 @@ impl VitAttention {
         }
     }
 
-    /// Of a layer for each of the three.
+    /// Attention with a layer for each of the three.
     pub(crate) fn apart(parts: [Linear; 3], proj: Linear, heads: usize) -> Result<Self> {
         Ok(Self {
             qkv: Qkv::Apart(MergedLinear::new(parts)?),

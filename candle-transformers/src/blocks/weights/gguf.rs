@@ -320,7 +320,7 @@ impl<'a> GgufMetadata<'a> {
         self.scaled_rotary(pairs, head_dim, &self.rope_scaling()?)
     }
 
-    /// How the rotation is scaled; `rope.scaling.*`.
+    /// The scaling of the rotation; `rope.scaling.*`.
     ///
     /// # Errors
     /// If a value is of another kind.

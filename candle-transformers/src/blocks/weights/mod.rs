@@ -49,7 +49,7 @@ pub struct WeightFactors {
     pub outputs: Vec<(usize, f64)>,
 }
 
-/// How the outputs of several layers follow each other in one tensor of a file.
+/// The order of several layers' outputs in one tensor of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
     /// One layer after another.
@@ -68,7 +68,7 @@ pub struct Weights<'a> {
     source: &'a mut dyn WeightSource,
     dtype: DType,
     device: Device,
-    /// Which part of a decoder is loaded, and which parts are not on the device.
+    /// The part of a decoder that is being loaded, and the parts that are not on the device.
     part: DecoderPart,
     offload: Option<Offload>,
     checked: Option<Vec<(DecoderPart, String)>>,
@@ -99,7 +99,7 @@ impl<'a> Weights<'a> {
         Self { offload, ..self }
     }
 
-    /// Which parts are on another device.
+    /// The parts that are on another device.
     pub(super) fn offload(&self) -> Option<&Offload> {
         self.offload.as_ref()
     }
@@ -126,7 +126,7 @@ impl<'a> Weights<'a> {
             .is_some_and(|offload| offload.has(part))
     }
 
-    /// Where the part that is loaded goes, if not to the device.
+    /// The device of the part that is being loaded, if it is not the main one.
     fn elsewhere(&self) -> Option<&Placement> {
         let offload = self.offload.as_ref()?;
         offload.has(self.part).then_some(&offload.to)

@@ -1,4 +1,4 @@
-//! Where a model's tensors come from.
+//! Sources of a model's tensors.
 
 use std::future::{ready, Future};
 use std::io::{Read, Seek};
@@ -48,7 +48,7 @@ pub struct Wanted<'a> {
     pub name: &'a str,
     /// The shape, slowest dimension first.
     pub shape: &'a [usize],
-    /// How a source that makes new tensors fills this one.
+    /// The initial values from a source that makes new tensors.
     pub init: Init,
 }
 

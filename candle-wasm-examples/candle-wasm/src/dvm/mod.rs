@@ -139,14 +139,14 @@ impl BrowserDvm {
         Ok(())
     }
 
-    /// Where the model runs, and why if that is the CPU; `undefined` without a model.
+    /// The model's device, with the reason if it is the CPU; `undefined` without a model.
     #[wasm_bindgen(getter)]
     pub fn device(&self) -> Option<String> {
         let state = self.state.borrow();
         state.model.as_ref().map(|model| model.device.clone())
     }
 
-    /// Where jobs are remembered; `undefined` before `start`.
+    /// The location of the jobs' journal; `undefined` before `start`.
     #[wasm_bindgen(getter)]
     pub fn journal(&self) -> Option<String> {
         self.state.borrow().journal.clone()

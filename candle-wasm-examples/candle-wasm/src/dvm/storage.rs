@@ -12,7 +12,7 @@ use web_sys::{
     FileSystemReadWriteOptions, FileSystemSyncAccessHandle, WorkerGlobalScope,
 };
 
-/// Why there is no file.
+/// The reason why there is no file.
 pub enum Problem {
     /// Another worker has it open.
     InUse,

@@ -133,7 +133,7 @@ fn failed(asked: DeviceChoice, err: &candle_core::Error) -> Error {
     }
 }
 
-/// Why the best device is not this one; `None` if it is.
+/// The reason why the best device is not this one; `None` if it is.
 fn reason(probe: &DeviceProbe, best: &Device) -> Option<String> {
     match &probe.found {
         Err(err) => Some(line(err)),
@@ -255,7 +255,7 @@ mod tests {
         devices.open().unwrap();
     }
 
-    /// Where there is an adapter, a software one included.
+    /// Needs an adapter, which may be a software one.
     #[cfg(feature = "webgpu")]
     #[test]
     fn every_guest_gets_another_gpu() {

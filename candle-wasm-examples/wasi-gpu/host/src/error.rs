@@ -6,7 +6,7 @@ use std::time::Duration;
 /// The most bytes of a text that comes from a guest or a driver.
 const MAX_TEXT: usize = 1000;
 
-/// Why a guest cannot be had, or what became of it. Each is one line.
+/// The reason why a guest cannot be loaded, or how it ended. Each message is one line.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -21,7 +21,7 @@ pub enum Error {
     Device {
         /// The requested device.
         asked: String,
-        /// Why it cannot be used.
+        /// The reason.
         reason: String,
     },
     /// A language model that cannot be loaded.
@@ -51,9 +51,9 @@ pub enum Error {
     /// A file that is larger than it may be.
     #[error("the guest's file has {size} bytes, it may have {limit}: build it for release and without debug information, or allow it more with --guest-size")]
     TooLarge {
-        /// How many bytes it has.
+        /// Number of bytes.
         size: u64,
-        /// How many it may have.
+        /// Maximum number of bytes.
         limit: usize,
     },
     /// Bytes that are neither a component nor a core module, or one that does not validate.

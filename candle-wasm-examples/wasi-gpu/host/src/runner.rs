@@ -14,7 +14,7 @@ use crate::guest::State;
 use crate::imports::{self, is_run, Inspection};
 use crate::{componentize, gpu, is_core_module, Error, Guest, Limits, Result};
 
-/// How often guests look whether their time is up. A look costs some microseconds.
+/// Interval at which guests check whether their time is up. A check costs some microseconds.
 const TICK: Duration = Duration::from_millis(10);
 
 /// Compiles guests and starts them, each under the same limits.

@@ -1,4 +1,4 @@
-//! Which calls are valid. Sizes are computed in 128 bits, where nothing that a guest can say overflows.
+//! Validation of calls. Sizes are computed in 128 bits, in which a guest's arguments cannot overflow.
 
 use crate::{
     AverageParams, BatchPredictParams, BootstrapParams, BufferId, ElementwiseOp, ElementwiseParams,

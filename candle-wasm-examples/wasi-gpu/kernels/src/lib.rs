@@ -68,7 +68,7 @@ pub type Result<T> = std::result::Result<T, GpuError>;
 pub struct Limits {
     /// Total bytes of its buffers; reported to the guest as the device's memory.
     pub memory: u64,
-    /// How many buffers it may have at a time.
+    /// Maximum number of buffers at a time.
     pub buffers: usize,
 }
 

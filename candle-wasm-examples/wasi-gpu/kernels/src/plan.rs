@@ -30,7 +30,7 @@ pub(crate) const SLICE_FOLD: u64 = 32_768;
 /// Bytes of one column's sums in one slice.
 const SUM_BYTES: u64 = 12;
 
-/// How a node's rows and thresholds are spread over workgroups and dispatches.
+/// The distribution of a node's rows and thresholds over workgroups and dispatches.
 pub(crate) struct Split {
     /// Tiles of [`GROUP`] rows in a slice.
     pub(crate) tiles: u64,
@@ -54,7 +54,7 @@ impl Split {
     }
 }
 
-/// How a forest's walks are spread over invocations and dispatches.
+/// The distribution of a forest's walks over invocations and dispatches.
 pub(crate) struct Walks {
     /// Trees of one invocation.
     pub(crate) block: u64,

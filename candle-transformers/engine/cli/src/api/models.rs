@@ -17,7 +17,7 @@ use candle_openai::{Encoder, Reranker, Served, Speech, TextSource, Texts};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// How models of text are loaded.
+/// The settings for loading text models.
 #[derive(Clone)]
 struct Loader {
     registry: Arc<BackendRegistry>,

@@ -45,7 +45,7 @@ fn unquoted(text: String) -> String {
     }
 }
 
-/// Where messages come from.
+/// The source of messages.
 pub(super) enum Input {
     /// A terminal, with line editing and a history of this conversation. A pasted text is one message, whatever line breaks it has.
     Editor(Box<Editor<Quoted, DefaultHistory>>),

@@ -45,7 +45,7 @@ struct Report<'a> {
     fits: Vec<Row>,
 }
 
-/// How many layers fit into free memory.
+/// Number of layers that fit into free memory.
 #[derive(Serialize)]
 struct Row {
     free: u64,

@@ -63,7 +63,7 @@ fn message(role: &str, text: String) -> Item {
 fn add(messages: &mut Vec<Item>, at: usize, item: Item) -> Result<(), ApiError> {
     let mut fields = Fields::of(format!("input[{at}]."), item);
     let kind: Option<String> = fields.take("type", "a text")?;
-    // Of an answer that is sent back.
+    // Fields of an answer that is sent back.
     for name in ["id", "status", "phase"] {
         fields.take::<Value>(name, "any value")?;
     }

@@ -8,7 +8,7 @@ use serde_json::{json, Map, Value};
 
 const EXPECTED: &str = "expected none, auto, required or a function";
 
-/// Which function is called.
+/// The function to call.
 #[derive(Clone, Default)]
 pub(super) enum Choice {
     /// None: the model does not hear of them.

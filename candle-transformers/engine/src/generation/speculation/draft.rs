@@ -130,12 +130,12 @@ impl<'a> Drafter<'a> {
         }
     }
 
-    /// How many tokens of a text it would have to read before it can propose one.
+    /// Number of a text's tokens that it would have to read before it can propose one.
     pub(crate) fn unread(&self, known: &[u32]) -> usize {
         known.len() - self.same(known)
     }
 
-    /// How many tokens at the beginning of `known` it has seen, one less than all: one has to be fed, for logits to come out.
+    /// Number of the first tokens of `known` that it has read, at most all but one: one has to be fed to get logits.
     fn same(&self, known: &[u32]) -> usize {
         let most = self.seen.len().min(known.len().saturating_sub(1));
         let pairs = self.seen[..most].iter().zip(known);

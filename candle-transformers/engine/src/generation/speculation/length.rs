@@ -1,24 +1,24 @@
-//! How many tokens are worth a proposal: by how often they are right, and by what one costs.
+//! The length of a proposal: by the rate of correct tokens, and by their cost.
 
-/// How quickly a source of proposals is believed, and given up.
+/// The speed at which the estimate of a source of proposals adapts.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Habits {
     /// Number of the last proposals that count.
     memory: f64,
     /// Whether right proposals come in bursts: then a wrong one shortens the next proposal at once.
     in_bursts: bool,
-    /// Where proposals do not pay, the most tokens until another try.
+    /// Maximum number of tokens between tries while proposals do not pay.
     longest_pause: usize,
 }
 
 impl Habits {
-    /// Of repetitions: either a passage is repeated, and all is right, or nothing is.
+    /// For lookup: either a passage is repeated, and all is right, or nothing is.
     pub(super) const OF_LOOKUP: Self = Self {
         memory: 12.,
         in_bursts: true,
         longest_pause: 8,
     };
-    /// Of a draft model, which is about as often right everywhere in a text.
+    /// For a draft model, whose rate of correct tokens is about the same everywhere in a text.
     pub(super) const OF_DRAFTS: Self = Self {
         memory: 40.,
         in_bursts: false,
@@ -30,7 +30,7 @@ impl Habits {
 const SHORTEST_PAUSE: usize = 4;
 /// Initial counts of correct and of tried proposals of a source.
 const FIRST: (f64, f64) = (1.4, 2.);
-/// How many are proposed first.
+/// Initial number of proposed tokens.
 const FIRST_LENGTH: usize = 2;
 
 /// The length of one source's proposals in one text.
@@ -67,7 +67,7 @@ impl Length {
         self.right / self.tried
     }
 
-    /// How many to propose, where one costs `cost` of what a step without any takes. One, where none pays, when it is time for a try.
+    /// Number of tokens to propose, where each costs `cost` of a step without any. One for a try if none pays and a try is due.
     pub(super) fn next(&self, cost: f64) -> usize {
         match self.best(self.share(), cost) {
             _ if self.rest > 0 => 0,
@@ -76,7 +76,7 @@ impl Length {
         }
     }
 
-    /// How many give the most tokens for the time, where this share of proposals is right.
+    /// The number with the most tokens per time, if this fraction of proposals is right.
     fn best(&self, share: f64, cost: f64) -> usize {
         let (mut tokens, mut likely) = (1., 1.);
         let (mut best, mut most) = (0, 1.);
@@ -102,7 +102,7 @@ impl Length {
         self.rest = self.rest.saturating_sub(1);
     }
 
-    /// Of `made` proposals `right` were right, and one costs `cost` as in [`next`](Self::next).
+    /// Records that `right` of `made` proposals were right, where each costs `cost` as in [`next`](Self::next).
     pub(super) fn saw(&mut self, made: usize, right: usize, cost: f64) {
         let all_right = right == made;
         let compared = (right + usize::from(!all_right)) as f64;

@@ -40,7 +40,7 @@ mod tests {
             (&[1, 2, 3, 4, 1, 2], 0, &[]),
             // The longer match, though another is later.
             (&[7, 1, 2, 3, 9, 1, 2, 4, 7, 1, 2], 1, &[3]),
-            // Of equal ones the later.
+            // The later one among equals.
             (&[1, 2, 3, 1, 2, 4, 1, 2], 1, &[4]),
             // A text that repeats one token continues with it.
             (&[5, 5, 5, 5], 3, &[5]),

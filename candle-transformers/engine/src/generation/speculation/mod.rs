@@ -234,7 +234,7 @@ impl Proposed {
 }
 
 impl Proposal {
-    /// How many tokens there are.
+    /// Number of tokens.
     pub(crate) fn len(&self) -> usize {
         self.tokens.len()
     }

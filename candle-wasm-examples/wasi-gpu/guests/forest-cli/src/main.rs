@@ -28,7 +28,7 @@ struct Args {
     /// Thresholds tried for a feature at a node; 0: all.
     #[arg(long, default_value_t = 0)]
     max_thresholds: u32,
-    /// Of the draws, and of the split into rows to train on and a fifth to try.
+    /// The seed of the draws, and of the split into training rows and a fifth of test rows.
     #[arg(long, default_value_t = 42)]
     seed: u32,
     /// Every tree sees each row once.
@@ -57,9 +57,9 @@ struct Report {
     kernels: u32,
     training_ms: f64,
     inference_ms: f64,
-    /// Of the test rows: mean squared error of all outputs.
+    /// Mean squared error of all outputs over the test rows.
     mse: f64,
-    /// Of the test rows, for classes.
+    /// Accuracy over the test rows, for classes.
     accuracy: Option<f64>,
     /// FNV-1a of the model's bytes.
     hash: String,

@@ -36,9 +36,9 @@ pub struct Params {
 #[derive(Clone, Debug)]
 pub struct Trained {
     pub model: Model,
-    /// How often the guest waited for the device.
+    /// Number of waits for the device.
     pub reads: u32,
-    /// How many kernels it asked for.
+    /// Number of kernels.
     pub kernels: u32,
 }
 
@@ -144,7 +144,7 @@ struct Open {
 /// A feature to split a node by.
 struct Candidate {
     feature: u32,
-    /// Where its thresholds are in the batch's words.
+    /// The offset of its thresholds in the batch's words.
     at: usize,
     count: usize,
 }
@@ -154,7 +154,7 @@ struct Candidate {
 struct Batch {
     /// Rows of the nodes, and bits of the thresholds.
     words: Vec<u32>,
-    /// How many scores they make.
+    /// Number of their scores.
     scores: usize,
     nodes: Vec<(Open, usize, Vec<Candidate>)>,
 }

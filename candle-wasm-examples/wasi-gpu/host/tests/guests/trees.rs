@@ -19,9 +19,9 @@ struct Depth {
 /// The results for some random states, which break ties between features differently.
 #[derive(Deserialize)]
 struct Variant {
-    /// Of each row.
+    /// The leaf of each row.
     leaf: Vec<usize>,
-    /// Of each leaf, one for each output.
+    /// The values of each leaf, one per output.
     values: Vec<Vec<f32>>,
 }
 

@@ -146,7 +146,7 @@ mod tests {
             assert!(union <= 353);
             shared += a.intersection(&b).count();
         }
-        // Of independent draws: 1 - 1/e of all, and the square of that in both.
+        // For independent draws: 1 - 1/e of all, and the square of that in both.
         let of_all = |count: i32| f64::from(count) / f64::from(200 * 353);
         let (distinct, shared) = (of_all(distinct as i32), of_all(shared as i32));
         assert!((distinct - 0.632).abs() < 0.005, "{distinct}");

@@ -463,7 +463,7 @@ impl Forest {
     fn walk(&self, root: u32, sample: usize, max_depth: u32) -> Option<f32> {
         let row = &self.samples[sample * self.features as usize..][..self.features as usize];
         let mut node = *self.nodes.get(root as usize)?;
-        // Who takes more steps than there are nodes goes round in circles.
+        // A walk with more steps than there are nodes is a cycle.
         for _ in 0..=max_depth.min(self.nodes.len() as u32) {
             let [feature, value, left, right] = node;
             if feature == LEAF {
