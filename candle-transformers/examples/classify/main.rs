@@ -70,7 +70,7 @@ fn run() -> Result<()> {
 
 type Model = Box<dyn Fn(&Tensor) -> Result<Tensor>>;
 
-/// How a model is made, and what it wants to see.
+/// The constructor of a model, and its input format.
 struct Entry {
     name: &'static str,
     /// The side of its square pictures.
@@ -85,7 +85,7 @@ struct Scale {
     deviation: [f32; 3],
 }
 
-/// Of the pictures of ImageNet.
+/// The statistics of ImageNet's images.
 const IMAGENET: Scale = Scale {
     mean: [123.675, 116.28, 103.53],
     deviation: [58.395, 57.12, 57.375],

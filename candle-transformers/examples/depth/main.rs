@@ -26,7 +26,7 @@ use image::{imageops, imageops::FilterType, ImageBuffer, Luma, Rgb, RgbImage};
 
 /// The side of what the model sees, in pixels.
 const SIDE: u32 = 518;
-/// Of the pictures of ImageNet.
+/// The statistics of ImageNet's images.
 const MEAN: [f32; 3] = [0.485, 0.456, 0.406];
 const DEVIATION: [f32; 3] = [0.229, 0.224, 0.225];
 /// From far to near.
@@ -41,19 +41,19 @@ const COLORS: [[f32; 3]; 5] = [
 /// Measures how near things in a picture are.
 #[derive(Parser)]
 struct Args {
-    /// Where to run; if it is left out, the best device of the build
+    /// Device; by default the best one of the build
     #[arg(value_enum)]
     device: Option<pictures::On>,
     /// Safetensors files
     #[arg(long, required = true, num_args = 1..)]
     weights: Vec<PathBuf>,
-    /// Of the model
+    /// Size of the model
     #[arg(long, value_enum)]
     size: Size,
     /// A PNG or JPEG
     #[arg(long)]
     image: PathBuf,
-    /// Where to write how near everything is, a PNG
+    /// Path of the PNG with the depth of each pixel
     #[arg(long)]
     out: PathBuf,
 }
@@ -167,7 +167,7 @@ fn colored(near: &[f32], [least, most]: [f32; 2], [w, h]: [u32; 2]) -> Result<Rg
     }))
 }
 
-/// Of a share from 0 to 1.
+/// The colour of a number from 0 to 1.
 fn color(share: f32) -> Rgb<u8> {
     let at = share.clamp(0., 1.) * (COLORS.len() - 1) as f32;
     let below = (at as usize).min(COLORS.len() - 2);

@@ -1,4 +1,4 @@
-//! Where things are in a picture, by YOLOv8 or YOLOv3, and how people hold themselves, by YOLOv8.
+//! Detects objects in an image with YOLOv8 or YOLOv3, and human poses with YOLOv8.
 //!
 //! ```sh
 //! cargo run -p candle-transformers --features webgpu --example detect -- \
@@ -36,7 +36,7 @@ const SEEN: f32 = 0.6;
 /// Finds objects in a picture.
 #[derive(Parser)]
 struct Args {
-    /// Where to run; if it is left out, the best device of the build
+    /// Device; by default the best one of the build
     #[arg(value_enum)]
     device: Option<pictures::On>,
     /// A safetensors file
@@ -49,13 +49,13 @@ struct Args {
     /// A PNG or JPEG
     #[arg(long)]
     image: PathBuf,
-    /// Where to write the picture with what was found, a PNG
+    /// Path of the PNG that shows the detections
     #[arg(long)]
     out: PathBuf,
     /// Shows what is more likely than that
     #[arg(long, default_value = "0.25", value_parser = share)]
     confidence: f32,
-    /// Of boxes that overlap by more than that the likeliest is shown
+    /// Maximum overlap (IoU): of boxes that overlap more, the most probable is shown
     #[arg(long, default_value = "0.45", value_parser = share)]
     iou: f32,
     /// Prints JSON

@@ -1,4 +1,4 @@
-//! How long a forward pass of an encoder takes, with random weights.
+//! Time of an encoder's forward pass, with random weights.
 //!
 //! ```sh
 //! cargo run --release -p candle-transformers --features webgpu --example forward_speed -- \

@@ -8,7 +8,7 @@ use candle_nn::VarBuilder;
 use clap::ValueEnum;
 use image::{DynamicImage, ImageDecoder, ImageReader, ImageResult, Limits, RgbImage};
 
-/// Where an example runs.
+/// The device of an example.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub enum On {
     Cpu,

@@ -23,7 +23,7 @@ use tokenizers::Tokenizer;
 const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/engine/model");
 const PROMPT: &str = "A vector is";
 const MOST_TOKENS: usize = 40;
-/// Where the ranks meet, this one's number, and how many there are.
+/// The address at which the ranks meet, this one's number, and their number.
 const ADDRESS: &str = "RANKS_ADDRESS";
 const RANK: &str = "RANKS_RANK";
 const WORLD: &str = "RANKS_WORLD";

@@ -23,7 +23,7 @@ use image::{GrayImage, ImageFormat, ImageReader, RgbImage};
 /// Segments the object at a point or in a box of an image.
 #[derive(Parser)]
 struct Args {
-    /// Where to run; the best there is if it is left out.
+    /// Device; by default the best one.
     device: Option<Where>,
     /// A .pth or a safetensors file.
     #[arg(long)]

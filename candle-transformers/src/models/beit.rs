@@ -28,7 +28,7 @@ const PATCH: usize = 16;
 const SIDE: usize = IMAGE / PATCH;
 /// The class token and the patches.
 const TOKENS: usize = SIDE * SIDE + 1;
-/// How far two patches may be apart along a side, in both directions.
+/// Number of distances between two patches along a side, in both directions.
 const SPAN: usize = 2 * SIDE - 1;
 /// Rows of the tables: one for each distance of two patches, and from class to patch, from patch to class, from class to class.
 const DISTANCES: usize = SPAN * SPAN + 3;

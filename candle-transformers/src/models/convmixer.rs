@@ -23,7 +23,7 @@ use candle_nn::{Conv2d, Func, VarBuilder};
 
 use crate::blocks::vision::{classifier, head, pooled, run_all, ConvSpec, Picture, Shift};
 
-/// Of both networks.
+/// The depth of both networks.
 const DEPTH: usize = 20;
 const KERNEL: usize = 9;
 

@@ -28,7 +28,7 @@ use crate::blocks::vision::{
     ConvSpec, Picture,
 };
 
-/// How wide and deep the network is.
+/// The width and depth of the network.
 #[derive(Clone)]
 pub struct Config {
     depths: [usize; 4],

@@ -90,7 +90,7 @@ impl Snake1d {
 }
 
 impl Module for Snake1d {
-    /// Of (batch, channels, …).
+    /// Applied to (batch, channels, …).
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
         match xs.dims() {
             [_, _, _] => self.of_vectors(xs),
@@ -100,12 +100,12 @@ impl Module for Snake1d {
     }
 }
 
-/// How layers are made.
+/// The construction of the layers.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Form {
     /// Whether the wide convolution of residual units has a group for each channel.
     pub(crate) depthwise: bool,
-    /// Where kernels are.
+    /// The names of kernels.
     pub(crate) names: KernelNames,
     /// Whether transposed convolutions of an odd stride give `stride` samples for each frame; one less in all otherwise.
     pub(crate) complete: bool,

@@ -165,7 +165,7 @@ impl Module for ResidualConvUnit {
 /// Features of one layer, enlarged to the size of the layer before.
 #[derive(Debug, Clone)]
 pub struct FeatureFusionBlock {
-    /// Of the layer's features before those of deeper layers are added.
+    /// Applied to the layer's features before those of deeper layers are added.
     alone: ResidualConvUnit,
     together: ResidualConvUnit,
     output: Conv2d,

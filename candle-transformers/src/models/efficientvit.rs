@@ -33,7 +33,7 @@ pub struct Config {
     channels: [usize; 3],
     depths: [usize; 3],
     heads: [usize; 3],
-    /// Of the convolutions of the heads' queries.
+    /// Kernel sizes of the convolutions of the heads' queries.
     kernels: [usize; 4],
 }
 
@@ -112,7 +112,7 @@ fn neighbours(channels: usize, vb: VarBuilder) -> Result<Step> {
 struct Head {
     /// To queries, keys and values.
     qkv: ConvNorm,
-    /// Of the queries.
+    /// The convolution of the queries.
     neighbours: ConvNorm,
 }
 

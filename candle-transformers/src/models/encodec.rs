@@ -59,7 +59,7 @@ impl From<PadMode> for conv::PadMode {
     }
 }
 
-/// How convolutions are normalised.
+/// The normalisation of convolutions.
 #[derive(Debug, Copy, Clone, PartialEq, Eq, serde::Deserialize)]
 pub enum NormType {
     /// Each kernel has a length and a direction, `weight_g` and `weight_v`.
@@ -110,7 +110,7 @@ pub struct Config {
     pub use_causal_conv: bool,
     /// The padding at both ends of a sound. Checkpoints require [`PadMode::Reflect`].
     pub pad_mode: PadMode,
-    /// How many times fewer channels residual blocks have inside.
+    /// Factor by which residual blocks reduce the channels inside.
     pub compress: usize,
     /// Layers of each network's LSTM.
     pub num_lstm_layers: usize,
@@ -164,7 +164,7 @@ impl Config {
         self.codebook_dim.unwrap_or(self.hidden_size)
     }
 
-    /// How many codebooks the largest bandwidth has room for.
+    /// Number of codebooks for the largest bandwidth.
     fn codebooks(&self) -> Result<usize> {
         let hop = self
             .upsampling_ratios
@@ -452,7 +452,7 @@ impl EncodecLSTM {
 }
 
 impl Module for EncodecLSTM {
-    /// Of (batch, dim, frames).
+    /// Applied to (batch, dim, frames).
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
         self.lstm.forward(xs)
     }

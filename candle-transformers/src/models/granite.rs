@@ -11,7 +11,7 @@ use crate::blocks::{Decoder, DecoderSpec, DecoderState, Head, NormSpec, RopeScal
 /// The context length where a configuration does not say.
 pub const DEFAULT_MAX_SEQ_LEN: usize = 4096;
 
-/// How the rotary frequencies are scaled.
+/// The scaling of the rotary frequencies.
 #[derive(Debug, Clone, Default, Deserialize)]
 pub enum GraniteRopeType {
     /// As Llama 3's.
@@ -83,7 +83,7 @@ pub struct GraniteConfig {
 }
 
 impl GraniteConfig {
-    /// How many key and value heads there are.
+    /// The number of key and value heads.
     pub fn num_key_value_heads(&self) -> usize {
         self.num_key_value_heads.unwrap_or(self.num_attention_heads)
     }

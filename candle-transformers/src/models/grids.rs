@@ -134,7 +134,7 @@ pub fn cos_sin(
     Ok((table(cos)?, table(sin)?))
 }
 
-/// Where a grid's rows, or columns, are between those that positions were learned for.
+/// The alignment of a grid's rows, or columns, with those of the learned positions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ends {
     /// The first and the last are the first and the last.
@@ -153,7 +153,7 @@ pub struct LinearGrid {
 }
 
 impl LinearGrid {
-    /// Of a table (side * side, size).
+    /// A grid from a table (side * side, size).
     pub fn new(table: Tensor, side: usize, ends: Ends) -> Self {
         Self { table, side, ends }
     }

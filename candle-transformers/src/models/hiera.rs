@@ -27,7 +27,7 @@ const EPS: f64 = 1e-6;
 /// The side of a picture in pixels, and in tokens of the first stage.
 const IMAGE: usize = 224;
 const SIDE: usize = 56;
-/// How many times halves are taken between the first stage and the last, and into how many tokens of each stage one of the next goes.
+/// Number of halvings between the first stage and the last, and number of a stage's tokens that become one token of the next.
 const HALVINGS: usize = 3;
 const JOINED: usize = 4;
 /// Tokens of a window in the first stage.
@@ -139,7 +139,7 @@ struct Attention {
     qkv: Linear,
     proj: Linear,
     heads: usize,
-    /// How many tokens become one.
+    /// Number of tokens that become one.
     joined: usize,
     /// Tokens of a window behind that, if there are windows.
     window: Option<usize>,

@@ -27,7 +27,7 @@ use crate::blocks::vision::{
     channel_scale, classifier, head, mean, optional, run_all, ConvNorm, ConvSpec, Picture, Shift,
 };
 
-/// Which network.
+/// The structure of a network.
 #[derive(Clone, Debug)]
 pub struct Config {
     stem: usize,
@@ -52,7 +52,7 @@ enum Spec {
         stride: usize,
         step: Step,
     },
-    /// Of the stage's channels.
+    /// Attention over the stage's channels.
     Attention(Heads),
 }
 
@@ -65,7 +65,7 @@ struct Step(usize, usize, usize);
 struct Heads {
     count: usize,
     size: usize,
-    /// How much smaller the picture is that keys and values are of.
+    /// Factor by which the image for keys and values is reduced.
     stride: usize,
 }
 

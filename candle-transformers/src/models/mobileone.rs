@@ -26,7 +26,7 @@ use crate::blocks::vision::{
     classifier, head, merged, pooled, run_all, Branch, ConvSpec, Picture, SqueezeExcite,
 };
 
-/// How wide the network is, and how many branches its blocks have.
+/// The width of the network, and the number of its blocks' branches.
 #[derive(Clone)]
 pub struct Config {
     /// Branches of a block that are alike.
@@ -37,7 +37,7 @@ pub struct Config {
 
 /// Channels of the stem and of the stages of width 1.
 const CHANNELS: [f32; 5] = [64., 64., 128., 256., 512.];
-/// Of the stages: pairs of a depthwise and a 1x1 convolution.
+/// The depths of the stages: pairs of a depthwise and a 1x1 convolution.
 const DEPTHS: [usize; 4] = [2, 8, 10, 1];
 
 impl Config {

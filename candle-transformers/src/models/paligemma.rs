@@ -111,7 +111,7 @@ impl Module for MultiModalProjector {
 /// The model and the state of its image and text. A clone shares the weights but has independent state.
 #[derive(Clone, Debug)]
 pub struct Model {
-    /// Of what comes next.
+    /// The next position.
     pos: usize,
     vision_tower: siglip::VisionModel,
     multi_modal_projector: MultiModalProjector,

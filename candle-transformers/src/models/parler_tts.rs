@@ -41,7 +41,7 @@ use crate::blocks::{at_once, Norm, NormSpec, Weights};
 use crate::generation::LogitsProcessor;
 
 const FAMILY: &str = "parler_tts";
-/// Where the decoder's weights are, but for the layers over its tokens.
+/// Prefix of the decoder's weights, except the layers over its tokens.
 const DECODER: &str = "model.decoder";
 
 /// The fields of a checkpoint's `config.json` below `decoder`.

@@ -7,7 +7,7 @@ use serde::Deserialize;
 /// The dtype of the published weights' use.
 pub const DTYPE: DType = DType::F32;
 
-/// How positions enter a model.
+/// The kind of position embedding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PositionEmbeddingType {

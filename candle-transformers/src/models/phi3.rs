@@ -11,7 +11,7 @@ use crate::blocks::{
     self, DecoderConfig, DecoderSpec, Head, Lm, NormSpec, Order, Rotary, RotaryPairs, RotaryTables,
 };
 
-/// How the context is longer than that of the training.
+/// The method of extending the context beyond that of training.
 #[derive(Debug, Clone, Deserialize)]
 pub enum RopeScalingType {
     /// [arXiv 2402.13753](https://arxiv.org/abs/2402.13753).

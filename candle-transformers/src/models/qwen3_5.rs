@@ -22,7 +22,7 @@ pub enum LayerType {
     FullAttention,
 }
 
-/// How positions are rotated.
+/// Rotary parameters of the positions.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct RopeParameters {
     /// Base of the rotary frequencies.

@@ -9,7 +9,7 @@ use candle_nn::{Conv2d, Func, VarBuilder};
 
 use crate::blocks::vision::{classifier, head, merged, pooled, run_all, Branch, ConvSpec, Picture};
 
-/// How wide and deep the network is.
+/// The width and depth of the network.
 #[derive(Clone)]
 pub struct Config {
     /// Factors of the channels of the first three stages, and of the last one.

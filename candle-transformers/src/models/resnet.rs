@@ -64,7 +64,7 @@ impl Kind {
 /// A residual block.
 struct Block {
     convs: Vec<ConvNorm>,
-    /// Of the input, where its shape is not the output's.
+    /// The projection of the input, if its shape differs from the output's.
     downsample: Option<ConvNorm>,
 }
 

@@ -10,7 +10,7 @@ use crate::blocks::recurrence::{last, shifted, wide, Linear, CHUNK};
 use crate::blocks::{at_once, LinearSpec, Norm, NormSpec, Projection, TokenEmbedding};
 use crate::blocks::{WeightSource, Weights};
 
-/// Which of the two.
+/// The model's version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Version {
     V5,
@@ -46,14 +46,14 @@ struct TimeMix {
     mix: Mix,
     /// The share of a position's value that it reads itself, `(heads, 1, size)`.
     own: Tensor,
-    /// Of each head, without weights.
+    /// The norm of each head, without weights.
     norm: LayerNorm,
     norm_weight: Tensor,
     norm_bias: Tensor,
     heads: usize,
 }
 
-/// How much of a token, and how much of the one before it.
+/// The mixture of a token with the one before it.
 #[derive(Debug, Clone)]
 enum Mix {
     V5 {

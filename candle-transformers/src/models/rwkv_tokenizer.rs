@@ -9,7 +9,7 @@ use candle_core::{bail, Error, Result};
 pub struct Tokenizer {
     ids: HashMap<Vec<u8>, u32>,
     tokens: HashMap<u32, Vec<u8>>,
-    /// Of the tokens that begin with each byte.
+    /// Length of the longest token that begins with each byte.
     longest: [usize; 256],
 }
 

@@ -295,7 +295,7 @@ impl Encoder {
     }
 }
 
-/// Of the batch norm, whatever the configuration says of layer norms.
+/// The epsilon of the batch norm, which is independent of `layer_norm_eps`.
 const BATCH_NORM_EPS: f64 = 1e-5;
 
 /// The features of all stages as one picture, and its classes.

@@ -380,8 +380,8 @@ impl Model {
         self.vision_model.forward(pixel_values)
     }
 
-    /// How well pictures and texts go together: logits, whose sigmoid is a probability, for each text, (texts, pictures), and for each
-    /// picture, (pictures, texts).
+    /// The similarities of images and texts: logits, whose sigmoid is a probability, for each text, (texts, images), and for each image,
+    /// (images, texts).
     ///
     /// # Errors
     /// Those of [`VisionModel`] and [`TextTransformer`].

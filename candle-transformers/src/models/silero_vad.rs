@@ -166,7 +166,7 @@ impl Default for Options {
     }
 }
 
-/// Where somebody speaks.
+/// The stretches of speech in a recording.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Speech {
     /// The samples, in order; ranges do not touch.
@@ -182,7 +182,7 @@ impl Speech {
             in_samples(options.min_speech),
         );
         let mut found: Vec<Range<usize>> = Vec::new();
-        // Where the speech that is heard began, and where the pause in it.
+        // The start of the current speech, and of the pause in it.
         let (mut begun, mut paused) = (None, None);
         let mut ends = |range: Range<usize>| {
             if range.len() >= shortest {
@@ -229,12 +229,12 @@ impl Speech {
         parts.flatten().copied().collect()
     }
 
-    /// Where in the recording a beginning, in seconds of what was [`cut`](Self::cut), is.
+    /// The time in the recording of a beginning, given in seconds of the result of [`cut`](Self::cut).
     pub fn start(&self, seconds: f64) -> f64 {
         self.place(seconds, |left, len| left < len)
     }
 
-    /// Where in the recording an end, in seconds of what was [`cut`](Self::cut), is: where two ranges meet, in the first.
+    /// The time in the recording of an end, given in seconds of the result of [`cut`](Self::cut): where two ranges meet, in the first.
     pub fn end(&self, seconds: f64) -> f64 {
         self.place(seconds, |left, len| left <= len)
     }

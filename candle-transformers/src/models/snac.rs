@@ -431,7 +431,7 @@ impl Model {
         &self.config
     }
 
-    /// How many codebooks there are.
+    /// The number of codebooks.
     pub fn num_codebooks(&self) -> usize {
         self.quantizer.quantizers.len()
     }

@@ -99,7 +99,7 @@ pub fn positions(first: u32, count: usize, spans: &[Span]) -> (Vec<Position>, u3
 #[derive(Debug)]
 pub struct Frames<'a> {
     family: &'a str,
-    /// Of tokens.
+    /// The grids of tokens that are left.
     left: Vec<PatchGrid>,
     taken: usize,
 }
@@ -162,7 +162,7 @@ pub fn spliced(embeds: &Tensor, features: &Tensor, at: &[u32]) -> Result<Tensor>
     all.index_select(&from, 0)?.reshape((b, t, size))
 }
 
-/// Where `token` is among `ids`, (b, t) of integers, counted row by row. The ids are read back.
+/// The indices of `token` among `ids`, (b, t) of integers, counted row by row. The ids are read back.
 pub fn places_of(ids: &Tensor, token: usize) -> Result<Vec<u32>> {
     let (b, t) = ids.dims2()?;
     let ids = ids.to_device(&Device::Cpu)?.to_dtype(DType::I64)?;

@@ -38,7 +38,7 @@ use crate::blocks::seq2seq::{
 use crate::blocks::{at_once, LinearSpec, NormSpec, Projection, Weights};
 
 const FAMILY: &str = "trocr";
-/// Where the decoder's weights are.
+/// Prefix of the decoder's weights.
 const DECODER: &str = "decoder.model.decoder";
 /// Rows of the table of positions before that of the first.
 const FIRST_POSITION: usize = 2;

@@ -22,7 +22,7 @@ use candle_nn::{linear, Conv2d, Dropout, FuncT, Init, Linear, VarBuilder};
 
 use crate::blocks::vision::{ConvSpec, Picture};
 
-/// Which network: by its number of layers with weights.
+/// A network of the family, by its number of layers with weights.
 pub enum Models {
     /// Ten convolutions.
     Vgg13,

@@ -1,4 +1,4 @@
-//! How many kernels a token takes on a WebGPU device: what a decoding step of a small model is bound by.
+//! Number of kernels per token on a WebGPU device, which limits the speed of a small model's decoding step.
 
 use candle_core::quantized::{GgmlDType, QMatMul, QTensor};
 use candle_core::{DType, Device, Module, Result, Tensor, D};

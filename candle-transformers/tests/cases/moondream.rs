@@ -13,7 +13,7 @@ use super::support::{assert_close, token_ids};
 use super::vision::{check, module, pictures};
 
 const VOCAB: usize = 61;
-/// Of a patch, and of a token.
+/// The sizes of a patch and of a token.
 const SIZES: [usize; 2] = [32, 64];
 /// f32 sums in another order.
 const TOLERANCE: f32 = 2e-5;

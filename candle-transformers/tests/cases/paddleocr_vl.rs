@@ -50,7 +50,7 @@ fn pieces_are_the_whole(device: &Device) -> Result<()> {
     model.forward(&ids.narrow(1, 1, 5)?, Some(&picture), Some(&grid), 1)?;
     let last = model.forward(&ids.narrow(1, 6, 2)?, None, None, 6)?;
     assert_close(&last, &whole, 2e-5);
-    // Where a picture's tokens are counts: as 3 rows of 1, they are another picture.
+    // The positions of an image's tokens matter: as 3 rows of 1, they are another image.
     let other = grids(1, [6, 2], device)?;
     let turned = pictures(1, 1, [6, 2], device)?;
     let other = model.forward(&ids, Some(&turned), Some(&other), 0)?;

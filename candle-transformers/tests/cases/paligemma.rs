@@ -11,7 +11,7 @@ use super::vision::{pictures, weights};
 
 const VOCAB: usize = 61;
 const HIDDEN: usize = 24;
-/// Of a picture.
+/// Number of an image's patches.
 const PATCHES: usize = 4;
 /// f32 sums in another order.
 const TOLERANCE: f32 = 2e-5;

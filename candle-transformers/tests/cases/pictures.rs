@@ -15,7 +15,7 @@ use super::transformers::{numbers, weight};
 
 const CASES: &str = include_str!("../transformers/pictures.json");
 
-/// Of logits and of an image's vectors, by the device.
+/// The tolerance of logits and of an image's vectors, by the device.
 fn tolerance(device: &Device) -> f32 {
     if device.is_cpu() {
         1e-4

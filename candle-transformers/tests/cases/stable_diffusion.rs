@@ -464,7 +464,7 @@ fn texts_of_a_layer(device: &Device) -> Result<()> {
     ] {
         let (last, state) = until(layer)?;
         assert_close(&last, &all, 1e-6);
-        // Of a model with these layers alone, before its norm.
+        // The output of a model with these layers alone, before its norm.
         let short = text_encoder(layers, DType::F32, device)?;
         let (_, expected) = short.forward_until_encoder_layer(&ids, usize::MAX, -1)?;
         assert_close(&state, &expected, 1e-6);

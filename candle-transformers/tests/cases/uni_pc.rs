@@ -55,7 +55,7 @@ fn deviation(config: &UniPCSchedulerConfig, step: usize) -> f64 {
     (alpha * WIDTH).hypot(sigma)
 }
 
-/// How far `count` steps of a perfect model end from the solution, which ends at 1.
+/// The final error of `count` steps of a perfect model, whose solution ends at 1.
 fn error(config: &UniPCSchedulerConfig, count: usize, device: &Device) -> Result<f64> {
     let mut scheduler = config.build(count)?;
     let steps = scheduler.timesteps().to_vec();

@@ -328,7 +328,7 @@ impl SimpleBackend for Kept {
     }
 
     fn contains_tensor(&self, name: &str) -> bool {
-        // Of the two versions of ConvNeXt the first.
+        // The first of the two versions of ConvNeXt.
         !name.contains("grn")
     }
 }

@@ -170,7 +170,7 @@ impl ClipModel {
         self.visual_projection.forward(&features)
     }
 
-    /// How well pictures and texts go together: logits for each text, (texts, pictures), and for each picture, (pictures, texts).
+    /// The similarities of images and texts: logits for each text, (texts, images), and for each image, (images, texts).
     ///
     /// # Errors
     /// Those of [`get_image_features`](Self::get_image_features) and [`get_text_features`](Self::get_text_features).

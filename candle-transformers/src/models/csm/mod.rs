@@ -105,7 +105,7 @@ pub struct LlamaConfig {
     inner: usize,
     norm_eps: f64,
     rope_theta: f64,
-    /// How many times longer than in training the context is.
+    /// Factor by which the context is longer than in training.
     rope_factor: f64,
 }
 

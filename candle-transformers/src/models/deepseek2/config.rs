@@ -24,7 +24,7 @@ serde_default_fn!(usize, every, 1);
 serde_default_fn!(Activation, silu, Activation::Silu);
 serde_default_fn!(bool, yes, true);
 
-/// How experts are chosen.
+/// The method by which experts are chosen.
 #[derive(Deserialize, Clone, Copy, Debug, Default, PartialEq)]
 enum TopkMethod {
     #[default]

@@ -3,7 +3,7 @@
 use candle_core::shape::Dim;
 use candle_core::{Device, Error, Result, Tensor, D};
 
-/// Where a tensor is not 0.
+/// The indices of a tensor's elements other than 0.
 pub trait NonZeroOp {
     /// The indices of the elements that are not 0, in order: `(count, rank)` in u32. The tensor has to be contiguous; this waits for the
     /// device.
@@ -41,7 +41,7 @@ impl NonZeroOp for Tensor {
 pub struct TopKOutput {
     /// The elements.
     pub values: Tensor,
-    /// Where they are, in u32.
+    /// Their indices, in u32.
     pub indices: Tensor,
 }
 
@@ -101,7 +101,7 @@ impl SplitOp for Tensor {
     }
 }
 
-/// How often numbers occur.
+/// Counts of numbers.
 pub trait BincountOp {
     /// The number of occurrences of each number from 0 to the largest in a vector of u32; at least `minlength` counts. Waits for the
     /// device.

@@ -36,7 +36,7 @@ impl Names {
         bail!("efficientnet-lite0: the weights have neither `_conv_stem.weight` nor `conv_stem.weight`")
     }
 
-    /// Of the block `i` of a stage, `all` blocks behind the first of all.
+    /// The weights of block `i` of a stage, which is block `all` of the network.
     fn block<'a>(self, vb: &VarBuilder<'a>, stage: usize, i: usize, all: usize) -> VarBuilder<'a> {
         match self {
             Self::Ports => vb.pp("_blocks").pp(all),

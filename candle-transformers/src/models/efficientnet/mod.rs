@@ -34,17 +34,17 @@ use crate::blocks::vision::{
 /// A stage: blocks that are alike.
 #[derive(Debug, Clone, Copy)]
 pub struct MBConvConfig {
-    /// How many times the input's channels a block has inside.
+    /// Expansion factor of a block's channels.
     expansion: f64,
     kernel: usize,
-    /// Of the first block.
+    /// The stride of the first block.
     stride: usize,
     inputs: usize,
     outputs: usize,
     depth: usize,
 }
 
-/// Of the stages of B0: expansion, kernel, stride, channels, blocks.
+/// The stages of B0: expansion, kernel, stride, channels, blocks.
 const STAGES: [(f64, usize, usize, f64, f64); 7] = [
     (1., 3, 1, 16., 1.),
     (6., 3, 2, 24., 2.),

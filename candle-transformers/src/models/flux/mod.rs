@@ -42,7 +42,7 @@ pub mod sampling;
 
 use candle_core::{Result, Tensor};
 
-/// Of errors.
+/// The name in errors.
 const FAMILY: &str = "flux";
 
 /// A model that [`sampling::denoise`] runs.

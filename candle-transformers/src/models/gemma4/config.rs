@@ -54,7 +54,7 @@ mod default {
     }
 }
 
-/// How one kind of layers rotates.
+/// The rotation of one kind of layers.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct Gemma4RopeLayerParams {
     /// Base of the frequencies.
@@ -65,7 +65,7 @@ pub struct Gemma4RopeLayerParams {
     pub partial_rotary_factor: Option<f64>,
 }
 
-/// How layers rotate, by kind.
+/// The rotation of layers, by kind.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct Gemma4RopeParameters {
     /// Layers that see everything.
@@ -189,7 +189,7 @@ fn global_sizes(fields: &mut crate::models::spelling::Fields) -> crate::models::
 }
 
 impl Gemma4TextConfig {
-    /// How many positions are seen in layers with a window: `sliding_window`, or with attention to both sides half of it and one more.
+    /// The number of positions seen in layers with a window: `sliding_window`, or with attention to both sides half of it plus one.
     pub fn effective_sliding_window(&self) -> usize {
         match self.use_bidirectional_attention.as_deref() {
             Some("all") => self.sliding_window / 2 + 1,

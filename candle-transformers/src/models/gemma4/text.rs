@@ -203,7 +203,7 @@ impl Layer {
         let (q, kv) = self.kv.append_rotated(&qkv, kv_heads, &rotation, None)?;
         let mask = match mask {
             Some(mask) => {
-                // Of what is held: positions before the window may be forgotten.
+                // The part of the mask for the held positions: those before the window may have been dropped.
                 let (all, held) = (mask.dim(3)?, kv.dim(2)?);
                 Some(mask.narrow(3, all - held, held)?.contiguous()?)
             }
@@ -233,7 +233,7 @@ pub struct TextModel {
     layers: Vec<Layer>,
     norm: Norm,
     head: Projection,
-    /// Of layers that see everything, and of those with a window.
+    /// Tables of the layers without and of those with a window.
     tables: [RotaryTables; 2],
     softcap: Option<f64>,
     hidden: usize,

@@ -12,7 +12,7 @@ use crate::blocks::{
 /// The context length of [`Config::config_7b_v1`] and [`Config::config_7b_v2`].
 pub const DEFAULT_MAX_SEQ_LEN: usize = 4096;
 
-/// How the rotary frequencies are scaled.
+/// The scaling of the rotary frequencies.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Llama3RopeType {

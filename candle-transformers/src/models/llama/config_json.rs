@@ -48,7 +48,7 @@ pub struct LlamaConfig {
 }
 
 impl LlamaConfig {
-    /// How many key and value heads there are.
+    /// The number of key and value heads.
     pub fn num_key_value_heads(&self) -> usize {
         self.num_key_value_heads.unwrap_or(self.num_attention_heads)
     }

@@ -93,7 +93,7 @@ fn default_image_token_index() -> isize {
 }
 
 impl LLaVAConfig {
-    /// Of the part that writes.
+    /// The configuration of the language model.
     pub fn to_llama_config(&self) -> Config {
         Config {
             hidden_size: self.hidden_size,
@@ -284,7 +284,7 @@ pub struct HFPreProcessorConfig {
 }
 
 impl HFLLaVAConfig {
-    /// Of the part that sees.
+    /// The configuration of the vision encoder.
     pub fn to_clip_vision_config(&self) -> ClipVisionConfig {
         let vision = &self.vision_config;
         ClipVisionConfig {

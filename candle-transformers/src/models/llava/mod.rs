@@ -59,7 +59,7 @@ pub struct MMProjector {
     pub modules: Sequential,
 }
 
-/// How many linear layers a projector has, by its name; none if it is the identity.
+/// Number of a projector's linear layers, by its name; 0 for the identity.
 fn projector_layers(name: &str) -> Result<usize> {
     let layers = |name: &str| {
         name.strip_prefix("mlp")?

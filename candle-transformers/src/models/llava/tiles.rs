@@ -5,7 +5,7 @@ use candle_core::{bail, Result, Tensor};
 use super::config::LLaVAConfig;
 use super::utils::get_anyres_image_grid_shape;
 
-/// How tokens are made of the vectors of patches.
+/// The conversion of patches' vectors to tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Merge {
     /// Tile by tile.

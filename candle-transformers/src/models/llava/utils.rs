@@ -1,7 +1,7 @@
-//! Which of a model's resolutions a picture gets.
+//! The choice of a resolution for an image among a model's.
 
-/// How many tiles of `patch_size` pixels the picture's resolution has: across and down. `image_size` and `grid_pinpoints` are (width,
-/// height); (0, 0) if there are no resolutions or tiles have no size.
+/// Number of tiles of `patch_size` pixels in the image's resolution: across and down. `image_size` and `grid_pinpoints` are (width,
+/// height); (0, 0) if there are no resolutions or the tile size is 0.
 pub fn get_anyres_image_grid_shape(
     image_size: (u32, u32),
     grid_pinpoints: &[(u32, u32)],

@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 
-/// Of the second stage, which writes the codebooks side by side.
+/// For the second stage, which generates all codebooks in parallel.
 pub struct TiltedEncodec {
     end_of_audio_token: u32,
 }

@@ -15,9 +15,9 @@ use crate::utils::build_additive_causal_mask;
 /// The norms of a model.
 #[derive(Debug, Clone, Copy, Eq, PartialEq, Hash)]
 pub enum NormType {
-    /// Of mean 0 and variance 1, with a bias if [`Config::bias`] is set; 1e-5 is added to the variance.
+    /// Layer norm, with a bias if [`Config::bias`] is set; epsilon is 1e-5.
     LayerNorm,
-    /// Of mean square 1; [`Config::rmsnorm_eps`] is added to it.
+    /// RMS norm with the epsilon [`Config::rmsnorm_eps`].
     RMSNorm,
 }
 
@@ -207,7 +207,7 @@ impl Config {
 /// The encoder.
 pub struct Model {
     wtes: CodebookEmbeddings,
-    /// Of positions, (block_size, n_embd).
+    /// The embeddings of positions, (block_size, n_embd).
     wpe: Tensor,
     h: Vec<EncoderLayer>,
     ln_f: Norm,

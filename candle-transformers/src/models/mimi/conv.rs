@@ -38,7 +38,7 @@ pub(crate) struct ConvSpec {
     pub(crate) causal: bool,
     pub(crate) norm: Option<Norm>,
     pub(crate) pad_mode: PadMode,
-    /// Of weight normalisation.
+    /// The names of the weights of weight normalisation.
     pub(crate) names: KernelNames,
 }
 
@@ -90,7 +90,7 @@ impl ConvSpec {
         wanted.then(load).transpose()
     }
 
-    /// How many samples a kernel spans.
+    /// Number of samples that a kernel spans.
     fn span(&self) -> usize {
         (self.kernel - 1) * self.dilation + 1
     }
@@ -122,8 +122,8 @@ pub struct NormConv1d {
 }
 
 impl NormConv1d {
-    /// Of kernels (`out_c`, `in_c` / groups, `k_size`) in `conv.weight`, which weight norm may have in two parts, `conv.bias` if `bias`, and
-    /// `norm.weight` and `norm.bias` of a group norm. `cfg` is how the kernel is moved.
+    /// A convolution with kernels (`out_c`, `in_c` / groups, `k_size`) in `conv.weight`, which weight norm may have in two parts,
+    /// `conv.bias` if `bias`, and `norm.weight` and `norm.bias` of a group norm. `cfg` is stride, padding and dilation.
     ///
     /// # Errors
     /// A size is 0, the channels are not divisible by the groups, spectral norm or a causal group norm is requested, or a tensor is missing
@@ -187,7 +187,8 @@ pub struct NormConvTranspose1d {
 }
 
 impl NormConvTranspose1d {
-    /// Of kernels (`in_c`, `out_c` / groups, `k_size`), with the names of [`NormConv1d::new`]; a group norm may be in `conv.norm` too.
+    /// A transposed convolution with kernels (`in_c`, `out_c` / groups, `k_size`), with the names of [`NormConv1d::new`]; a group norm may
+    /// be in `conv.norm` too.
     ///
     /// # Errors
     /// Those of [`NormConv1d::new`].

@@ -6,7 +6,7 @@ use candle_nn::{Activation, VarBuilder};
 use super::{conv, quantization, seanet, transformer, NormType};
 use crate::blocks::codec::sound;
 
-/// How frames get to another rate.
+/// The method of resampling frames.
 #[derive(Debug, Copy, Clone, PartialEq, Eq)]
 pub enum ResampleMethod {
     /// By convolutions.
@@ -100,7 +100,7 @@ impl Config {
         }
     }
 
-    /// How many of SEANet's frames have codes together.
+    /// Number of SEANet's frames per code.
     fn resampling(&self) -> Result<usize> {
         if self.resample_method == ResampleMethod::Interpolate {
             bail!("mimi: resample_method must be Conv; Interpolate is not supported")

@@ -39,7 +39,7 @@ pub struct Config {
     pub pad_mode: PadMode,
     /// Whether residual blocks add what came in; a convolution of it otherwise.
     pub true_skip: bool,
-    /// How many times fewer channels residual blocks have inside.
+    /// Factor by which residual blocks reduce the channels inside.
     pub compress: usize,
     /// LSTM layers; others than 0 are not supported.
     pub lstm: usize,
@@ -52,7 +52,7 @@ pub struct Config {
 /// Settings that a [`Config`] does not have.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Form {
-    /// Where kernels under weight norm are.
+    /// The names of kernels under weight norm.
     pub(crate) names: KernelNames,
     /// The share of what transposed convolutions trim that is at the end, if they are causal.
     pub(crate) trim_right: f64,

@@ -32,7 +32,7 @@ pub mod projections;
 
 use candle_core::{bail, Result};
 
-/// Of errors.
+/// The name in errors.
 const FAMILY: &str = "mmdit";
 
 /// The size of a head.

@@ -51,7 +51,7 @@ impl Module for Mlp {
 #[derive(Debug, Clone)]
 pub struct QkvOnlyAttnProjections {
     qkv: Linear,
-    /// Of queries and keys, by head.
+    /// The norms of queries and keys, by head.
     norms: Option<[RmsNorm; 2]>,
     head_dim: usize,
 }

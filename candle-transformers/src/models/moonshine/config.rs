@@ -9,7 +9,7 @@ use crate::blocks::encoder::{head_dim, NormPlace};
 use crate::blocks::seq2seq::{check_sizes, LayerSpec, MlpActivation};
 use crate::blocks::{NormSpec, Order, Rotary, RotaryPairs};
 
-/// How much of a head is rotated where the file does not say.
+/// Default fraction of a head that is rotated.
 const ROTATED: f64 = 0.9;
 
 /// The fields of `config.json`, as Transformers names them. Those that are missing have its defaults, which are moonshine-tiny's.
@@ -170,7 +170,7 @@ impl Config {
         })
     }
 
-    /// How heads of this size are rotated.
+    /// The rotation of heads of this size.
     pub(super) fn rotary(&self, head_dim: usize) -> Result<Rotary> {
         let written = self.rope_parameters.clone().unwrap_or_default();
         if let Some(kind) = written.rope_type.filter(|kind| kind != "default") {
@@ -188,7 +188,7 @@ impl Config {
         if !head_dim.is_multiple_of(2) {
             bail!("{FAMILY} config: heads have {head_dim} elements; rotation needs an even number")
         }
-        // Of an odd number of elements the last one is rotated with the one after it.
+        // With an odd number of elements the last one is rotated with the one after it.
         let elements = (share * head_dim as f64) as usize;
         let angle = |i: usize| theta.powf(-2. * i as f64 / elements as f64) as f32;
         Ok(Rotary {

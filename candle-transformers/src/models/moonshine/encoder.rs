@@ -38,7 +38,7 @@ pub struct Encoder {
     layers: Vec<Layer>,
     tables: RotaryTables,
     last_norm: Norm,
-    /// Of the stream between layers.
+    /// The dtype of the stream between layers.
     stream: DType,
     dtype: DType,
     device: Device,

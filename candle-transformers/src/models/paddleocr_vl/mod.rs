@@ -75,9 +75,9 @@ pub struct PaddleOCRVLModel {
 struct Prompt {
     /// (b, t, hidden_size).
     embeds: Tensor,
-    /// Of all tokens, row by row.
+    /// The positions of all tokens, row by row.
     places: Vec<Position>,
-    /// Of what follows each row.
+    /// The next position of each row.
     next: Vec<u32>,
 }
 
@@ -263,7 +263,7 @@ impl PaddleOCRVLModel {
         fps: f32,
         _seqlen_offset: usize,
     ) -> Result<Tensor> {
-        // Of use to who takes the frames from a video.
+        // Only the code that samples frames from a video needs it.
         let _ = fps;
         self.begin(input_ids, 0)?;
         let grids = self.vision.grids(video_grid_thw)?;

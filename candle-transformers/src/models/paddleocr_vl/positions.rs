@@ -31,7 +31,7 @@ pub(super) fn rows(ids: &Tensor) -> Result<Vec<Vec<u32>>> {
     ids.to_device(&Device::Cpu)?.to_dtype(DType::U32)?.to_vec2()
 }
 
-/// Where runs of `token` begin and end in a row.
+/// The ranges of the runs of `token` in a row.
 pub(super) fn runs(ids: &[u32], token: u32) -> Vec<(usize, usize)> {
     let mut runs: Vec<(usize, usize)> = Vec::new();
     for (i, _) in ids.iter().enumerate().filter(|(_, id)| **id == token) {

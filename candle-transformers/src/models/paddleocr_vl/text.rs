@@ -161,7 +161,7 @@ impl TextModel {
         self.tokens.forward(ids)
     }
 
-    /// How many tokens have been seen.
+    /// Number of tokens read so far.
     pub fn seen(&self) -> usize {
         self.layers.first().map_or(0, |layer| layer.kv.seen())
     }

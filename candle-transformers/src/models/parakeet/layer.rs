@@ -33,7 +33,7 @@ pub(super) fn distances(t: usize, hidden: usize, dtype: DType, device: &Device) 
 struct Attention {
     qkv: MergedLinear<3>,
     output: Projection,
-    /// Of the vectors of distances.
+    /// The projection of the distances' vectors.
     relative: Projection,
     /// Added to queries for the keys, and for the distances: (1, heads, 1, head_dim) each.
     added: [Tensor; 2],

@@ -82,7 +82,7 @@ impl VisionConfig {
         self.in_chans * self.temporal_patch_size * self.patch_size * self.patch_size
     }
 
-    /// How many patches become a token.
+    /// Number of patches per token.
     pub(super) fn merged(&self) -> usize {
         self.spatial_merge_size * self.spatial_merge_size
     }
@@ -215,7 +215,7 @@ pub struct Config {
 }
 
 crate::models::spelling::spelled!(Config, |fields| {
-    // Where the head is not tied, files say so here and not in the text.
+    // If the head is not tied, files have the field here and not in the text's configuration.
     let tied = fields.get("tie_word_embeddings").cloned();
     let tied = tied.unwrap_or(serde_json::Value::Bool(false));
     if let Some(text) = fields

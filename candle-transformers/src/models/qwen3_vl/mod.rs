@@ -63,11 +63,11 @@ pub struct Qwen3VLModel {
 #[derive(Debug)]
 struct State {
     layers: Vec<LayerState>,
-    /// Of each row of the batch.
+    /// The state of each row of the batch.
     rows: Vec<Seen>,
 }
 
-/// How far a row is.
+/// The progress of a row.
 #[derive(Debug, Clone, Copy, Default)]
 struct Seen {
     tokens: usize,
@@ -80,12 +80,12 @@ struct Seen {
 struct Visual {
     /// The tokens that they are, counted row by row, in the order of the features.
     at: Vec<u32>,
-    /// Of each row.
+    /// The spans of each row.
     spans: Vec<Vec<Span>>,
 }
 
 impl Visual {
-    /// Of the spans of tokens of each row of a batch (b, t); `grids` has their patches.
+    /// The spans of tokens of each row of a batch (b, t); `grids` has their patches.
     fn new(
         spans: &[Vec<(usize, usize)>],
         grids: &[PatchGrid],

@@ -31,7 +31,7 @@ pub(super) struct Deep<'a> {
     pub levels: &'a [Tensor],
 }
 
-/// Where tokens are.
+/// The positions of tokens.
 #[derive(Debug)]
 pub(super) enum Places<'a> {
     /// Consecutive, from a position for each row of the batch on.

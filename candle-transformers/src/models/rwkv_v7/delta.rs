@@ -9,13 +9,13 @@ const CHUNK: usize = 16;
 pub(super) struct Delta<'a> {
     /// The queries.
     pub(super) r: &'a Tensor,
-    /// Where values are added.
+    /// The keys under which values are added.
     pub(super) k: &'a Tensor,
     /// The values.
     pub(super) v: &'a Tensor,
     /// Minus the key whose value is replaced.
     pub(super) removed: &'a Tensor,
-    /// Where that value is replaced, and how much of it.
+    /// The key whose value is replaced, and the fraction that is replaced.
     pub(super) replaced: &'a Tensor,
     /// The logarithm of what is left of the state, from -0.61 to 0.
     pub(super) decay: &'a Tensor,

@@ -78,7 +78,7 @@ impl Config {
 #[derive(Debug, Clone)]
 pub struct Model {
     embeddings: Embedding,
-    /// Of the embeddings.
+    /// The norm of the embeddings.
     ln0: LayerNorm,
     layers: Vec<Layer>,
     ln_out: LayerNorm,

@@ -21,18 +21,18 @@ pub(super) struct TimeMix {
     value: Linear,
     output: Linear,
     decay: LowRank,
-    /// How much of what the state has for a key is replaced.
+    /// Fraction of the state's value of a key that is replaced.
     rate: LowRank,
-    /// How much of the first layer's value is taken; not in that layer.
+    /// Fraction of the first layer's value that is mixed in; `None` in that layer.
     residual: Option<LowRank>,
     gate: [Linear; 2],
     /// Factors that make the removed key of the key, `(heads, 1, size)`.
     removed: Tensor,
-    /// How far the rate scales the key that is added, `(heads, 1, size)`.
+    /// Degree to which the rate scales the added key, `(heads, 1, size)`.
     scaled: Tensor,
     /// The share of a token's value that it reads itself, `(heads, 1, size)`.
     own: Tensor,
-    /// Of each head, without weights.
+    /// The norm of each head, without weights.
     norm: LayerNorm,
     /// `(heads, 1, size)`.
     norm_weight: Tensor,

@@ -43,9 +43,9 @@ use super::with_tracing::linear_b;
 pub use super::with_tracing::Linear;
 use crate::blocks::vision::{channels_first, channels_last, ConvSpec};
 
-/// Of errors.
+/// The name in errors.
 const FAMILY: &str = "segment_anything";
-/// Of the norms of channels.
+/// The epsilon of the channels' norms.
 const EPS: f64 = 1e-6;
 
 /// A layer from `in_dim` to `out_dim`, from the tensors `weight` and, if `bias` says so, `bias`.

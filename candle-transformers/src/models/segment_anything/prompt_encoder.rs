@@ -169,7 +169,7 @@ impl PromptEncoder {
             let none = Tensor::full(-1f32, (b, 1), &device)?;
             labels = Tensor::cat(&[&labels, &none], 1)?;
         }
-        // Where a point that is none is does not matter.
+        // The coordinates of a padding point do not matter.
         let kinds = [labels.lt(0f32)?, labels.eq(0f32)?, labels.eq(1f32)?];
         let kinds = Tensor::stack(&kinds, 2)?.to_dtype(dtype)?;
         let is_point = labels.ge(0f32)?.to_dtype(dtype)?.unsqueeze(2)?;

@@ -22,7 +22,7 @@ const MASK: usize = 4 * SIDE;
 const PLACE: usize = IMAGE_SIZE / MASK;
 const EMBEDDING: usize = 256;
 const WINDOW: usize = 14;
-/// Of red, green and blue, from 0 to 255.
+/// Mean of red, green and blue, from 0 to 255.
 const MEAN: [f32; 3] = [123.675, 116.28, 103.53];
 const DEVIATION: [f32; 3] = [58.395, 57.12, 57.375];
 
@@ -30,7 +30,7 @@ const DEVIATION: [f32; 3] = [58.395, 57.12, 57.375];
 const TOGETHER: usize = 64;
 /// Minimum estimated IoU of the masks of [`Sam::generate_masks`].
 const LEAST_IOU: f32 = 0.88;
-/// How far up and down the threshold is moved, and what share of the mask has to stay.
+/// Offset by which the threshold is moved up and down, and the minimum fraction of the mask that has to stay.
 const OFFSET: f32 = 1.;
 const LEAST_STABILITY: f32 = 0.95;
 /// Masks whose boxes overlap more are one.
@@ -408,7 +408,7 @@ fn span(values: &[u32]) -> Option<[f32; 2]> {
 #[derive(Debug, Clone, PartialEq)]
 struct Crop {
     pixels: [Range<usize>; 2],
-    /// Of the picture's masks.
+    /// Its rows and columns in the image's masks.
     places: [Range<usize>; 2],
 }
 

@@ -15,7 +15,7 @@ use crate::blocks::vision::{
 /// Channels of a picture and of the result.
 const CHANNELS: usize = 3;
 const OUTPUTS: usize = 256;
-/// How many times wider the first stage's blocks are inside.
+/// Expansion factor of the first stage's blocks.
 const EXPANSION: usize = 4;
 const EPS: f64 = 1e-5;
 const GELU: Activation = Activation::GeluPytorchTanh;

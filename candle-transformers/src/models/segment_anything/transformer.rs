@@ -7,7 +7,7 @@ use candle_nn::{layer_norm, Activation, LayerNorm, VarBuilder};
 use super::{linear, Linear, MlpBlock, FAMILY};
 use crate::blocks::vision::{heads, join_heads};
 
-/// Of the norms.
+/// Norm epsilon.
 const EPS: f64 = 1e-5;
 
 /// Attention in which queries, keys and values come of different things.
@@ -37,7 +37,7 @@ impl Attention {
         })
     }
 
-    /// Of (batch, queries, size) and (batch, keys, size), as the queries.
+    /// From (batch, queries, size) and (batch, keys, size) to the shape of the queries.
     fn forward(&self, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<Tensor> {
         let q = heads(&self.q.forward(q)?, self.heads)?;
         let k = heads(&self.k.forward(k)?, self.heads)?;

@@ -14,7 +14,7 @@ use crate::blocks::{
 /// The longest sequence where a file does not say.
 const MAX_SEQ_LEN: usize = 4096;
 
-/// Of this many layers the last rotates nothing; files do not say it.
+/// Every layer whose number is a multiple of this has no rotation; files do not have the field.
 const NO_ROPE_INTERVAL: usize = 4;
 
 /// The decoder that a file describes.

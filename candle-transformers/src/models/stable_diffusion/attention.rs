@@ -13,7 +13,7 @@ use crate::blocks::MergedLinear;
 /// The epsilon of the tokens' norms.
 const EPS: f64 = 1e-5;
 
-/// Where queries, keys and values come from.
+/// The sources of queries, keys and values.
 #[derive(Debug)]
 enum Inputs {
     /// The picture for all, as a rule.

@@ -56,7 +56,7 @@ impl SchedulerConfig for DDIMSchedulerConfig {
 pub struct DDIMScheduler {
     timesteps: Vec<usize>,
     alphas_cumprod: Vec<f64>,
-    /// How many training steps a step goes back.
+    /// Number of training steps per step.
     step_ratio: usize,
     /// The configuration of the scheduler.
     pub config: DDIMSchedulerConfig,

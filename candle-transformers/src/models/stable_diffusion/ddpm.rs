@@ -4,8 +4,7 @@ use candle_core::{bail, Result, Tensor};
 
 use super::schedulers::{weighted_sum, with_noise, BetaSchedule, PredictionType};
 
-/// How much noise a step adds. The variance of a step is `beta` or, with what is known of the original, a little less, which
-/// formula 7 of the paper gives.
+/// The variance of the noise that a step adds: `beta` or, given the original, a little less, by formula 7 of the paper.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub enum DDPMVarianceType {
     /// Formula 7, and 1e-20 at least.
@@ -60,7 +59,7 @@ impl Default for DDPMSchedulerConfig {
 pub struct DDPMScheduler {
     alphas_cumprod: Vec<f64>,
     timesteps: Vec<usize>,
-    /// How many training steps a step goes back.
+    /// Number of training steps per step.
     step_ratio: usize,
     /// The configuration of the scheduler.
     pub config: DDPMSchedulerConfig,

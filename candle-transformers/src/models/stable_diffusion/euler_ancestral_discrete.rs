@@ -54,7 +54,7 @@ impl SchedulerConfig for EulerAncestralDiscreteSchedulerConfig {
 #[derive(Debug, Clone)]
 pub struct EulerAncestralDiscreteScheduler {
     timesteps: Vec<usize>,
-    /// Of each step, and 0 behind the last one.
+    /// The noise level of each step, followed by 0.
     sigmas: Vec<f64>,
     /// The configuration of the scheduler.
     pub config: EulerAncestralDiscreteSchedulerConfig,

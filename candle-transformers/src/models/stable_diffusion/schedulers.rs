@@ -61,7 +61,7 @@ pub trait Scheduler {
     fn step(&mut self, model_output: &Tensor, timestep: usize, sample: &Tensor) -> Result<Tensor>;
 }
 
-/// How beta goes from its least to its greatest value in training.
+/// The interpolation of beta between its limits in training.
 #[derive(Debug, Clone, Copy)]
 pub enum BetaSchedule {
     /// In a line.
@@ -129,7 +129,7 @@ impl PredictionType {
     }
 }
 
-/// Which of the training steps are taken: table 2 of [arXiv 2305.08891](https://arxiv.org/abs/2305.08891).
+/// The training steps that are used: table 2 of [arXiv 2305.08891](https://arxiv.org/abs/2305.08891).
 #[derive(Debug, Default, Clone, Copy)]
 pub enum TimestepSpacing {
     /// At whole distances, from the offset on.

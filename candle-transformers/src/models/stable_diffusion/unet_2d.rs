@@ -107,7 +107,7 @@ enum Up {
 }
 
 impl Up {
-    /// How many tensors of the way down it takes.
+    /// Number of skip connections that it takes.
     fn takes(&self) -> usize {
         match self {
             Self::Basic(block) => block.resnets.len(),

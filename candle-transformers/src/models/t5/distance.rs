@@ -13,13 +13,13 @@ pub(super) struct Distances {
     /// (classes, heads) of f32.
     table: Tensor,
     classes: Classes,
-    /// Of whole texts of this length: (1, heads, length, length).
+    /// The biases of whole texts of this length: (1, heads, length, length).
     whole: Option<(usize, Tensor)>,
     /// The biases of a single token at the end: (1, heads, 1, n); the last keys are the existing ones.
     single: Option<Tensor>,
 }
 
-/// Which distances are of one class.
+/// The classes of distances.
 #[derive(Debug, Clone, Copy)]
 struct Classes {
     /// Those of one direction.
@@ -114,7 +114,7 @@ impl Distances {
         }
     }
 
-    /// Of the last token of `keys`, without a read or a write of the host for each of them.
+    /// The biases of the last token of `keys`, without a read or a write of the host per call.
     fn of_last(&mut self, keys: usize) -> Result<Tensor> {
         let long_enough = |bias: &&Tensor| bias.dims().last().is_some_and(|n| *n >= keys);
         let bias = match self.single.as_ref().filter(long_enough) {

@@ -73,7 +73,7 @@ impl VoxtralCache {
     }
 }
 
-/// How [`VoxtralForConditionalGeneration::generate`] chooses tokens.
+/// The settings by which [`VoxtralForConditionalGeneration::generate`] chooses tokens.
 #[derive(Debug, Clone)]
 pub struct VoxtralGenerationConfig {
     /// The most tokens that are made.
@@ -149,7 +149,7 @@ pub fn replace_audio_tokens(
     spliced(inputs_embeds, &audio_embeds, &places)
 }
 
-/// Where `audio_token_id` is in `input_ids`, (b, t) of integers: pairs of row and column, row by row. The ids are read back.
+/// The positions of `audio_token_id` in `input_ids`, (b, t) of integers: pairs of row and column, row by row. The ids are read back.
 ///
 /// # Errors
 /// If the ids are not (b, t), or cannot be read.

@@ -23,7 +23,7 @@ impl Float for f64 {}
 
 /// Minimum argument of the logarithm.
 const LEAST_POWER: f64 = 1e-10;
-/// How far below the loudest band of a recording the softest is, at most, in powers of ten.
+/// Dynamic range: bands are at most this many powers of ten below the loudest one of a recording.
 const RANGE: f64 = 8.;
 
 /// The powers of a window of samples at the frequencies from 0 to that of sampling.
@@ -42,7 +42,7 @@ impl Spectrum {
         Self::weighted((0..size).map(hann).collect())
     }
 
-    /// Of windows as long as `weights`, which samples are multiplied with.
+    /// A transform of windows with the length of `weights`, by which samples are multiplied.
     pub(in crate::models) fn weighted(weights: Vec<f64>) -> Self {
         let transform = RealFftPlanner::new().plan_fft_forward(weights.len());
         Self {

@@ -234,7 +234,7 @@ struct DecoderLayer {
     qkv: MergedLinear<3>,
     joined: Projection,
     norm: Norm,
-    /// Of attention to the sound.
+    /// Attention to the sound.
     cross: Cross,
     mlp: FeedForward,
     mlp_norm: Norm,

@@ -155,7 +155,7 @@ impl Module for GlobalResponseNorm {
     }
 }
 
-/// Which form of GELU a block has.
+/// The form of a block's GELU.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Gelu {
     Exact,

@@ -50,7 +50,7 @@ impl DDPMWScheduler {
         &self.timesteps
     }
 
-    /// How much of the variance of a sample is that of the original.
+    /// Fraction of a sample's variance that is the original's.
     fn alpha(&self, time: f64) -> f64 {
         let DDPMWSchedulerConfig { scaler, s } = self.config;
         let time = match scaler {

@@ -105,7 +105,7 @@ pub const POINTS: [&str; 17] = [
     "right ankle",
 ];
 
-/// Which points are joined by a line.
+/// The pairs of points that are joined by a line.
 pub const LIMBS: [(usize, usize); 16] = [
     (0, 1),
     (0, 2),

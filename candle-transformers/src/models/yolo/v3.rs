@@ -121,7 +121,7 @@ struct Scale {
     convs: Vec<Conv>,
     wide: Conv,
     last: Conv2d,
-    /// Of the boxes, in pixels, (1, 3, 2, 1).
+    /// Sizes of the anchor boxes, in pixels, (1, 3, 2, 1).
     anchors: Tensor,
     stride: usize,
 }

@@ -36,7 +36,7 @@ pub fn input_size((w, h): (u32, u32)) -> (u32, u32) {
     }
 }
 
-/// How large a network is.
+/// The size of a network.
 #[derive(Debug, Clone, Copy)]
 pub struct Size {
     /// Channels of the first convolution. The next layers have twice, four and eight times as many.
@@ -325,7 +325,7 @@ impl Places {
 pub struct YoloV8 {
     backbone: Backbone,
     neck: Neck,
-    /// How likely each step of each of a box's four distances is.
+    /// The probability of each step of each of a box's four distances.
     distances: Branches,
     classes: Branches,
     points: Option<Branches>,

@@ -60,5 +60,5 @@ pub use text_encoder::{TextEncoderConfig, ZImageTextEncoder};
 pub use transformer::{Config, ZImageTransformer2DModel};
 pub use vae::{AutoEncoderKL, VaeConfig};
 
-/// Of errors.
+/// The name in errors.
 const FAMILY: &str = "z_image";

@@ -18,7 +18,7 @@ pub struct PreparedInputs {
     pub text_lengths: Vec<usize>,
 }
 
-/// How many tokens are missing to a multiple of [`SEQ_MULTI_OF`].
+/// Number of padding tokens up to a multiple of [`SEQ_MULTI_OF`].
 pub fn compute_padding_len(ori_len: usize) -> usize {
     ori_len.next_multiple_of(SEQ_MULTI_OF) - ori_len
 }

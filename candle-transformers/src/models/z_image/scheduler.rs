@@ -138,12 +138,12 @@ impl FlowMatchEulerDiscreteScheduler {
         self.step_index = 0;
     }
 
-    /// How many steps there are.
+    /// The number of steps.
     pub fn num_inference_steps(&self) -> usize {
         self.timesteps.len()
     }
 
-    /// How many steps are done.
+    /// The number of steps done.
     pub fn step_index(&self) -> usize {
         self.step_index
     }

@@ -179,7 +179,7 @@ fn agrees_with_f32_in_16_bits(device: &Device) -> Result<()> {
 }
 test_device!(agrees_with_f32_in_16_bits);
 
-/// Of variables the heads stay separate, so that an optimizer's change shows.
+/// Heads of variables stay separate, so that an optimizer's change takes effect.
 fn heads_follow_variables(device: &Device) -> Result<()> {
     let made = Made {
         vars: true,

@@ -31,7 +31,7 @@ fn tables(rates: &[f32], start: usize, len: usize, device: &Device) -> Result<(T
 }
 
 impl RotaryEmbedding {
-    /// Of heads of `dim` elements, with the base `theta`. Positions below `max_seq_len` are computed now, others when they come.
+    /// A rotation of heads of `dim` elements, with the base `theta`. Positions below `max_seq_len` are computed now, others on demand.
     ///
     /// # Errors
     /// `dim` is odd, or the device fails.
@@ -69,7 +69,7 @@ impl RotaryEmbedding {
     }
 }
 
-/// Which keys a query sees.
+/// The keys that a query sees.
 #[derive(Clone, Copy)]
 pub(super) enum Seen<'a> {
     /// Its own and those before it in the window.

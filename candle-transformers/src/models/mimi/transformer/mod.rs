@@ -25,7 +25,7 @@ fn linear(from: usize, to: usize, bias: bool, vb: VarBuilder) -> Result<Linear> 
     }
 }
 
-/// How frames know their positions.
+/// The kind of position embedding of frames.
 #[derive(Debug, Copy, Clone, PartialEq, Eq)]
 pub enum PositionalEmbedding {
     /// Queries and keys are rotated.

@@ -53,7 +53,7 @@ pub enum Mlp {
         linear_in: Linear,
         /// From a half to `d_model`.
         linear_out: Linear,
-        /// Of the first half.
+        /// The activation of the first half.
         activation: Activation,
         /// Entered around the block.
         span: Span,

@@ -235,7 +235,7 @@ impl DownBlock2D {
 /// The numbers of a [`CrossAttnDownBlock2D`].
 #[derive(Debug, Clone, Copy)]
 pub struct CrossAttnDownBlock2DConfig {
-    /// Of all but attention.
+    /// The configuration of the parts other than attention.
     pub downblock: DownBlock2DConfig,
     /// Heads, which divide the channels.
     pub attn_num_head_channels: usize,

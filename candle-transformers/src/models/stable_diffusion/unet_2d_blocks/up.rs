@@ -235,7 +235,7 @@ impl UpBlock2D {
 /// The numbers of a [`CrossAttnUpBlock2D`].
 #[derive(Debug, Clone, Copy)]
 pub struct CrossAttnUpBlock2DConfig {
-    /// Of all but attention.
+    /// The configuration of the parts other than attention.
     pub upblock: UpBlock2DConfig,
     /// Heads, which divide the channels.
     pub attn_num_head_channels: usize,

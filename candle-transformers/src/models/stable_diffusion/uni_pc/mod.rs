@@ -139,7 +139,7 @@ impl SchedulerConfig for UniPCSchedulerConfig {
 struct History {
     /// The step, from 0.
     index: usize,
-    /// How many steps followed each other.
+    /// Number of consecutive steps so far.
     taken: usize,
     order: usize,
     /// The sample before the step.

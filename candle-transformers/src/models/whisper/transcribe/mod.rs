@@ -667,7 +667,7 @@ fn seconds(frames: usize) -> f64 {
     (frames * HOP_LENGTH) as f64 / SAMPLE_RATE as f64
 }
 
-/// How much longer a text is than its compressed form; more for one that repeats itself.
+/// Ratio of a text's length to that of its compressed form; higher for a text that repeats itself.
 pub fn compression_ratio(text: &str) -> f64 {
     let compressed = miniz_oxide::deflate::compress_to_vec_zlib(text.as_bytes(), 6);
     text.len() as f64 / compressed.len().max(1) as f64

@@ -1,4 +1,4 @@
-//! Which tokens may come next.
+//! The rules for the next token.
 
 use super::vocabulary::Special;
 

@@ -57,7 +57,7 @@ pub(super) struct Special {
 }
 
 impl Special {
-    /// Of a model with a vocabulary of `size`.
+    /// The special tokens of a model with a vocabulary of `size`.
     pub(super) fn of(vocabulary: &dyn Vocabulary, size: usize) -> Result<Self> {
         let id = |token: &str| match vocabulary.id(token) {
             Some(id) => Ok(id),

@@ -59,7 +59,7 @@ impl Question<'_> {
             let mut logits = logits_at(decoder, &hidden, input.len() - 1, reading).await?;
             self.rules.apply(&mut logits, &answer.tokens);
             let next = choose(&logits, temperature, rng)?;
-            // Of the rules' choice at temperature 1, whatever chose it.
+            // The probability at temperature 1, given the rules, independently of the temperature used.
             sum += probability(&logits, next).max(f64::MIN_POSITIVE).ln();
             if next == special.end {
                 break;

@@ -140,7 +140,7 @@ fn with_punctuation(words: Vec<Word>) -> Vec<Word> {
     joined
 }
 
-/// Where tokens look, as the mean over heads.
+/// The attention weights of tokens, as the mean over heads.
 struct Looks {
     mean: Vec<Vec<f64>>,
 }

@@ -12,7 +12,7 @@ use crate::blocks::diffusion::{
 use crate::blocks::{GatedMlp, MergedLinear};
 use crate::models::z_image::FAMILY;
 
-/// Of the norms of queries and keys, whatever `norm_eps` is.
+/// The epsilon of the norms of queries and keys, which is independent of `norm_eps`.
 const QK_NORM_EPS: f64 = 1e-5;
 
 /// Vectors of times.

@@ -4,7 +4,7 @@ use candle_core::{bail, Device, Result, Tensor};
 
 use crate::models::z_image::FAMILY;
 
-/// How many patches cover frames, height and width.
+/// Numbers of patches along frames, height and width.
 pub(super) fn counts(
     (f, h, w): (usize, usize, usize),
     patch: usize,
