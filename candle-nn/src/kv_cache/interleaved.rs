@@ -150,8 +150,8 @@ impl RawInterleavedKvCache {
     }
 }
 
-/// Rotates one token's `num_heads` heads of dimension `d` in place, pairing element `2 i` with `2 i + 1`; `cos` and `sin` have length `d /
-/// 2`. The same as [`rope_i`](crate::rotary_emb::rope_i), on slices.
+/// Rotates one token's `num_heads` heads of dimension `d` in place, pairing element `2 i` with `2 i + 1`; `cos` and `sin` have length
+/// `d / 2`. The same as [`rope_i`](crate::rotary_emb::rope_i), on slices.
 ///
 /// # Panics
 /// The slices are shorter than that.

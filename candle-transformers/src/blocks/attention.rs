@@ -56,8 +56,8 @@ pub enum QkNorm {
     HeadRotated(NormSpec),
     /// A norm of all heads as one vector.
     Whole(NormSpec),
-    /// A norm of each head, with a weight for each: in tensors `norms.0`, `norms.1` and so on (StableLM 2 12B), or in one, `(heads,
-    /// head_dim)`.
+    /// A norm of each head, with a weight for each: in tensors `norms.0`, `norms.1` and so on (StableLM 2 12B), or in one,
+    /// `(heads, head_dim)`.
     EachHead(NormSpec),
 }
 

@@ -24,7 +24,8 @@ pub(super) struct Args {
     /// may be given several times [default: the small embedded model]
     #[arg(long, value_name = "MODEL")]
     model: Vec<PathBuf>,
-    /// LoRA adapter of peft over the model, of which there can only be one then: a folder or a Hub name, and how much of it; may be given several times
+    /// LoRA adapter of peft over the model, which must then be the only one: a folder or a Hub name, and its scale; may be given several
+    /// times
     #[arg(long, value_name = "PATH[:SCALE]")]
     lora: Vec<LoraSource>,
     #[command(flatten)]
@@ -62,7 +63,7 @@ pub(super) struct Args {
     /// required]
     #[arg(long, value_name = "FILE")]
     api_key_file: Option<PathBuf>,
-    /// Host name that clients use for the server, beside its addresses and localhost; may be given several times
+    /// Additional host name that clients use for the server; may be given several times
     #[arg(long, value_name = "NAME")]
     host_name: Vec<String>,
     /// Origin of web pages that may use the server, such as https://example.com, or * for all; may be given several times

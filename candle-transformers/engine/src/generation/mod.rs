@@ -201,7 +201,7 @@ impl Generation<'_> {
         Ok(piece)
     }
 
-    /// Number of tokens that the model has read, of the prompt and of its own.
+    /// Number of tokens that the model has read, of the prompt and of its output.
     pub(crate) fn fed(&self) -> usize {
         self.fed
     }
@@ -377,7 +377,7 @@ fn finish(writer: Writer<'_>, speculation: Option<Speculation>) -> Completion {
     }
 }
 
-/// The error for proposals to a model that cannot drop them. A draft model is never loaded beside such a model.
+/// The error for proposals to a model that cannot drop them. A draft model is never loaded for such a model.
 fn cannot_forget(request: &CompletionRequest) -> Error {
     Error::Parameter {
         name: "prompt_lookup",

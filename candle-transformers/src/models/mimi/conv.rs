@@ -12,7 +12,7 @@ use crate::blocks::codec::KernelNames;
 // Upstream's path.
 pub use super::pad::PadMode;
 
-/// How a convolution is normalised.
+/// The normalisation of a convolution.
 // Upstream's names.
 #[allow(clippy::enum_variant_names)]
 #[derive(Debug, Copy, Clone, PartialEq, Eq)]
