@@ -33,7 +33,7 @@ pub enum Error {
         /// The values that are allowed.
         expected: String,
     },
-    /// The service cannot go on, or a customer's command has failed.
+    /// The service cannot continue, or a customer's command has failed.
     #[error("{0}")]
     Service(String),
 }

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 
-/// Jobs under way, as JSON.
+/// Unfinished jobs, as JSON.
 const OPEN: TableDefinition<&[u8; 32], &[u8]> = TableDefinition::new("open");
 /// Jobs that are done, shortened. In a separate table, so that a start reads only what is left to do.
 const DONE: TableDefinition<&[u8; 32], &[u8]> = TableDefinition::new("done");
@@ -32,7 +32,7 @@ const REFUSED_BY_TIME: TableDefinition<(u64, &[u8; 32]), ()> =
 
 /// Bytes of the file that are kept in memory: jobs are written and read a few times within minutes, and then never again.
 const CACHE: usize = 4 << 20;
-/// Refusals that are remembered, at most: the oldest make way.
+/// Maximum number of stored refusals: the oldest are dropped.
 const REFUSALS: u64 = 20_000;
 
 /// A file of this many bytes is small enough, whatever is in it.
@@ -49,7 +49,7 @@ pub struct RedbJournal {
     pending: Mutex<Pending>,
     /// The file, if there is one.
     file: Option<PathBuf>,
-    /// Bytes of jobs under way.
+    /// Bytes of unfinished jobs.
     open_bytes: AtomicU64,
     /// Size of the file after the last compaction.
     tidied: AtomicU64,
@@ -147,7 +147,7 @@ impl RedbJournal {
         Ok(kept)
     }
 
-    /// Notes that a job under way takes `now` bytes instead of `before`.
+    /// Records that an unfinished job takes `now` bytes instead of `before`.
     fn resized(&self, before: usize, now: usize) {
         self.open_bytes.fetch_add(now as u64, Relaxed);
         self.open_bytes.fetch_sub(before as u64, Relaxed);

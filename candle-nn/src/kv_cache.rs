@@ -89,7 +89,7 @@ impl Cache {
         self.all_data = None;
     }
 
-    /// Counts the first `len` positions as held: fewer than now, or more where somebody wrote them into the buffer. Not in upstream's
+    /// Sets the number of held positions to `len`: fewer than now, or more if the caller wrote them into the buffer. Not in upstream's
     /// interface.
     ///
     /// # Errors

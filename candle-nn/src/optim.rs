@@ -30,7 +30,7 @@ pub trait Optimizer: Sized {
     /// The settings of the optimiser.
     type Config: Sized;
 
-    /// An optimiser of `vars`. Those that are not of a float dtype have no gradient and are left out.
+    /// An optimiser of `vars`. Variables that are not of a float dtype have no gradient and are ignored.
     ///
     /// # Errors
     /// The state of a variable cannot be created, for example for lack of memory.

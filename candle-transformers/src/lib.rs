@@ -90,7 +90,7 @@
 //! - [`generation`]: from logits to the next token.
 //! - [`object_detection`]: bounding boxes and non-maximum suppression. [`utils`]: masks, repeat penalty, repeated heads.
 #![deny(missing_docs)]
-// What the blocks have for models that are left out. With all features, code that nothing uses is found.
+// Parts of the blocks for models that are disabled. With all features, unused code is reported.
 #![cfg_attr(
     all(feature = "subset", not(all(feature = "diffusion", feature = "sound"))),
     allow(dead_code, unused_imports)

@@ -73,7 +73,7 @@ impl Ahead {
 
 impl Drop for Ahead {
     fn drop(&mut self) {
-        // A compiler that is at work ends by itself.
+        // A running compiler ends on its own.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }

@@ -13,7 +13,7 @@ use crate::files::target_dir;
 
 /// A row each: the commit, the step, the kind, seconds, and what took them, separated by tabs.
 const FILE: &str = "xtask-times.tsv";
-/// Anything shorter is left out.
+/// Anything shorter is omitted.
 const SHORTEST: f64 = 0.2;
 /// Number of tests and crates that are printed.
 const SLOWEST: usize = 20;

@@ -57,7 +57,7 @@ struct Provider {
     encryption: bool,
     /// Mints whose Cashu tokens pay.
     mints: Vec<String>,
-    /// 0 is free, and nothing means that nothing was said.
+    /// 0 means free, and `None` that no price is announced.
     amount_msat: Option<u64>,
     announced: u64,
     state: State,

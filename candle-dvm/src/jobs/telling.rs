@@ -88,7 +88,8 @@ impl<T> Telling<T> {
         std::mem::take(&mut self.dropped)
     }
 
-    /// A refusal that a customer has to hear, whose request shows `work` bits. An earlier one of the same customer makes way for it.
+    /// Queues a refusal for a customer; `work` is the proof of work of the request, in bits. It replaces an earlier one of the same
+    /// customer.
     pub fn push(&mut self, customer: Customer, work: u8, refusal: T, now: u64) {
         let before = self.waiters.len();
         self.waiters.retain(|waiter| waiter.customer != customer);
@@ -152,7 +153,7 @@ mod tests {
         Customer(customer)
     }
 
-    /// After a crowd of as many fresh keys, and what was said of them at once.
+    /// The state after a crowd of `keys` fresh keys, and the refusals that were sent at once.
     fn after_crowd(keys: u32) -> Telling<u32> {
         let mut telling = Telling::default();
         let mut said = 0;

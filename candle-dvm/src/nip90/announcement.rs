@@ -64,7 +64,7 @@ pub struct Announcement {
     pub encryption: bool,
     /// Mints whose Cashu tokens pay for jobs.
     pub mints: Vec<String>,
-    /// The price of a job in thousandths of a satoshi, 0 where it is free; `None` where nothing is said, or not as a number.
+    /// The price of a job in thousandths of a satoshi, 0 if it is free; `None` if it is missing or not a number.
     pub amount_msat: Option<u64>,
 }
 
@@ -139,7 +139,7 @@ impl Announcement {
             return Err(ReadError::Missing("k 5050 or 5000"));
         }
         let json: serde_json::Value = serde_json::from_str(&event.content).unwrap_or_default();
-        // Field by field: one that somebody writes in another form should not take the name away.
+        // Field by field: a field in an unknown form should not hide the name.
         let text = |name: &str| json[name].as_str().unwrap_or_default().to_string();
         let params = json["nip90Params"].as_object().into_iter().flatten();
         Ok(Self {

@@ -1,4 +1,4 @@
-//! Feedback, kind 7000: what a provider says about a job while it is under way.
+//! Feedback, kind 7000: a provider's events about an unfinished job.
 
 use super::crypto::{decrypt, Scheme};
 use super::request::hidden_tags;

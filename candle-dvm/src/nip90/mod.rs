@@ -67,7 +67,7 @@ pub enum ReadError {
         /// The kind it was read as.
         expected: u16,
     },
-    /// Encrypted for somebody else.
+    /// Encrypted for another provider.
     #[error("encrypted for another key")]
     NotForUs,
     /// Encrypted for this key, and neither NIP-44 nor NIP-04 opens it.
@@ -151,7 +151,7 @@ pub(crate) fn first<'a>(tags: &'a [Vec<String>], name: &'a str) -> Option<&'a [S
     all(tags, name).next()
 }
 
-/// The values of each tag of this name, the name itself left out.
+/// The values of each tag of this name, without the name itself.
 pub(crate) fn all<'a>(
     tags: &'a [Vec<String>],
     name: &'a str,
@@ -213,12 +213,12 @@ pub(crate) fn sign_with_work(
     signed.map_err(|err| WriteError::Signing(err.to_string()))
 }
 
-/// Whether `event` shows the work that `bits` asks for (NIP-13): the id has it, and its `nonce` tag says that it was meant to.
+/// Whether `event` has `bits` of proof of work (NIP-13): the id has them, and its `nonce` tag commits to them.
 pub fn has_work(event: &Event, bits: u8) -> bool {
     work(event) >= bits
 }
 
-/// The bits of work that `event` shows (NIP-13): its id has them, and its `nonce` tag says that it was meant to.
+/// The bits of proof of work of `event` (NIP-13): its id has them, and its `nonce` tag commits to them.
 pub fn work(event: &Event) -> u8 {
     let meant = first(&tags(event), "nonce")
         .and_then(|nonce| nonce.get(1)?.parse::<u8>().ok())

@@ -26,9 +26,9 @@ pub enum InputKind {
     Text,
     /// An address to fetch.
     Url,
-    /// The id of an event, whose content is meant.
+    /// The id of an event, whose content is the input.
     Event,
-    /// The id of another request, whose result is meant.
+    /// The id of another request, whose result is the input.
     Job,
 }
 

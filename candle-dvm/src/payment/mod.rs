@@ -8,7 +8,7 @@ pub mod nwc;
 use crate::jobs::{Invoice, JobId};
 use crate::platform::Boxed;
 
-/// A way to be paid.
+/// A payment method.
 pub trait Payment: Send + Sync {
     /// The price of a job, in thousandths of a satoshi; 0 for free jobs.
     fn price_msat(&self) -> u64;
@@ -39,7 +39,7 @@ pub struct Money {
     pub all: Option<String>,
 }
 
-/// A way to be paid by tokens that come with requests. Errors are for the customer, where nothing else is said, and quote no token.
+/// Payment by tokens that come with requests. Errors go to the customer unless stated otherwise, and quote no token.
 pub trait Cash: Send + Sync {
     /// The mints whose tokens are taken.
     fn mints(&self) -> Vec<String>;

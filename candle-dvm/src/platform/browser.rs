@@ -15,7 +15,7 @@ pub fn spawn(future: impl Future<Output = ()> + 'static) -> Task {
     task
 }
 
-/// Runs what is long. It has to give way by itself; a panic ends everything here.
+/// Runs long work. It has to yield by itself; a panic ends the whole module.
 ///
 /// # Errors
 /// None, here.

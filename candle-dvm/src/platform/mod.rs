@@ -28,7 +28,7 @@ impl Task {
     fn of<F: Future>(future: F) -> (impl Future<Output = ()>, Self) {
         let (future, handle) = abortable(future);
         let ended = async move {
-            // It ran to its end, or somebody ended it.
+            // It ran to its end, or was aborted.
             let _ = future.await;
         };
         (ended, Self(handle))

@@ -68,7 +68,7 @@ impl<E: std::fmt::Display> From<E> for NoConnection {
 #[cfg(feature = "serve")]
 pub(crate) enum Outgoing {
     Text(String),
-    /// A question whether somebody is there.
+    /// A check whether the peer is alive.
     Ping,
 }
 

@@ -46,7 +46,7 @@ pub enum Message {
     Billed(JobId, Invoice),
     /// A job's invoice was paid.
     Paid(JobId),
-    /// A job's token is about to be taken. From the answer on, the job is not given up.
+    /// A job's token is about to be redeemed. After the answer to this message, the job is not given up.
     Redeems(JobId, oneshot::Sender<()>),
     /// A job's token was taken.
     Redeemed(JobId),
@@ -255,7 +255,7 @@ impl Service {
         failure.or_else(|| (self.panics >= MOST_PANICS).then(panics))
     }
 
-    /// Looks for a job that does not end although its time is over: between two tokens each asks whether to go on.
+    /// Searches for a job that does not end although its time is over: each checks between two tokens whether to continue.
     fn look_for_hangs(&mut self) {
         let grace = Duration::from_secs(self.settings.hang_seconds);
         let hangs =

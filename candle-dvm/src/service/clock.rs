@@ -12,7 +12,7 @@ use web_time::Instant;
 const TOLERANCE: i64 = 120;
 /// Requests that are new on a relay come within this many seconds of their date, or a clock is wrong.
 const LATE: i64 = 600;
-/// Customers whose clocks are compared with ours; with fewer than the second number nothing is said.
+/// Number of customers whose clocks are compared with ours; with fewer than the second number there is no report.
 const CUSTOMERS: usize = 16;
 const ENOUGH: usize = 5;
 /// Minimum number of seconds by which the clock was set back for the service to subscribe again.
@@ -127,7 +127,7 @@ fn middle(values: impl Iterator<Item = i64>) -> Option<i64> {
 }
 
 fn difference(a: u64, b: u64) -> i64 {
-    // Dates are what somebody claims: this one may be any number.
+    // Dates are claims of their authors: this one may be any number.
     i64::try_from(a)
         .unwrap_or(i64::MAX)
         .saturating_sub(i64::try_from(b).unwrap_or(i64::MAX))

@@ -122,7 +122,7 @@ impl Deliveries {
         Some((relay.clone(), queue.oldest()?))
     }
 
-    /// The answer that a relay is to get next, if it can take one: the newest, for which somebody waits.
+    /// The next answer for a relay, if it can take one: the newest, for which the customer still waits.
     pub(super) fn hand(&mut self, relay: &str) -> Option<JobId> {
         let queue = self.relays.get_mut(relay)?;
         if queue.handed.len() >= HANDED {

@@ -20,7 +20,7 @@ use web_time::Instant;
 /// Seconds for which a relay is tried: one of ours, and one that a customer named.
 const OWN_PATIENCE: u64 = 86_400;
 const GUEST_PATIENCE: u64 = 600;
-/// Between two lines in the log about answers that are given up because too many wait.
+/// Time between two log lines about answers that are dropped because too many wait.
 const SHED_SAID: Duration = Duration::from_secs(60);
 
 impl Service {

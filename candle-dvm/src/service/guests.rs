@@ -149,7 +149,7 @@ impl Service {
         Ok(())
     }
 
-    /// A job's customer reads these relays: they get what was said already.
+    /// A job's customer reads these relays: they get the earlier messages.
     fn guests_found(&mut self, id: JobId, relays: &BTreeSet<String>) -> Result<()> {
         if let Some(live) = self.live.get_mut(&id) {
             if live.guests.remove(LATER) {

@@ -57,7 +57,7 @@ fn waits(request: &JobRequest, price_msat: u64) -> bool {
 
 /// The outcome for a request that is not admitted.
 enum Verdict {
-    /// It is counted by this name, and nothing is said.
+    /// It is counted under this name, without a report.
     Pass(&'static str),
     /// The customer gets the refusal.
     Refuse(Refusal),
@@ -341,7 +341,7 @@ impl Service {
             Some(invoice) if invoice.paid => Bill::Paid,
             Some(_) => Bill::Open,
         };
-        // Before anything is said, so that it is said there too.
+        // Before the first message, so that the guests get it too.
         let guests = self.guests(id, event.pubkey, &request.relays);
         let live = Live {
             event,

@@ -24,7 +24,7 @@ pub struct Search {
     pub(super) filter: Filter,
     /// A relay to search in addition to our own.
     pub(super) hint: Option<String>,
-    /// Whether to go on when relays have sent what they stored.
+    /// Whether to continue after relays have sent their stored events.
     pub(super) waits: bool,
     pub(super) found: mpsc::Sender<Event>,
 }

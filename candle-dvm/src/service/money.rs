@@ -10,7 +10,7 @@ use crate::{Error, Result};
 pub(super) const CANCELLED: &str = "cancelled; the token with this answer is what you paid";
 
 impl Service {
-    /// Whether a job can be paid for in the way that its request wants.
+    /// Whether a job can be paid by the method of its request.
     pub(super) fn pays(&self, request: &JobRequest, price: u64) -> std::result::Result<(), String> {
         match (&request.cashu, self.payment.cash()) {
             (Some(token), Some(cash)) => cash.check(token),

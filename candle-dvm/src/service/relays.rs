@@ -388,7 +388,7 @@ mod tests {
         }
         let next = guest(GUESTS);
         assert!(!relays.send(&next, end()));
-        // All have answers to take; those that cannot be reached make way after a while, those that are connected do not.
+        // All have answers to take; unreachable ones give up their slots after a while, connected ones do not.
         for n in 1..GUESTS {
             relays.set_up(&guest(n), true);
         }

@@ -13,7 +13,7 @@ use std::path::PathBuf;
 pub(super) const DAY: u64 = 86_400;
 const YEAR: u64 = 365 * DAY;
 
-/// The settings, with the values that hold where nothing is said.
+/// The settings, with their defaults.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Settings {
@@ -96,7 +96,7 @@ pub struct Settings {
     pub remember_days: u64,
     /// At the very first start on a relay: age in seconds of the oldest requests to answer. 0 answers only requests from then on.
     pub look_back_seconds: u64,
-    /// Answers that wait for a relay to take them, counted once for each relay; beyond it the oldest are given up.
+    /// Maximum number of answers that wait for a relay, counted once per relay; beyond it the oldest are dropped.
     pub undelivered: usize,
     /// Bytes of them.
     pub undelivered_bytes: u64,

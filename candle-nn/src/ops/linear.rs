@@ -68,7 +68,7 @@ pub struct LinearExtras<'a> {
     pub norm: Option<(&'a Tensor, f32)>,
     /// Added to each row of the product: (n), with a gate (2 n).
     pub bias: Option<&'a Tensor>,
-    /// The product is a gate and what passes it, side by side, which become one: (…, 2 n) to (…, n).
+    /// The product is the concatenation of gate and up projection, reduced to `f(gate) * up`: (…, 2 n) to (…, n).
     pub gate: Option<GatedActivation>,
     /// Applied to the product, instead of a gate. [`Activation::Swiglu`] is a gate and therefore refused.
     pub activation: Option<Activation>,

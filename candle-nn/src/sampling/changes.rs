@@ -27,7 +27,7 @@ impl Change {
 /// Changes of a row of logits. Not in upstream's interface.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Changes {
-    /// Logits that change, those of a token once. Tokens beyond the row are left out.
+    /// Logits that change, each token once. Tokens beyond the row are ignored.
     pub tokens: Vec<Change>,
     /// Whether each token may be drawn, as 1 or 0; `None` allows all. The logits of the others become -inf.
     pub allowed: Option<Vec<u8>>,

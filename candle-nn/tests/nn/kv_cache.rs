@@ -99,7 +99,7 @@ fn rotating_cache(dev: &Device) -> Result<()> {
         let got = cache.append(&row(&[13., 14., 15., 16.], dev)?)?;
         assert_values("round", &got, &[16., 11., 12., 13., 14., 15.], 0.);
         assert_eq!((cache.offset(), cache.current_seq_len()), (1, 7));
-        // The ring after two more: positions 6, 7, 8 at the front, 3, 4, 5 behind. Token 7 must not see 8.
+        // The ring after two more: positions 6, 7, 8, then 3, 4, 5. Token 7 must not see 8.
         assert_eq!(cache.positions(2), &[6, 7, 8, 3, 4, 5]);
         let mask = cache.attn_mask(2, dev)?.unwrap().to_device(&Device::Cpu)?;
         let expected = [[0, 0, 1, 0, 0, 0], [0, 0, 0, 0, 0, 0]];

@@ -182,7 +182,7 @@ fn other_arguments(dev: &Device) -> Result<()> {
     Ok(())
 }
 
-/// The weight has no gradient, what is in front of it does.
+/// The weight has no gradient, the layers before it do.
 fn gradients_flow(dev: &Device) -> Result<()> {
     let (quantized, decoded) = weight(6, 64, GgmlDType::Q8_0, dev)?;
     let xs = Var::from_tensor(&data(&[2, 64], DType::F32, dev)?)?;

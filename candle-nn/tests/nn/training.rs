@@ -85,7 +85,7 @@ const KV_HEADS: usize = 2;
 const VOCABULARY: usize = 40;
 const SEQ: usize = 12;
 
-/// A layer of Llama, <https://arxiv.org/abs/2302.13971>: attention over grouped heads and a gated MLP, each behind a norm.
+/// A layer of Llama, <https://arxiv.org/abs/2302.13971>: attention over grouped heads and a gated MLP, each after a norm.
 struct Layer {
     norm: RmsNorm,
     q: Linear,

@@ -216,7 +216,7 @@ fn decode(
         };
         let buffer = match decoder.decode(&packet) {
             Ok(buffer) => buffer,
-            // Decoders go on at the next packet.
+            // Decoders continue at the next packet.
             Err(Broken::DecodeError(_) | Broken::IoError(_)) => {
                 damaged += 1;
                 continue;
@@ -343,7 +343,7 @@ impl Mono {
     fn finish(&mut self) -> std::result::Result<Vec<f32>, String> {
         let mut samples = std::mem::take(&mut self.samples);
         if let Some(filter) = &mut self.filter {
-            // What comes out is later than what goes in.
+            // The filter's output is delayed.
             let delay = filter.fft.output_delay();
             let count =
                 (self.taken * u64::from(SAMPLE_RATE)).div_ceil(u64::from(self.rate)) as usize;

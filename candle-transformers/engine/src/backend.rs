@@ -35,7 +35,7 @@ pub trait InferenceBackend: Send + Sync {
     }
 }
 
-/// A prompt and how to go on from it.
+/// A prompt and the settings of its continuation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CompletionRequest {
     /// Text to complete.

@@ -255,7 +255,7 @@ impl EncoderFiles {
         Ok(encoding.get_ids().to_vec())
     }
 
-    /// The text of tokens, special tokens left out.
+    /// The text of tokens, without special tokens.
     ///
     /// # Errors
     /// The tokenizer's.

@@ -151,8 +151,8 @@ impl CandleBackend {
         }
     }
 
-    /// With a smaller model that proposes tokens: texts stay what they are, and where it is right several come in the time of one.
-    /// `tokens` is the most that it proposes at once, for requests that say nothing else, from 1 to 64.
+    /// Adds a smaller model that proposes tokens: texts stay the same, and several correct tokens take the time of one. `tokens` is the
+    /// maximum number of proposed tokens, for requests that set none, from 1 to 64.
     ///
     /// # Errors
     /// [`Error::Draft`] for a pair that does not fit: with other tokens, on different devices, or one that cannot forget tokens, such as a model

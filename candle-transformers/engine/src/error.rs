@@ -217,7 +217,7 @@ impl<T> Doing<T> for candle_core::Result<T> {
     }
 }
 
-/// A tensor library's error without the stack traces that `RUST_BACKTRACE=1` puts behind it, however deep inside.
+/// A tensor library's error without the stack traces that `RUST_BACKTRACE=1` appends, at any depth.
 pub fn brief(err: &candle_core::Error) -> String {
     use candle_core::Error;
     match err {

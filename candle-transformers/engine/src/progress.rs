@@ -107,7 +107,7 @@ impl SpeechBar {
         self.bar.set_position((seconds * 100.).round() as u64);
     }
 
-    /// Does `write` while the bar is out of its way.
+    /// Runs `write` while the bar is hidden.
     pub fn aside<T>(&self, write: impl FnOnce() -> T) -> T {
         self.bar.suspend(write)
     }

@@ -26,7 +26,7 @@ fn inner(samples: &[f32]) -> &[f32] {
     &samples[800..samples.len() - 800]
 }
 
-/// The largest difference to a sine of the same frequency, amplitude and phase, the ends left out.
+/// The largest difference from a sine of the same frequency, amplitude and phase, except at the ends.
 fn off_sine(samples: &[f32], hz: f64) -> f64 {
     let wanted: Vec<f64> = sine(hz, SAMPLE_RATE, samples.len()).collect();
     let wanted = &wanted[800..samples.len() - 800];

@@ -366,7 +366,7 @@ fn what_cannot_be_is_an_error() {
     assert!(matches!(error, Err(Error::PromptTooLong { .. })));
     let error = engine.submit(Vec::new(), request("", 1), None, Box::new(listener));
     assert!(matches!(error, Err(Error::EmptyPrompt)));
-    // As long as can be: one token fits behind it.
+    // The longest possible text: one token fits after it.
     let (sender, receiver) = channel();
     let listener = move |heard: Heard<'_>| {
         if let Heard::Done(result) = heard {

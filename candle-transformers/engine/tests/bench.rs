@@ -1,4 +1,4 @@
-//! The benchmark at a size that takes no time; and the arithmetic behind its figures.
+//! The benchmark at a size that takes no time; and the arithmetic of its figures.
 
 use crate::support::{choice, on_each_device, registry};
 use candle_core::quantized::GgmlDType;

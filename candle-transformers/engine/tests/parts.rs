@@ -145,7 +145,7 @@ fn gguf(kind: DeviceKind) {
     assert!(reads.borrow().len() > 10);
 }
 
-/// Draws, the penalty and a cancelled completion, by both ways to wait.
+/// Draws, the penalty and a cancelled completion, with both ways of waiting.
 #[test]
 fn both_ways_to_wait_give_the_same_text() {
     for kind in [DeviceKind::Cpu, DeviceKind::WebGpu] {

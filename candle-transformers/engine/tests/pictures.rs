@@ -175,7 +175,7 @@ fn conversations() {
             chat.reused_tokens()
         );
         assert_eq!(chat.messages()[0].pictures.len(), 1);
-        // Told at once, the same is said.
+        // The same conversation at once gives the same answer.
         let mut whole = Chat::resume(&backend, &template, chat.messages()[..2].to_vec());
         whole.attach(picture("b", 9, 9)).unwrap();
         assert_eq!(say(&mut whole, "w8"), second, "{name}");
@@ -226,7 +226,7 @@ fn refusals() {
     let mut guessing = request("w2", &[&image]);
     guessing.prompt_lookup = 2;
     one_line(backend.complete(&guessing).unwrap_err(), &["prompt_lookup"]);
-    // Folders that lack a part say which, and are language models all the same.
+    // Folders that lack a part name it in the error, and are still language models.
     for (file, change, problem) in [
         (
             "preprocessor_config.json",

@@ -147,8 +147,7 @@ pub(super) fn bigcode(json: &Config) -> Result<DecoderSpec> {
     Ok(spec)
 }
 
-/// GPT-2, which is BigCode's with a key head for each query head, projections the other way round, and in some files no `transformer.` before
-/// names.
+/// GPT-2: BigCode with a key head per query head, transposed projections, and in some files no `transformer.` before names.
 pub(super) fn gpt2(json: &Config) -> Result<DecoderSpec> {
     let scaled = json.flag("scale_attn_weights") || !json.has("scale_attn_weights");
     let by_layer = json.flag("scale_attn_by_inverse_layer_idx");

@@ -75,7 +75,7 @@ const WITHOUT_EFFECT: &[&str] = &[
     "seq_length",
     "n_positions",
     "n_ctx",
-    // Sizes of what a model may lack; where it has it, the shapes of its weights tell.
+    // Sizes of optional parts; if a model has them, the shapes of its weights show the sizes.
     "cla_share_factor",
     "intermediate_size",
     "mamba_expand",

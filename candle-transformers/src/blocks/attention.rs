@@ -43,11 +43,11 @@ pub struct AttentionSpec {
     pub slopes: Option<Vec<f32>>,
     /// Whether files have an attention sink per head: an additional logit in the softmax.
     pub sinks: bool,
-    /// Whether files have a gate behind each head's queries, `head_dim` outputs more: its sigmoid multiplies what the head gives.
+    /// Whether files have a gate after each head's queries, `head_dim` more outputs: its sigmoid multiplies the head's result.
     pub gate: bool,
 }
 
-/// The norm of queries and keys, before they are rotated where nothing else is said.
+/// The norm of queries and keys; before the rotation unless stated otherwise.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum QkNorm {
     /// A norm of each head, with one weight for all.

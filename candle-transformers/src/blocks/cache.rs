@@ -143,8 +143,8 @@ impl GrowingKvCache {
         }
     }
 
-    /// Adds keys and values, side by side in `kv` of shape `(b, 2 * kv_heads, t, head_dim)`, in any layout. Returns all that are
-    /// held as a view of shape `(b, 2 * kv_heads, len, head_dim)`.
+    /// Appends keys and values, concatenated in `kv` of shape `(b, 2 * kv_heads, t, head_dim)`, in any layout. Returns all held keys and
+    /// values as a view of shape `(b, 2 * kv_heads, len, head_dim)`.
     ///
     /// # Errors
     /// If the shape does not fit what is held, or there is no memory.

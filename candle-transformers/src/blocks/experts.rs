@@ -108,7 +108,7 @@ pub struct Routing {
 pub enum Scoring {
     /// Over all experts.
     Softmax,
-    /// Each by itself.
+    /// The sigmoid of each score.
     Sigmoid,
     /// Over the chosen: the scores decide.
     SoftmaxOfChosen,

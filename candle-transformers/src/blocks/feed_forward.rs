@@ -205,7 +205,7 @@ impl FeedForward {
     }
 }
 
-/// A linear layer of this name behind the layer's.
+/// A linear layer named by the layer's prefix and this name.
 pub(super) fn linear(
     prefix: &str,
     name: &str,

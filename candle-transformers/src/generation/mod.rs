@@ -101,7 +101,7 @@ pub struct LogitsProcessor {
 }
 
 impl LogitsProcessor {
-    /// A processor with the given way of choosing; `seed` starts its random numbers.
+    /// A processor with the given sampling method; `seed` seeds its random numbers.
     pub fn from_sampling(seed: u64, sampling: Sampling) -> Self {
         Self {
             rng: StdRng::seed_from_u64(seed),

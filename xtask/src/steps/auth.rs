@@ -21,7 +21,7 @@ pub fn ahead() -> Result<(), String> {
     Ok(())
 }
 
-/// Builds the relay under `target/nostr`, and has the customers of the step `nostr` ask for jobs there, after somebody whom it has to refuse.
+/// Builds the relay under `target/nostr`, and has the customers of the step `nostr` send requests there, after one that it has to refuse.
 pub fn auth() -> Result<String, String> {
     let folder = with_service()?;
     let started = Instant::now();

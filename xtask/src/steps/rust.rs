@@ -1,4 +1,4 @@
-//! What the Rust toolchain checks by itself: format, lints, documentation, dependencies, the oldest compiler.
+//! The checks of the Rust toolchain: format, lints, documentation, dependencies, the oldest compiler.
 
 use std::collections::BTreeSet;
 use std::path::Path;

@@ -32,7 +32,7 @@ const EXCEPTIONS: &[(&str, &str)] = &[
     ),
 ];
 
-/// The tests of 0.11.1 without those that it ignores. Any other number means that a test got lost on the way here.
+/// The tests of 0.11.1 without those that it ignores. Any other number means that a test got lost.
 const EXPECTED: Counts = Counts {
     // On AArch64 there is one more.
     cpu: 254 + cfg!(target_arch = "aarch64") as usize,

@@ -35,7 +35,7 @@ pub fn point(secret: &str) -> Result<PublicKey, String> {
         .ok_or_else(|| "no point for this secret".to_string())
 }
 
-/// A secret's point behind the blinding factor `r`: what the mint gets to sign.
+/// A secret's point, blinded by the factor `r`: the message that the mint signs.
 ///
 /// # Errors
 /// The sum is the point at infinity, which no factor drawn at random gives.

@@ -40,7 +40,7 @@ pub(super) struct Bucket {
     filled: u64,
     /// Nothing is read before this time.
     pause: u64,
-    /// Whether that was said, on this connection.
+    /// Whether that was reported, on this connection.
     told: bool,
 }
 

@@ -39,8 +39,8 @@ const STABLE: u64 = 60 * SECOND;
 const CONNECT_TIMEOUT: u64 = 20 * SECOND;
 const QUIET_BEFORE_PING: u64 = 45 * SECOND;
 const QUIET_BEFORE_CLOSE: u64 = 90 * SECOND;
-/// Messages on one connection that are nothing of the protocol, before it is given up. Events are never among them, whatever is in them:
-/// anybody can publish those, and the relay is not to blame.
+/// Number of messages on one connection that are not part of the protocol, before it is closed. Events never count, whatever they contain:
+/// anyone can publish them, and the relay is not to blame.
 const NONSENSE: u32 = 1000;
 
 /// An action for the driver.

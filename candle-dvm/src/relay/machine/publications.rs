@@ -13,7 +13,7 @@ const OK_TIMEOUT: u64 = 20 * SECOND;
 const SHORT_TIMEOUT: u64 = 5 * SECOND;
 /// Between two tries of an event that gets no answer.
 const AGAIN: u64 = 20 * SECOND;
-/// After a NOTICE: time for an OK that came behind it.
+/// After a NOTICE: time for an OK that follows it.
 const AFTER_NOTICE: u64 = SECOND;
 /// Number of attempts for an event that gets no answer, and for one that gets a NOTICE instead.
 const SILENCES: u32 = 3;
@@ -34,7 +34,7 @@ const SINGLY: u64 = 60 * SECOND;
 const RESTRAINT: u64 = 30 * SECOND;
 /// After this long, an event on which connections ended is sent before others.
 const PRESSING: u64 = 30 * SECOND;
-/// Events that wait, at most: such as only matter now, and others. The oldest make way.
+/// Maximum number of waiting events: short-lived ones, and others. The oldest are dropped.
 const MOST_NOW: usize = 64;
 const MOST: usize = 1024;
 
@@ -185,7 +185,7 @@ impl Machine {
         let in_flight = self.sent();
         let due = self.outgoing.values().filter_map(|o| match o.state {
             OutgoingState::Sent(at) => Some(at + Self::patience(o, in_flight)),
-            // What was due already waits for those that are under way.
+            // An event that was due already waits for those in flight.
             waiting => waiting
                 .due_at()
                 .filter(|at| in_flight == 0 || *at > self.now),
@@ -335,7 +335,7 @@ impl Machine {
         }
     }
 
-    /// Too many events: those that only matter now are left out for a while.
+    /// Too many events: short-lived ones are dropped for a while.
     fn restrain(&mut self, now: u64) {
         self.restraint_until = now + RESTRAINT;
         self.outgoing

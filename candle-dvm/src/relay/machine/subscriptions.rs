@@ -15,7 +15,7 @@ pub const OVERLAP: u64 = 600;
 #[derive(Debug)]
 pub(super) struct Subscription {
     pub(super) filter: Filter,
-    /// For subscriptions that go on where they were; in seconds.
+    /// For subscriptions that continue from a cursor; in seconds.
     pub(super) cursor: Option<u64>,
     /// Whether it ends with what is stored.
     once: bool,
@@ -208,7 +208,7 @@ impl Machine {
 
     /// Counts an event where it belongs. Returns the subscription's name, if there is one.
     fn count_event(&mut self, name: &str, created: Option<u64>) -> Option<String> {
-        // Dates are what somebody claims: a page's is never ahead of the clock.
+        // Dates are claims of their authors: a page's is never ahead of the clock.
         let date = self.date;
         let created = created.map(|created| created.min(date));
         if let Some(subscription) = self.subscriptions.get_mut(name) {

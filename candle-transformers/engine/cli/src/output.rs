@@ -34,7 +34,7 @@ pub fn print_dim(text: &str) -> Result<()> {
     written.and_then(|()| stdout.flush()).map_err(Error::Stdout)
 }
 
-/// Prints `value` as indented JSON with a line break behind it.
+/// Prints `value` as indented JSON, followed by a line break.
 ///
 /// # Errors
 /// Those of [`print()`].

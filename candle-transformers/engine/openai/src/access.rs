@@ -90,7 +90,7 @@ impl Access {
         !self.keys.is_empty()
     }
 
-    /// Whether the server goes by this name, which may have a port behind it.
+    /// Whether the server has this host name, which may be followed by a port.
     fn knows_host(&self, host: &str) -> bool {
         let name = name_of(host).to_ascii_lowercase();
         let name = name.trim_end_matches('.');

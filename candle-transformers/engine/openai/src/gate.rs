@@ -27,7 +27,7 @@ const LARGE_AT_ONCE: usize = 1;
 /// Maximum time for a whole body, as a multiple of the time for its next bytes.
 const WHOLE_BODY: u32 = 2;
 
-/// The way in.
+/// Admits requests.
 pub(super) struct Gate {
     bodies: Arc<Semaphore>,
     small: Arc<Semaphore>,

@@ -321,7 +321,7 @@ mod tests {
         answer
     }
 
-    /// The embedded model behind a socket, and what ends it.
+    /// A server with the embedded model: its runtime and its address; dropping the runtime stops it.
     fn small(limits: Limits) -> (tokio::runtime::Runtime, SocketAddr) {
         let runtime = tokio::runtime::Runtime::new().unwrap();
         let listener = runtime

@@ -105,7 +105,7 @@ fn data(url: &str) -> Result<Vec<u8>, String> {
     decoded.map_err(|err| format!("invalid base64: {err}"))
 }
 
-/// Keeps count of the image as long as somebody has it.
+/// Counts the image as held until its last owner drops it.
 fn hold(picture: Picture) -> Result<Arc<Picture>, ApiError> {
     let mut held = HELD.lock().unwrap_or_else(PoisonError::into_inner);
     held.retain(|it| it.strong_count() > 0);

@@ -206,7 +206,7 @@ where
 pub(super) enum Framing {
     /// Data alone, and `[DONE]` at the end.
     Done,
-    /// Each with its type as its name, and nothing behind the last.
+    /// Each event named by its type, and no end marker.
     Named,
 }
 

@@ -26,7 +26,7 @@ const NAMES: Names = Names {
 pub struct Reranker {
     /// The name that clients use.
     pub name: String,
-    /// Its tokenizer and how its scores are meant to be made.
+    /// Its tokenizer and its scoring options.
     pub files: RerankerFiles,
     /// The model.
     pub model: Model,

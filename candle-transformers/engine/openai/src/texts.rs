@@ -195,7 +195,7 @@ impl Texts {
     /// It cannot be loaded.
     pub(super) async fn load(&self, at: usize) -> std::result::Result<Arc<TextModel>, ApiError> {
         let shelf = self.0.clone();
-        // Not given up with the client: what was begun has to end in order.
+        // Continues without the client: a load that has begun must end in order.
         let loading = tokio::spawn(async move {
             let _turn = shelf.loading.clone().lock_owned().await;
             if let Some(model) = shelf.model(at) {
@@ -324,7 +324,7 @@ mod tests {
             texts.load(2).await.unwrap();
             assert_eq!(loaded(&texts), ["a", "c"]);
             assert_eq!(loads.load(SeqCst), 3);
-            // `a` is the oldest, and is waited for as long as somebody has it.
+            // `a` is the oldest, and is waited for while it is in use.
             let waits = texts.load(1);
             let held = tokio::time::timeout(Duration::from_millis(100), waits).await;
             assert!(held.is_err(), "more than the budget was loaded");

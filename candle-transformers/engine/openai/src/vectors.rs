@@ -17,7 +17,7 @@ const NAMES: Names = Names {
 pub struct Encoder {
     /// Its name for clients.
     pub name: String,
-    /// Its tokenizer and how its vectors are meant to be made.
+    /// Its tokenizer and its vectors' options.
     pub files: EncoderFiles,
     /// The model.
     pub model: TextEncoder,

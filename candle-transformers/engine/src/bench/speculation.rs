@@ -210,7 +210,7 @@ impl Pair<'_> {
     }
 }
 
-/// A coin that falls the same way each time: splitmix64.
+/// A deterministic coin: splitmix64.
 struct Coin(u64);
 
 impl Coin {

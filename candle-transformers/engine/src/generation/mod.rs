@@ -147,7 +147,7 @@ impl CandleBackend {
     ) -> Result<Option<Session<'_>>> {
         let pairs = seen.tokens.iter().zip(tokens);
         let same = pairs.take_while(|(seen, token)| seen == token).count();
-        // At least one token has to be fed, for logits to come out.
+        // At least one token has to be fed to get logits.
         let same = same.min(tokens.len().saturating_sub(1));
         let same = seen.session.common(self, tokens, same, pictures)?;
         let mut session = self.unpark(seen.session);

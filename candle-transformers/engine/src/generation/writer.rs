@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 use web_time::Instant;
 
-/// One completion's tokens and text. The model is somebody else's to run.
+/// One completion's tokens and text. The caller runs the model.
 pub(crate) struct Writer<'a> {
     backend: &'a CandleBackend,
     request: CompletionRequest,

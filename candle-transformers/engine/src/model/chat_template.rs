@@ -71,7 +71,7 @@ pub struct ChatTemplate {
     source: String,
     begin: String,
     end: String,
-    /// Special tokens that are text where they are said.
+    /// Special tokens that count as text inside messages.
     specials: Option<Arc<Specials>>,
 }
 
@@ -397,7 +397,7 @@ fn sorted(value: Value) -> Value {
 /// The separators and line breaks of Python's `json.dumps`.
 struct Layout {
     indent: Option<String>,
-    /// Between items, and behind keys.
+    /// Between items, and after keys.
     separators: [String; 2],
     depth: usize,
     /// Whether the innermost list or object has an item.

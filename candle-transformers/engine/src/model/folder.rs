@@ -68,7 +68,7 @@ fn pictures(_: &Path, _: &[u8], _: &Weights) -> Result<PictureSupport> {
     ))
 }
 
-/// Whether the model takes images. One that does not, or in a way that is not supported, is a language model all the same.
+/// Whether the model takes images. A model without images, or with an unsupported image encoder, is still a language model.
 #[cfg(not(target_arch = "wasm32"))]
 fn pictures(folder: &Path, config: &[u8], weights: &Weights) -> Result<PictureSupport> {
     let json: serde_json::Value = serde_json::from_slice(config).unwrap_or_default();

@@ -157,7 +157,7 @@ pub(super) fn describe(file: &Path, content: GgufContent) -> Result<ModelFiles> 
     })
 }
 
-/// A tensor that the model does not use would be left out of the computation silently.
+/// Without this check, a tensor that the model does not use would be ignored silently.
 fn refuse_others(file: &Path, content: &Content, used: &[String]) -> Result<()> {
     let used: HashSet<&str> = used.iter().map(String::as_str).collect();
     let mut names: Vec<&String> = content.tensor_infos.keys().collect();

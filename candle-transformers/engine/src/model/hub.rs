@@ -129,7 +129,7 @@ impl Hub {
         })
     }
 
-    /// Fetches what of a model the cache lacks, with bars on standard error, and gives the folder or the GGUF file.
+    /// Downloads the files of a model that the cache lacks, with bars on standard error; returns the folder or the GGUF file.
     ///
     /// # Errors
     /// A model, revision or file that is not there; one that needs a token; no network, or none allowed, and a cache without the model.

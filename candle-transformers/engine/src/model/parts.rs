@@ -71,7 +71,7 @@ pub struct ModelParts {
 }
 
 impl ModelParts {
-    /// Reads and checks what is in front of the weights.
+    /// Reads and checks everything but the weights.
     ///
     /// # Errors
     /// The first file, field or tensor that is missing or does not fit, and what a file gives for an error.

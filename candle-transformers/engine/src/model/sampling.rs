@@ -108,7 +108,7 @@ impl SamplingDefaults {
         Self::read(file, names, number)
     }
 
-    /// The settings of these names, in the order of the fields. A value that no sampler can use is left out, with a warning.
+    /// The settings of these names, in the order of the fields. A value that no sampler can use is ignored, with a warning.
     fn read(file: &Path, names: [&str; 5], number: impl Fn(&str) -> Option<f64>) -> Self {
         let take = |index: usize, fits: fn(f64) -> bool| {
             let value = number(names[index])?;

@@ -1,4 +1,4 @@
-//! A model of speech from a folder, and where somebody speaks.
+//! A speech model from a folder, and the detection of speech.
 
 use super::about::{About, GENERATION};
 use super::model::SpeechModel;

@@ -84,7 +84,7 @@ pub(super) fn check(model: &str, options: &Options) -> Result<()> {
     }
 }
 
-/// Something that is said while a recording is heard.
+/// A report during a transcription.
 enum Event<'a> {
     /// All tokens of the window so far.
     Tokens(&'a [u32]),
@@ -166,7 +166,7 @@ impl Windowed {
     }
 }
 
-/// The text of tokens behind a space, which parts it from the window before; empty if there is none.
+/// The text of tokens after a space, which separates it from the window before; empty if there is none.
 fn text_of(tokenizer: &Tokenizer, tokens: &[u32]) -> Result<String> {
     let text = tokenizer.decode(tokens, true).map_err(Error::msg)?;
     Ok(match text.trim() {

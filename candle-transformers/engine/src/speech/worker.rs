@@ -30,7 +30,7 @@ pub struct Asked {
     pub words: bool,
     /// A text that comes before: names and spellings.
     pub prompt: String,
-    /// The temperature of the draws, 0 to 1; at 0 it rises by itself where a text is improbable or repeats itself.
+    /// The temperature of the draws, 0 to 1; at 0 it rises automatically if a text is improbable or repeats itself.
     pub temperature: f64,
 }
 

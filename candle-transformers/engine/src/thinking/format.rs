@@ -149,7 +149,7 @@ impl Thinking {
         }
     }
 
-    /// The texts that take part in the marks.
+    /// The texts of the marks.
     pub(crate) fn marks(&self) -> &'static [&'static str] {
         self.format.marks()
     }

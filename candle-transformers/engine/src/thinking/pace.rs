@@ -20,7 +20,7 @@ pub(crate) enum Phase {
 /// The state of one text.
 pub(crate) struct Pace {
     splitter: Splitter,
-    /// The tokens that begin thoughts, at least one; those that end them; those that an answer behind thoughts begins with.
+    /// The tokens that begin thoughts, at least one; those that end them; those with which an answer after thoughts begins.
     open: Vec<u32>,
     close: Vec<u32>,
     answer_begins: Vec<u32>,

@@ -130,7 +130,7 @@ impl DecoderState {
         LayerState::truncate(&mut self.layers, len)
     }
 
-    /// Keeps the first `len` positions of a slot, so that a sequence can go on from there; with 0 another one begins.
+    /// Keeps the first `len` positions of a slot, so that a sequence can continue from there; 0 starts a new sequence.
     ///
     /// # Errors
     /// If the slot does not exist, or has fewer positions.

@@ -51,7 +51,7 @@ pub(super) async fn experts(
     Ok(QMatMul::Tensor(dense))
 }
 
-/// `(count, 2 * n, ..)` with the rows of even numbers in front.
+/// `(count, 2 * n, ..)` with the even rows first.
 pub(super) fn in_halves(alternating: &Tensor) -> Result<Tensor> {
     let dims = alternating.dims();
     let mut pairs = dims.to_vec();

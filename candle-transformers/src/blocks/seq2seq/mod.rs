@@ -22,7 +22,7 @@ const NARROWED: f64 = 1. / 64.;
 /// The largest f16.
 const F16_MAX: f64 = 65504.;
 
-/// The names of an attention's layers and of its norm, behind the layer's.
+/// The names of an attention's layers and of its norm, after the layer's prefix.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct AttentionNames {
     pub(crate) q: &'static str,
@@ -469,7 +469,7 @@ fn before(place: NormPlace, norm: &Norm) -> Option<&Norm> {
     (place == NormPlace::Before).then_some(norm)
 }
 
-/// The stream behind a block.
+/// The stream after a block.
 fn after(place: NormPlace, xs: Residual, norm: &Norm) -> Result<Residual> {
     match place {
         NormPlace::Before => Ok(xs),

@@ -102,7 +102,7 @@ impl Positions {
     }
 }
 
-/// Tokens, and layers over them; a norm behind the last layer is the model's.
+/// A token table and the layers over it; a norm after the last layer belongs to the model.
 #[derive(Debug, Clone)]
 pub(crate) struct TextStack {
     /// The model's name, for errors.
@@ -128,7 +128,7 @@ pub(crate) struct Given<'a> {
     pub(crate) ids: &'a Tensor,
     /// The position of the first token. With 0 a decoder begins a new text.
     pub(crate) start: usize,
-    /// Added to the scores of tokens, and then a decoder hides nothing by itself. See [`added_mask`].
+    /// Added to the scores of tokens; a decoder then has no other mask. See [`added_mask`].
     pub(crate) added: Option<&'a Tensor>,
     /// The mask of an encoder's tokens, (batch, t): 0 where one is hidden.
     pub(crate) mask: Option<&'a Tensor>,

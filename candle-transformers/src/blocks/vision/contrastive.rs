@@ -124,7 +124,7 @@ pub(crate) struct ClipVisionSpec {
     pub(crate) patch: usize,
 }
 
-/// The patches of a picture behind a token for the whole, with positions.
+/// The patches of an image after a class token, with positions.
 #[derive(Debug, Clone)]
 pub(crate) struct PictureEmbeddings {
     patches: PatchEmbedding,

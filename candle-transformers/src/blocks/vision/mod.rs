@@ -132,7 +132,7 @@ pub(crate) fn classifier(
     })
 }
 
-/// One module behind the other, for closures that run a list of them.
+/// The modules in sequence, for closures that run a list of them.
 pub(crate) fn run_all<M: Module>(modules: &[M], xs: &Tensor) -> Result<Tensor> {
     modules
         .iter()

@@ -201,7 +201,7 @@ impl Module for VitMlp {
 #[derive(Debug, Clone)]
 pub(crate) struct LayerScale(pub(crate) Tensor);
 
-/// Attention and a feed-forward block, each behind a norm and in a residual.
+/// Attention and a feed-forward block, each after a norm and with a residual connection.
 #[derive(Debug, Clone)]
 pub(crate) struct VitBlock {
     pub(crate) norm1: LayerNorm,
@@ -260,8 +260,8 @@ pub(crate) struct Taken<'a> {
     pub(crate) norm: Option<&'a LayerNorm>,
 }
 
-/// The patches of the results of the blocks in `taken`, in the order of the blocks, behind each other: (taken, batch, patches, size), or as
-/// pictures (taken, batch, size, rows, columns). `tokens` is (batch, 1 + patches, size), the class token first.
+/// The patches of the results of the blocks in `taken`, stacked in the order of the blocks: (taken, batch, patches, size), or as images
+/// (taken, batch, size, rows, columns). `tokens` is (batch, 1 + patches, size), the class token first.
 pub(crate) fn intermediate_layers<B>(
     blocks: &[B],
     tokens: Tensor,

@@ -266,7 +266,7 @@ impl<'a> GgufMetadata<'a> {
         }
     }
 
-    /// Attention with the heads, and with the biases and the way of joining that the first layer has.
+    /// Attention with the heads, and with the biases and the layout that the first layer has.
     ///
     /// # Errors
     /// If a size is missing or does not fit.
@@ -358,7 +358,7 @@ impl<'a> GgufMetadata<'a> {
             .with_context(|| format!("GGUF metadata {}", self.name("rope.scaling")))
     }
 
-    /// A gated MLP, with the biases and the way of joining that the first layer has.
+    /// A gated MLP, with the biases and the layout that the first layer has.
     ///
     /// # Errors
     /// If its size is missing.

@@ -43,7 +43,7 @@ pub struct LinearSpec {
 /// Factors of a projection's weight, which is multiplied as it is read: numbers that a family's files leave to the computation.
 #[derive(Debug, Clone, PartialEq)]
 pub struct WeightFactors {
-    /// The projection, by its name behind the layer's.
+    /// The projection's name after the layer's prefix.
     pub name: &'static str,
     /// Its outputs in their order: how many have a factor, and which.
     pub outputs: Vec<(usize, f64)>,

@@ -128,7 +128,7 @@ fn chat() -> Result<(), String> {
         let mut chat = Command::new("target/release/candle-dvm");
         chat.args(["chat", "--temperature", "0", "--device", device, "--model"])
             .arg(&model)
-            // Otherwise the CPU multiplies by activations of 8 bits, as llama.cpp does, and a near tie goes the other way.
+            // Otherwise the CPU multiplies by activations of 8 bits, as llama.cpp does, and a near tie is decided differently.
             .env("CANDLE_DEQUANTIZE_ALL", "1");
         let answer = asked(&mut chat)?;
         if answer.trim() != ANSWER {

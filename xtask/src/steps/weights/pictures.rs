@@ -1,4 +1,4 @@
-//! A classifier that somebody trained, and pictures to show it.
+//! A trained classifier, and images for it.
 
 use std::collections::HashMap;
 use std::path::PathBuf;

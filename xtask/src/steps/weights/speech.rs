@@ -1,4 +1,4 @@
-//! A Whisper that somebody trained, held against CTranslate2 over the same weights and the same recording.
+//! A trained Whisper, compared with CTranslate2 over the same weights and the same recording.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -103,10 +103,10 @@ fn heard(
     json(&output.stdout)
 }
 
-/// Noise before and behind the recording, in seconds.
+/// Noise before and after the recording, in seconds.
 const NOISE: [f64; 2] = [4., 5.];
 
-/// The recording in noise: the tokens of the speech are heard, when it is said is found, and the network says what numpy computes from it.
+/// The recording in noise: Whisper transcribes the speech, the detector finds its times, and the network's outputs equal numpy's.
 fn in_noise(at: &dyn Fn(&str) -> String) -> Result<(), String> {
     let weights = super::fetched(VAD_PACKAGE, VAD)?;
     let python = at("venv/bin/python");

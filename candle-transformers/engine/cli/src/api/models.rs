@@ -187,7 +187,7 @@ fn try_template(name: &str, files: &ModelFiles) {
     }
 }
 
-/// The name of a file or folder without what is before it, or behind a point.
+/// The last component of a path, without the extension `.gguf`.
 fn last_part(name: &str) -> String {
     let path = Path::new(name);
     let part = if path.extension().is_some_and(|end| end == "gguf") {

@@ -14,7 +14,7 @@ use std::io::{IsTerminal, StdinLock};
 /// Opens and closes a text of several lines, as in ollama.
 const QUOTE: &str = "\"\"\"";
 
-/// Lets a text that begins with [`QUOTE`] go on over lines until the next one.
+/// Continues a text that begins with [`QUOTE`] over lines until the next one.
 pub(super) struct Quoted;
 
 impl Helper for Quoted {}

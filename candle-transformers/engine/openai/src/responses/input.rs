@@ -1,4 +1,4 @@
-//! What was said, from the items of responses to the messages of chat.
+//! Converts the items of `/v1/responses` to chat messages.
 
 use super::super::error::short;
 use super::super::fields::Fields;

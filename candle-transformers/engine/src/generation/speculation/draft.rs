@@ -88,7 +88,7 @@ impl DraftModel {
 pub(crate) struct Drafter<'a> {
     model: &'a DraftModel,
     session: Session<'a>,
-    /// The tokens that it has seen, but for the last it was fed in a round that is under way.
+    /// The tokens that it has read, except the last one fed in an unfinished round.
     seen: Vec<u32>,
 }
 
