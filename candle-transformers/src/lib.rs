@@ -82,7 +82,8 @@
 //!
 //! # Modules
 //!
-//! - [`models`]: a file per family, with its configuration, weight names and specification. [`blocks`]: the shared layers.
+//! - [`models`]: a file per family, with its configuration, weight names and specification, and [the meaning of the configurations'
+//!   fields](models#configuration-fields). [`blocks`]: the shared layers.
 //! - [`quantized_nn`], [`quantized_var_builder`]: layers with quantised weights, and those weights by name.
 //! - [`parallel`]: a decoder over several devices. [`embed`]: text encoders, from tokens to an embedding per text. [`rerank`]:
 //!   from a query and a document to their score.
