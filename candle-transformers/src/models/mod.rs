@@ -3,7 +3,7 @@
 //! # Configuration fields
 //!
 //! A configuration has the fields of a checkpoint's `config.json`. They have the same meaning in every family; a field's documentation adds
-//! what is special to the family, such as a default. `c` is the size of a vector, `d` the head dimension.
+//! what is special to the family, such as a default.
 //!
 //! | field | other names | meaning |
 //! | --- | --- | --- |
@@ -16,11 +16,11 @@
 //! | `intermediate_size` | `n_inner`, `ffn_hidden_size` | inner size of the feed-forward block |
 //! | `hidden_act` | `hidden_activation`, `activation_function` | its activation; in a gated block, of the gate: `down(act(gate(x)) * up(x))` |
 //! | `attention_bias` | `bias`, `add_qkv_bias` | whether the projections have biases |
-//! | `rms_norm_eps` | `norm_eps`, `layernorm_epsilon` | epsilon of `w * x / sqrt(mean(x^2) + eps)`, over `c` elements |
-//! | `layer_norm_eps` | `layer_norm_epsilon` | epsilon of `w * (x - mean(x)) / sqrt(var(x) + eps) + b`, over `c` elements |
+//! | `rms_norm_eps` | `norm_eps`, `layernorm_epsilon` | epsilon of `w * x / sqrt(mean(x^2) + eps)` |
+//! | `layer_norm_eps` | `layer_norm_epsilon` | epsilon of `w * (x - mean(x)) / sqrt(var(x) + eps) + b` |
 //! | `max_position_embeddings` | `n_positions`, `seq_length`, `max_seq_len` | maximum number of positions of a sequence |
-//! | `rope_theta` | `rotary_emb_base` | base of the rotary angles: pair `i` of a head rotates by `position * rope_theta^(-2 i / d)` |
-//! | `partial_rotary_factor` | | fraction of `d` that is rotated |
+//! | `rope_theta` | `rotary_emb_base` | base of the rotary angles: of `d` rotated elements of a head, pair `i` rotates by `position * rope_theta^(-2 i / d)` |
+//! | `partial_rotary_factor` | | fraction of a head's elements that is rotated |
 //! | `rope_scaling` | `rope_parameters` | change of the angles for contexts longer than in training: `linear`, `dynamic`, `llama3`, `yarn` or `longrope` |
 //! | `sliding_window` | `attention_window_size` | positions that a position sees in layers with a window, itself included |
 //! | `layer_types` | | the mixer or the kind of attention of each layer |
