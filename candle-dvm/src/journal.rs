@@ -17,9 +17,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 
 /// Unfinished jobs, as JSON.
 const OPEN: TableDefinition<&[u8; 32], &[u8]> = TableDefinition::new("open");
-/// Jobs that are done, shortened. In a separate table, so that a start reads only what is left to do.
+/// Finished jobs, shortened. In a separate table, so that a start reads only unfinished jobs.
 const DONE: TableDefinition<&[u8; 32], &[u8]> = TableDefinition::new("done");
-/// The same jobs by when they were let in, so that forgetting reads only what it forgets.
+/// The same jobs by time of admission, so that deletion reads only the jobs that it deletes.
 const DONE_BY_TIME: TableDefinition<(u64, &[u8; 32]), ()> = TableDefinition::new("done by time");
 /// For each relay, up to when it was read.
 const CURSORS: TableDefinition<&str, u64> = TableDefinition::new("cursors");
@@ -30,7 +30,7 @@ const REFUSED: TableDefinition<&[u8; 32], u64> = TableDefinition::new("refused")
 const REFUSED_BY_TIME: TableDefinition<(u64, &[u8; 32]), ()> =
     TableDefinition::new("refused by time");
 
-/// Bytes of the file that are kept in memory: jobs are written and read a few times within minutes, and then never again.
+/// Size of the file's cache, in bytes: jobs are written and read a few times within minutes, and then never again.
 const CACHE: usize = 4 << 20;
 /// Maximum number of stored refusals: the oldest are dropped.
 const REFUSALS: u64 = 20_000;
@@ -132,7 +132,7 @@ impl RedbJournal {
         database.begin_read().map_err(failed)
     }
 
-    /// One transaction, which is kept if `change` returns something.
+    /// One transaction, which is committed if `change` returns `Some`.
     fn write<T>(
         &self,
         change: impl FnOnce(&WriteTransaction) -> Result<Option<T>, JournalError>,

@@ -574,7 +574,7 @@ fn ctrl_c_stops_the_answer_and_not_the_program() {
     assert!(!stderr.contains("the answer was cut off"), "{stderr}");
 }
 
-/// A template has its own special tokens; what somebody says has none.
+/// A template has its own special tokens; messages have none.
 #[test]
 fn special_tokens_in_messages_are_text() {
     let folder = ModelFolder::new();

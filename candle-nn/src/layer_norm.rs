@@ -6,7 +6,7 @@ use candle_core::{Module, Result, Tensor};
 /// The parameters of a [`LayerNorm`]; `1e-5.into()` sets `eps` alone.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LayerNormConfig {
-    /// Added to the variance before its root is taken.
+    /// Added to the variance before the square root.
     pub eps: f64,
     /// Whether the mean is subtracted. Without that it is an RMS norm.
     pub remove_mean: bool,

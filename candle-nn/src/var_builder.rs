@@ -290,7 +290,7 @@ impl<B: Backend> VarBuilderArgs<'_, B> {
             .map_err(|err| self.say_where(err))
     }
 
-    /// Adds to an error about a tensor where it was looked for. The backend has put the name in.
+    /// Adds the source of the tensors to an error. The backend has added the tensor's name.
     fn say_where(&self, err: Error) -> Error {
         let place = &self.source.place;
         match err {
@@ -418,8 +418,8 @@ impl<'a> VarBuilder<'a> {
         Ok(Self::from_simple(checkpoint, place, dtype, dev))
     }
 
-    /// A builder whose names are passed through `renamer` before they are looked up here: from the names that a model uses
-    /// to those that are stored. It starts at the root; the names that `renamer` returns are counted from where this one is.
+    /// A builder that passes names through `renamer` before they are looked up here: from the names that a model uses to the stored ones.
+    /// It starts at the root; the names that `renamer` returns are relative to this builder.
     pub fn rename<R: Renamer + Send + Sync + 'a>(self, renamer: R) -> Self {
         let (place, dtype) = (self.source.place.clone(), self.dtype);
         let device = self.device.clone();

@@ -301,7 +301,7 @@ impl Admission {
         self.served.insert(customer, now);
     }
 
-    /// Whether a customer had a result or is on the allow list: anybody else is a stranger.
+    /// Whether a customer had a result or is on the allow list: all others are strangers.
     pub fn is_known(&self, customer: Customer) -> bool {
         self.served.contains_key(&customer) || self.limits.allow.contains(&customer)
     }

@@ -16,7 +16,7 @@ use std::collections::BTreeSet;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stage {
-    /// It was let in.
+    /// Admitted.
     Received,
     /// It waits until its invoice is paid.
     AwaitingPayment,
@@ -67,7 +67,7 @@ pub struct Entry {
     pub request: String,
     /// The relay on which it was found first.
     pub found_on: String,
-    /// When it was let in.
+    /// The time of its admission.
     pub received: u64,
     /// Its stage.
     pub stage: Stage,

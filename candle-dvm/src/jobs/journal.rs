@@ -27,7 +27,7 @@ pub trait Journal: Send + Sync {
     /// As every method here: the storage failed.
     fn receive(&self, id: JobId, entry: &Entry) -> Result<bool, JournalError>;
 
-    /// Changes a job in one step, which is kept if `change` returns `true`. Returns the entry if it was kept.
+    /// Changes a job in one step; the change is stored if `change` returns `true`. Returns the stored entry.
     ///
     /// # Errors
     /// The storage failed.
@@ -85,8 +85,8 @@ pub trait Journal: Send + Sync {
     /// The storage failed.
     fn served(&self) -> Result<Vec<(Customer, u64)>, JournalError>;
 
-    /// Begins to read a relay. The first time, both dates are `since`; later they are what was kept, but never past `now`: a clock that was
-    /// ahead must not keep requests out until that time has come. It is on disk when this returns.
+    /// Starts reading a relay. The first time, both dates are `since`; later they are the stored ones, but never after `now`: a clock that
+    /// was ahead must not exclude requests until that time. On disk when this returns.
     ///
     /// # Errors
     /// The storage failed.
@@ -110,8 +110,8 @@ pub trait Journal: Send + Sync {
     /// The storage failed.
     fn flush(&self) -> Result<(), JournalError>;
 
-    /// Forgets jobs that are done and were let in before `before`, refusals of then, and customers who had no result since. Returns how
-    /// many jobs.
+    /// Deletes finished jobs that were admitted before `before`, refusals of that time, and customers without a result since. Returns the
+    /// number of jobs.
     ///
     /// # Errors
     /// The storage failed.

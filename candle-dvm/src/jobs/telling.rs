@@ -32,7 +32,7 @@ impl Budget {
         }
     }
 
-    /// `false` if nothing is left.
+    /// `false` if the allowance is used up.
     pub(super) fn take(&mut self, now: u64) -> bool {
         let back = now.saturating_sub(self.at).saturating_mul(self.a_minute);
         self.left = self.left.saturating_add(back).min(self.a_minute * 60);
@@ -108,7 +108,7 @@ impl<T> Telling<T> {
         });
     }
 
-    /// The next refusal to say now. `None` if there is none, or too many were said in the last minute.
+    /// The next refusal to send now. `None` if there is none, or the allowance of the last minute is used up.
     pub fn next(&mut self, now: u64) -> Option<T> {
         let is_stale = |waiter: &Waiter<T>| waiter.since.saturating_add(STALE) < now;
         while self.waiters.front().is_some_and(is_stale) {

@@ -60,7 +60,7 @@ pub struct Announcement {
     pub params: BTreeMap<String, ParamInfo>,
     /// Words to be found by.
     pub topics: Vec<String>,
-    /// Whether encrypted requests are taken.
+    /// Whether the provider accepts encrypted requests.
     pub encryption: bool,
     /// Mints whose Cashu tokens pay for jobs.
     pub mints: Vec<String>,

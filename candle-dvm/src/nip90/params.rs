@@ -72,8 +72,8 @@ pub(super) fn is_of_text(key: &str) -> bool {
     )
 }
 
-/// Reads parameters. Unknown ones are ignored, and of several of one name the last counts; of `stop`, each. A `stop` is taken as it is
-/// written, with the white space at its ends, or is a JSON array of texts.
+/// Reads parameters. Unknown ones are ignored, and the last of several with one name counts; of `stop`, each. A `stop` is used as written,
+/// with the white space at its ends, or is a JSON array of texts.
 ///
 /// # Errors
 /// The first value that does not fit, by its name.
@@ -126,7 +126,7 @@ pub fn read(params: &[(String, String)]) -> Result<Params, ReadError> {
             }
             "raw" => read.raw = Some(yes_or_no(key, value)?),
             "system" | "system_prompt" => read.system = Some(value.to_string()),
-            // As others write that none is given.
+            // Other programs write -1 for no seed.
             "seed" if value == "-1" => read.seed = None,
             "seed" => {
                 let expected =

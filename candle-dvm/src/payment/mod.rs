@@ -41,7 +41,7 @@ pub struct Money {
 
 /// Payment by tokens that come with requests. Errors go to the customer unless stated otherwise, and quote no token.
 pub trait Cash: Send + Sync {
-    /// The mints whose tokens are taken.
+    /// The mints whose tokens are accepted.
     fn mints(&self) -> Vec<String>;
 
     /// Whether a token claims to be worth the price.
@@ -50,7 +50,7 @@ pub trait Cash: Send + Sync {
     /// Why not.
     fn check(&self, token: &str) -> Result<(), String>;
 
-    /// Whether a job's token was taken, or may have been.
+    /// Whether a job's token was redeemed, or may have been.
     fn has(&self, job: JobId) -> bool;
 
     /// Takes a job's token, once: a call that a crash interrupted is continued. It returns when it is certain what has

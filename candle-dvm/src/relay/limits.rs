@@ -4,7 +4,7 @@ use super::machine::LARGEST_MESSAGE;
 use nostr::prelude::Event;
 use serde_json::Value;
 
-/// Bytes that are left for what relays count differently.
+/// Bytes reserved for parts that relays count differently.
 pub const MARGIN: usize = 256;
 /// Minimum message size for an answer: an event with a few words, its signature and the tags that name its job.
 const LEAST_MESSAGE: usize = 1024;

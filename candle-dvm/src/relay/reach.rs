@@ -50,7 +50,7 @@ fn is_public_v6(address: Ipv6Addr) -> bool {
         (0x2002, ..) => is_public_v4(v4(s1, s2)),
         // Documentation, and Teredo, which hides an address too.
         (0x2001, 0xdb8 | 0, ..) => false,
-        // Only 2000::/3 is given out.
+        // Only 2000::/3 is allocated.
         _ => s0 & 0xe000 == 0x2000,
     }
 }

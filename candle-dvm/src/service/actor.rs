@@ -42,13 +42,13 @@ pub enum Message {
     Prepared(JobId, std::result::Result<Ready, String>),
     /// The relays that customers read; none where there is no list.
     RelayLists(Vec<(PublicKey, Vec<String>)>),
-    /// An invoice was made for a job.
+    /// A wallet made an invoice for a job.
     Billed(JobId, Invoice),
     /// A job's invoice was paid.
     Paid(JobId),
     /// A job's token is about to be redeemed. After the answer to this message, the job is not given up.
     Redeems(JobId, oneshot::Sender<()>),
-    /// A job's token was taken.
+    /// A job's token was redeemed.
     Redeemed(JobId),
     /// All text of a job so far.
     Partial(JobId, String),
@@ -77,7 +77,7 @@ pub(super) struct Live {
     pub(super) number: u64,
     pub(super) place: Place,
     pub(super) bill: Bill,
-    /// Whether its customer cancelled it while its token was taken.
+    /// Whether its customer cancelled it while its token was being redeemed.
     pub(super) is_unwanted: bool,
     pub(super) state: LiveState,
 }
@@ -155,7 +155,7 @@ pub struct Service {
     pub(super) cancellations_changed: bool,
     ticks: u64,
     pub(super) announcement: Option<Event>,
-    /// When it was made.
+    /// The time of the announcement.
     pub(super) announced: Instant,
     inbox: mpsc::UnboundedReceiver<Message>,
     reports: mpsc::Receiver<(String, Report)>,
@@ -320,7 +320,7 @@ impl Service {
                 self.relays.set_up(url, false);
                 self.set_live(url, false);
             }
-            // What relays of strangers show is not asked for.
+            // The clocks of strangers' relays are not requested.
             Report::RelayClock(theirs) if self.relays.is_own(url) => {
                 self.clock.relay(url, theirs, now());
             }
@@ -335,7 +335,7 @@ impl Service {
             }
             Report::StoredEnd(name) if name == JOBS => self.set_live(url, true),
             Report::StoredEnd(subscription) => self.search_ended(url, &subscription),
-            // A cursor that moved on now would lead past requests that are not taken any more.
+            // Advancing the cursor now would skip requests that are no longer accepted.
             Report::Cursor(name, to) if name == JOBS && !self.stopping => {
                 self.journal.advance_cursor(url, to.min(now()))?;
             }

@@ -51,7 +51,7 @@ impl Clock {
         }
     }
 
-    /// Looks whether the clock was set. One that was set forward needs nothing: relays were asked from an earlier time on.
+    /// Checks whether the clock was set. A clock that was set forward needs no action: the subscriptions start at an earlier time.
     pub(super) fn set(&mut self, wall: u64, at: Instant) -> Option<SetBack> {
         let ran = at.saturating_duration_since(self.at).as_secs();
         let by = difference(wall, self.wall.saturating_add(ran));

@@ -1,4 +1,4 @@
-//! Answers: signed once, in the journal before anybody sees them, and sent until every relay has them, or never will.
+//! Answers: signed once, in the journal before they are published, and sent until every relay has them, or never will.
 //!
 //! A relay that does not take an answer as it is gets it once more without what it repeats of the request: the same text, date and key, so
 //! that this form has one id too, however often it is made. The other relays are not affected by what one of them refuses.

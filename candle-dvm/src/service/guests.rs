@@ -16,13 +16,13 @@ use nostr::prelude::{Event, Filter, Kind, PublicKey};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// The most relays that are taken from a request or a relay list.
+/// Maximum number of relays used from a request or a relay list.
 pub(super) const MOST_RELAYS: usize = 5;
 /// Represents relays that are not known yet, instead of an address.
 pub(super) const LATER: &str = "later";
 /// Timeout of the search for a list.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// Lists that are looked for at the same time, in one question.
+/// Number of relay lists requested at the same time, in one subscription.
 const BATCH: usize = 64;
 /// Lists that may be wanted; beyond it answers go to our relays alone.
 const WANTED: usize = 1024;
@@ -31,7 +31,7 @@ const REMEMBERED: usize = 4096;
 const FOUND: u64 = 600;
 const ABSENT: u64 = 60;
 
-/// Relay lists of customers: those that are known, and those that are looked for.
+/// Relay lists of customers: known ones, and those being looked up.
 pub(super) struct RelayLists {
     known: Cache<PublicKey, Vec<String>>,
     wanted: BTreeMap<PublicKey, Vec<JobId>>,

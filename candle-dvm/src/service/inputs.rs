@@ -19,7 +19,7 @@ const FETCH: Duration = Duration::from_secs(20);
 const FETCH_RECORDING: Duration = Duration::from_secs(120);
 /// The kinds of results that others give: of jobs on texts and recordings.
 const RESULTS: std::ops::Range<u16> = 6000..6100;
-/// The most relays of inputs where something is looked for.
+/// Maximum number of input relays that are searched.
 const MOST_HINTS: usize = 5;
 
 /// The inputs' texts, in order.

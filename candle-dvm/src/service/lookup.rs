@@ -1,4 +1,4 @@
-//! Events that are looked for on the service's relays.
+//! Searches for events on the service's relays.
 
 use super::actor::{Message, Service, CANCELLATIONS};
 use super::now;
@@ -120,8 +120,8 @@ impl Service {
         });
     }
 
-    /// An event that may be what a search looks for. A relay that sends many that are not, or the same one without end, is left if a customer
-    /// named it.
+    /// Handles an event that may match a search. A customer's relay that sends many that do not match, or the same one without end, is
+    /// disconnected.
     pub(super) fn found(&mut self, url: &str, name: &str, event: Event) {
         let Some(searching) = self.searches.get_mut(name) else {
             return;

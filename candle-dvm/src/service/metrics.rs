@@ -8,7 +8,7 @@ use std::sync::Mutex;
 /// Counters and gauges of a service.
 #[derive(Debug, Default)]
 pub struct Metrics {
-    /// Jobs that were let in.
+    /// Admitted jobs.
     pub accepted: AtomicU64,
     /// Results that were signed.
     pub results: AtomicU64,
@@ -18,7 +18,7 @@ pub struct Metrics {
     pub cancelled: AtomicU64,
     /// Answers that relays have acknowledged.
     pub delivered: AtomicU64,
-    /// Tokens that were made.
+    /// Generated tokens.
     pub tokens: AtomicU64,
     /// Milliseconds that generation took.
     pub busy_millis: AtomicU64,

@@ -50,7 +50,7 @@ pub struct Product {
     pub text: String,
     /// Tokens that were read; 0 of a recording.
     pub prompt_tokens: usize,
-    /// Tokens that were made.
+    /// Generated tokens.
     pub tokens: usize,
     /// The duration.
     pub seconds: f64,

@@ -175,7 +175,7 @@ async fn pay(job: &mut Preparation) -> Result<(), String> {
         let wait = poll.min(last.saturating_sub(now())).max(1);
         let rest = Box::pin(platform::sleep(Duration::from_secs(wait)));
         if let Either::Left((hurried, _)) = select(&mut job.hurry, rest).await {
-            // Without anybody who could say why, the service is gone.
+            // If no sender is left to give the reason, the service is gone.
             over = Some(hurried.unwrap_or_default());
         }
     }

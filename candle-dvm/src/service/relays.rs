@@ -17,9 +17,9 @@ use std::sync::Arc;
 
 /// Relays of customers that are connected at the same time, at most.
 pub(super) const GUESTS: usize = 32;
-/// Those of them where something is looked for, at most: the others are for answers.
+/// Maximum number of them that are searched: the others are for answers.
 const HINTED: usize = 16;
-/// Seconds after which one that got nothing to do is left; and where others wait.
+/// Seconds after which an idle one is disconnected; and while others wait.
 const GUEST_IDLE: u64 = 60;
 const GUEST_IDLE_CROWDED: u64 = 2;
 /// Seconds for which an unreachable relay keeps its slot while others wait.

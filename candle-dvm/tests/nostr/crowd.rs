@@ -142,7 +142,7 @@ fn a_known_customer_gets_the_place_of_the_newest_stranger() {
             .map(|event| JobResult::read(event, &known.0).unwrap().job);
         jobs.position(|id| id == job.id).unwrap()
     };
-    // Their first job is next, whoever else waits; the second waits for its own turn.
+    // Their first job is next, before all others; the second waits for its own turn.
     assert_eq!(theirs.each_ref().map(place), [2, 5]);
 }
 

@@ -21,7 +21,7 @@ fn forged(mut event: Value) -> String {
     event_message(event)
 }
 
-/// Relays that send, each of its sort, for as long as somebody reads.
+/// Relays that send, each of its sort, as long as a client reads.
 fn floods() -> Vec<TestRelay> {
     let request = |bytes: usize| request_at(now(), &"x".repeat(bytes));
     // Larger than the read limit; smaller, so that each has to be verified; valid ones that are not jobs for us.

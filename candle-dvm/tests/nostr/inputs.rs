@@ -91,7 +91,7 @@ fn inputs_are_looked_for_where_the_customer_says_too() {
     own.publish(&job(InputKind::Event, note.id.to_hex()));
     let result = customer.read(&own.wait_for(6050, 1)[0]);
     assert!(result.text.starts_with("from-elsewhere "));
-    // A result of somebody else, which is not there yet.
+    // A result of another provider, which is not there yet.
     let first = customer.request("x");
     own.publish(&job(InputKind::Job, first.id.to_hex()));
     std::thread::sleep(Duration::from_millis(300));

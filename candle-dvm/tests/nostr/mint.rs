@@ -31,7 +31,7 @@ impl Mint {
         }
     }
 
-    /// A token of this worth, which somebody's wallet made.
+    /// A token of this worth, from another wallet.
     pub fn token(&self, sat: u64) -> String {
         match self {
             Self::Own(mint) => mint.token(sat),

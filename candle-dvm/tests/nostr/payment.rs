@@ -69,7 +69,7 @@ fn a_paid_job_waits_for_its_one_invoice_over_a_restart() {
     drop(served);
 }
 
-/// A wallet's side of NIP-47: one request is read, answered with `result`, and returned. A forgery by somebody else comes first.
+/// A wallet's side of NIP-47: reads one request, answers it with `result`, and returns it. A forgery by a third party comes first.
 fn answer(relay: &TestRelay, wallet: &Keys, count: usize, result: Value, forged: Value) -> Value {
     let request = relay.wait_for(23194, count).pop().unwrap();
     let (text, scheme) = crypto::decrypt(wallet, &request.pubkey, &request.content).unwrap();

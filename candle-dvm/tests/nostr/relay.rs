@@ -148,7 +148,7 @@ impl TestRelay {
         events
     }
 
-    /// Stores an event and passes it on, as if somebody had published it.
+    /// Stores an event and forwards it, as if a client had published it.
     pub fn publish(&self, event: &Event) {
         store(&self.state, event.clone());
     }

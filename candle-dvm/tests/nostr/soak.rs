@@ -58,7 +58,7 @@ fn spam(n: u64, greedy: &Customer, dead: &[String]) -> Event {
         // As good as any other.
         2 => stranger.request(&prompt),
         3 => greedy.request(&prompt),
-        // For somebody else.
+        // For another provider.
         4 => stranger.request_with(&prompt, |request| {
             request.providers = vec![Keys::generate().public_key()];
         }),

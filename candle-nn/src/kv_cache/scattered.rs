@@ -118,7 +118,7 @@ impl ScatteredCacheBuilder {
         &self.positions
     }
 
-    /// The device that caches and masks are made on.
+    /// The device of caches and masks.
     pub fn device(&self) -> &Device {
         &self.device
     }

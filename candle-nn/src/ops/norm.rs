@@ -19,7 +19,7 @@ pub struct Norm<'a> {
     pub weight: Option<&'a Tensor>,
     /// Added after the weight: (n); `None` for no bias.
     pub bias: Option<&'a Tensor>,
-    /// Added to the mean square before its root is taken.
+    /// Added to the mean square before the square root.
     pub eps: f32,
 }
 

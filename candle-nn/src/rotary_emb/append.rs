@@ -165,7 +165,7 @@ impl<'a> Append<'a> {
         self.finish(self.heads.plain(xs)?)
     }
 
-    /// Puts the keys and values of all heads into the cache; the queries are left.
+    /// Writes the keys and values of all heads to the cache; returns the queries.
     fn finish(&self, heads: Tensor) -> Result<Tensor> {
         let new = heads.narrow(1, self.queries, heads.dim(1)? - self.queries)?;
         if new.elem_count() > 0 {

@@ -16,7 +16,7 @@ const LOWEST: f32 = -80.;
 /// to the rounding of weights on different devices.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Draw {
-    /// Divides the logits; at 0 the token with the greatest logit is taken, the first of equal ones.
+    /// Divides the logits; 0 chooses the token with the greatest logit, the first of equal ones.
     pub temperature: f32,
     /// At least 1; `None` keeps all.
     pub top_k: Option<usize>,

@@ -55,8 +55,8 @@ pub struct Audio {
     pub complete: bool,
 }
 
-/// Decodes a sound file; of one that has several tracks, the default one. What could be decoded of a damaged or truncated file is given,
-/// and a warning is logged of what is missing.
+/// Decodes a sound file; of several tracks, the default one. Of a damaged or truncated file, the decodable part is returned, and a warning
+/// about the rest is logged.
 ///
 /// # Errors
 /// A file that cannot be read, is empty, has an unknown format or codec, has no audio track or no samples, has more than [`MAX_SECONDS`] of

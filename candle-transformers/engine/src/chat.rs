@@ -355,7 +355,7 @@ impl<'a> Chat<'a> {
                 let mut hear = |parts: Vec<Part>| parts.iter().try_for_each(&mut *on_part);
                 let mut on_piece = |piece: &str| hear(splitter.push(piece));
                 generation.run(wait, &mut on_piece).await?;
-                // It has ended: nothing is left to stop.
+                // The answer has ended, so there is nothing to stop.
                 let _ = hear(splitter.finish());
             }
         }

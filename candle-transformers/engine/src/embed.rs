@@ -55,7 +55,7 @@ enum Weights {
 pub struct TextTokens {
     /// Their ids, with the special ones that the model wants around a text.
     pub ids: Vec<u32>,
-    /// Whether the text was longer than the model takes. What is left is its beginning, as sentence-transformers leaves it.
+    /// Whether the text was longer than the model takes and was truncated to its beginning, as in sentence-transformers.
     pub cut: bool,
 }
 

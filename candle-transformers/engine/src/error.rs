@@ -79,7 +79,7 @@ pub enum Error {
     Parameter {
         /// The parameter, as the field is spelt; `candle-dvm` shows its flag.
         name: &'static str,
-        /// The value that was given.
+        /// The invalid value.
         value: String,
         /// The values that are allowed.
         expected: &'static str,
@@ -175,7 +175,7 @@ pub enum Error {
     /// A setting, such as an environment variable, that does not fit.
     #[error("setting {name} {value:?}: expected {expected}")]
     Setting {
-        /// The setting, as it is spelt where it was given.
+        /// The setting, in the caller's spelling.
         name: &'static str,
         /// The value.
         value: String,

@@ -18,7 +18,7 @@
 //!     sampling_rate: 44_100,
 //! };
 //! let device = Device::Cpu;
-//! // SAFETY: nobody changes the file while it is mapped.
+//! // SAFETY: nothing changes the file while it is mapped.
 //! let vb = unsafe { VarBuilder::from_mmaped_safetensors(&["model.safetensors"], DType::F32, &device)? };
 //! let model = Model::new(&config, vb.pp("model"))?;
 //! let sound = Tensor::zeros((1, 1, 44_100), DType::F32, &device)?;

@@ -8,7 +8,7 @@
 //! # fn main() -> candle_core::Result<()> {
 //! // Of the Python package silero-vad. The ONNX files in the same folder have other weights.
 //! let file = "silero_vad/data/silero_vad_16k.safetensors";
-//! // SAFETY: nobody changes the file while it is mapped.
+//! // SAFETY: nothing changes the file while it is mapped.
 //! let vb = unsafe { VarBuilder::from_mmaped_safetensors(&[file], DType::F32, &Device::Cpu)? };
 //! let vad = SileroVad::load(vb)?;
 //! // Samples at 16 kHz, from -1 to 1.

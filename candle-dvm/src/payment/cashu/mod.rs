@@ -28,7 +28,7 @@ use token::Proof;
 pub use token::Token;
 use url::Url;
 
-/// The unit of coins that are taken.
+/// The unit of accepted coins.
 const UNIT: &str = "sat";
 /// Between two requests to a mint that may have done the first, at first and at most.
 const PATIENCE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));

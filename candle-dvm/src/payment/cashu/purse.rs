@@ -158,7 +158,7 @@ impl Purse {
         }
     }
 
-    /// Whether something is kept under a name.
+    /// Whether an entry exists under a name.
     pub fn has(&self, shelf: Shelf, name: &str) -> bool {
         self.file(shelf, name).exists()
     }

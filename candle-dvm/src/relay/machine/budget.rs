@@ -32,7 +32,7 @@ pub(super) const OTHER: u64 = 1;
 /// Bytes that cost a unit.
 const BYTES: u64 = 1024;
 
-/// The units that are left, in thousandths: a millisecond brings `rate` of those.
+/// The remaining units, in thousandths: a millisecond adds `rate` of those.
 #[derive(Debug)]
 pub(super) struct Bucket {
     budget: Budget,

@@ -118,7 +118,7 @@ impl Machine {
     /// Counts an event of a page. Returns the subscription's name, if there is one.
     pub(super) fn count_older(&mut self, name: &str, created: Option<u64>) -> Option<String> {
         let (name, older) = self.older(name)?;
-        // What is newer was not asked for.
+        // Newer events were not requested.
         if created.is_none_or(|created| created <= older.until) {
             older.page.count(created);
         }

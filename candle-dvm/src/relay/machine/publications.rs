@@ -193,7 +193,7 @@ impl Machine {
         due.min()
     }
 
-    /// Publishes an event. Of those that wait, a bounded number is kept.
+    /// Publishes an event. The number of waiting events is bounded.
     pub fn publish(&mut self, event: &Event, keep: Keep, now: u64) {
         if let Some(reason) = self.gone.clone() {
             let (id, outcome) = (event.id, Outcome::Rejected(reason));

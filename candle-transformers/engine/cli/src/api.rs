@@ -114,7 +114,7 @@ pub(super) fn run(args: Args) -> Result<()> {
         access = access.with_origin(origin);
     }
     let runtime = crate::runtime()?;
-    // An address that is taken is reported before gigabytes are read.
+    // An address that is in use is reported before gigabytes are read.
     let listener = runtime.block_on(tokio::net::TcpListener::bind(args.listen));
     let listener = listener.map_err(|err| Error::service(format!("{}: {err}", args.listen)))?;
     let is_open = !access.has_keys();
@@ -130,7 +130,7 @@ pub(super) fn run(args: Args) -> Result<()> {
         drain: Duration::from_secs(args.drain),
         ..Limits::default()
     };
-    // Before anybody can know the address: a signal that comes at once drains too.
+    // Before any client can know the address: a signal that comes at once drains too.
     let stop = runtime.block_on(async { crate::asked_to_stop() })?;
     note(&format!(
         "listening on http://{address}/v1, up to {} requests at once; press Ctrl-C to stop",

@@ -121,7 +121,7 @@ pub(super) fn run(args: Args) -> Result<()> {
     let bytes = files.total_bytes() + draft.as_ref().map_or(0, DraftFiles::bytes);
     let bar = LoadBar::new(bytes);
     let (dtype, progress) = (args.dtype.map(FloatType::dtype), |bytes| bar.advance(bytes));
-    // First, so that what the model takes is what is left.
+    // First, so that the model is fitted into the remaining memory.
     let draft = DraftFiles::load(draft, entry, dtype, &progress)?;
     let backend = entry.load(files, dtype, &progress)?;
     let backend = LoadedDraft::beside(draft, backend)?;

@@ -1,4 +1,4 @@
-//! The fields of requests: each is taken by its name, and one that is left is refused.
+//! The fields of requests: each is read by its name, and an unread one is refused.
 
 use super::error::short;
 use super::texts::TextModel;
@@ -116,12 +116,12 @@ impl Fields {
         }
     }
 
-    /// The fields that were not taken.
+    /// The unread fields.
     pub(super) fn into_map(self) -> Map<String, Value> {
         self.map
     }
 
-    /// Refuses what was not taken.
+    /// Refuses unread fields.
     ///
     /// # Errors
     /// The first field that is unknown.

@@ -74,7 +74,7 @@ pub(super) fn begin(
 /// A completion that has ended.
 pub(super) struct Whole {
     pub(super) completion: Completion,
-    /// The tokens of its answer, if probabilities were asked for.
+    /// The tokens of its answer, if the request wants probabilities.
     pub(super) likely: Vec<Likely>,
     pub(super) text: Both,
 }

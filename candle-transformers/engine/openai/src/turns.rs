@@ -91,7 +91,7 @@ impl<I: Item, O: Send + 'static, T: Send + 'static> Turns<I, O, T> {
     }
 }
 
-/// Works on some of a request's items; the request is given back if there are more.
+/// Processes some of a request's items; returns the request if there are more.
 fn some<I: Item, O, T>(
     mut request: Request<I, O, T>,
     names: Names,

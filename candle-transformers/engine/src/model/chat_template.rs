@@ -76,7 +76,7 @@ pub struct ChatTemplate {
 }
 
 impl ChatTemplate {
-    /// A template from its text; `origin` is what it is called in messages.
+    /// A template from its text; `origin` is its name in messages.
     pub fn new(origin: &str, source: String) -> Self {
         Self {
             origin: origin.to_string(),

@@ -1,4 +1,4 @@
-//! What a model is made of: configuration, tokenizer, weights; from a folder, a GGUF file, the Hugging Face Hub or this binary.
+//! The parts of a model: configuration, tokenizer, weights; from a folder, a GGUF file, the Hugging Face Hub or this binary.
 //!
 //! [`ModelFiles::open`] reads and checks everything that can be checked without a device, down to the name and shape of
 //! each tensor, so that a bad file is reported before a GPU is opened.
@@ -77,8 +77,8 @@ pub enum ModelSource {
 }
 
 impl ModelSource {
-    /// The model at a path: a file is taken for GGUF; where nothing is, `owner/name[@revision][:file.gguf]` for a model on the Hugging Face
-    /// Hub; anything else for a folder.
+    /// The model at a path: a file is read as GGUF; a path that does not exist and has the form `owner/name[@revision][:file.gguf]` is a
+    /// model on the Hugging Face Hub; anything else is a folder.
     pub fn at(path: PathBuf) -> Self {
         if path.is_file() {
             return Self::Gguf(path);

@@ -405,7 +405,7 @@ struct Part {
     bytes: Vec<u8>,
     file_size: u64,
     position: u64,
-    /// Whether others were asked for.
+    /// Whether a read outside these bytes was attempted.
     ran_out: bool,
 }
 

@@ -8,7 +8,7 @@ use std::path::Path;
 /// Sampling settings that a model's authors recommend; `None` for those that they do not mention.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct SamplingDefaults {
-    /// Whether tokens are drawn; otherwise the most likely one is taken.
+    /// Whether tokens are drawn; otherwise the most likely one is chosen.
     pub draws: Option<bool>,
     /// Divisor of the logits, from 0.
     pub temperature: Option<f64>,

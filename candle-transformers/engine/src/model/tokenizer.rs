@@ -22,8 +22,8 @@ pub struct TextTokenizer {
 }
 
 impl TextTokenizer {
-    /// Parses `tokenizer.json`. `begin_token` is put before each prompt unless the tokenizer does so itself; ids of
-    /// `vocab_size` and above have no row in the model's embedding.
+    /// Parses `tokenizer.json`. `begin_token` precedes each prompt unless the tokenizer adds it; ids of `vocab_size` and above have no row
+    /// in the model's embedding.
     pub(super) fn parse(
         file: &Path,
         bytes: &[u8],

@@ -41,7 +41,7 @@ pub(super) struct Pairing {
 }
 
 impl Pairing {
-    /// Pairs and their special tokens have at most this number of tokens. With `lowercase` texts are put into lower case before.
+    /// Pairs and their special tokens have at most this number of tokens. With `lowercase` texts are converted to lower case first.
     pub(super) fn new(
         mut tokenizer: Tokenizer,
         most: usize,

@@ -47,7 +47,7 @@ pub trait Listener: Send + 'static {
     /// Takes what there is. [`ControlFlow::Break`] ends the transcription.
     fn heard(&mut self, heard: Heard<'_>) -> ControlFlow<()>;
 
-    /// Whether anybody still waits.
+    /// Whether a caller still waits.
     fn is_there(&self) -> bool;
 }
 

@@ -132,7 +132,7 @@ impl Thinking {
         })
     }
 
-    /// With at most `tokens` tokens of thoughts, after which the mark of their end is put into the text; `None` for no limit.
+    /// Limits thoughts to `tokens` tokens, after which the mark of their end is inserted into the text; `None` for no limit.
     pub fn limited(self, tokens: Option<usize>) -> Self {
         Self {
             // Without a limit, the device alone can choose tokens.
@@ -141,7 +141,7 @@ impl Thinking {
         }
     }
 
-    /// With a text that is put at the beginning of an answer that follows thoughts.
+    /// Adds a text that begins an answer after thoughts.
     pub fn answer_beginning(self, text: &str) -> Self {
         Self {
             answer_begins: text.to_string(),

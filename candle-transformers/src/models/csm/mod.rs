@@ -18,7 +18,7 @@
 //!     text_vocab_size: 128_256,
 //! };
 //! let device = Device::Cpu;
-//! // SAFETY: nobody changes the file while it is mapped.
+//! // SAFETY: nothing changes the file while it is mapped.
 //! let vb = unsafe { VarBuilder::from_mmaped_safetensors(&["model.safetensors"], DType::F32, &device)? };
 //! let mut model = Model::new(&config, vb)?;
 //! let mut sampler = LogitsProcessor::from_sampling(1, Sampling::TopK { k: 50, temperature: 0.9 });

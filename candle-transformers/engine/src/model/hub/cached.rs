@@ -41,7 +41,7 @@ pub struct Removal {
     links: Vec<PathBuf>,
     blobs: Vec<PathBuf>,
     refs: Vec<PathBuf>,
-    /// The folder of the repository, if nothing is left of it.
+    /// The folder of the repository, if the removal leaves nothing in it.
     whole: Option<PathBuf>,
     bytes: u64,
 }

@@ -23,7 +23,7 @@
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
 //! let config = serde_json::from_slice(&std::fs::read("config.json")?)?;
-//! // SAFETY: nobody changes the file while it is mapped.
+//! // SAFETY: nothing changes the file while it is mapped.
 //! let vb = unsafe { VarBuilder::from_mmaped_safetensors(&["model.safetensors"], DTYPE, &Device::Cpu)? };
 //! let tokens = Tokens(tokenizers::Tokenizer::from_file("tokenizer.json")?);
 //! let mut whisper = Transcriber::new(Whisper::load(&vb, config)?, Box::new(tokens), Options::default())?;

@@ -38,7 +38,7 @@ pub(crate) struct WebGpu {
     device: WebGpuDevice,
     status: Mutex<Status>,
     stop: Stop,
-    /// Work that was queued since somebody waited for the device last; see [`WebGpu::pace`].
+    /// Work queued since the last wait for the device; see [`WebGpu::pace`].
     queued: AtomicU64,
 }
 
