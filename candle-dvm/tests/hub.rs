@@ -182,7 +182,7 @@ fn the_program_takes_a_name() {
     let output = run("us/demo", "0");
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert!(stderr.starts_with("error: us/demo/config.json"), "{stderr}");
-    // The form of a path or a name decides without a request.
+    // A text that is neither a path nor a name is refused without a request.
     place.server.forget_requests();
     assert_one_line(
         &["generate", "--prompt", "x", "--model", "no/such/folder"],
