@@ -1,4 +1,4 @@
-//! Silero VAD, which hears whether somebody speaks, 32 milliseconds at a time: the network for 16 kHz of
+//! Silero VAD, which detects speech in windows of 32 milliseconds: the network for 16 kHz of
 //! [silero-vad](https://github.com/snakers4/silero-vad). Not in upstream's interface.
 //!
 //! ```no_run
