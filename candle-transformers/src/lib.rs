@@ -57,7 +57,7 @@
 //! | feature | modules of [`models`] that it adds |
 //! | --- | --- |
 //! | `language` | the other language models and encoders of text: `t5`, `marian`, `mamba`, `rwkv_v5` … |
-//! | `vision` | pictures: `clip`, `vit`, `segment_anything`, and language models that see, such as `qwen3_vl` |
+//! | `vision` | images: `clip`, `vit`, `segment_anything`, and language models that see, such as `qwen3_vl` |
 //! | `whisper` | `whisper` and `silero_vad` |
 //! | `sound` | codecs, speech from text, `voxtral` |
 //! | `diffusion` | `stable_diffusion`, `wuerstchen`, `flux`, `mmdit`, `z_image` |

@@ -207,7 +207,7 @@ fn nan_samples_and_impossible_rates_are_refused() {
     assert_eq!(MAX_SECONDS, 86_400);
 }
 
-/// Half a second of the tone at 22,050 Hz, by libsndfile and FFmpeg; and a picture.
+/// Half a second of the tone at 22,050 Hz, by libsndfile and FFmpeg; and an image.
 fn stored(name: &str) -> Vec<u8> {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/audio");
     std::fs::read(folder.join(name)).unwrap()

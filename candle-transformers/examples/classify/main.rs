@@ -1,4 +1,4 @@
-//! What is in a picture: the five most likely classes.
+//! What is in an image: the five most likely classes.
 //!
 //! ```sh
 //! cargo run -p candle-transformers --features webgpu --example classify -- \
@@ -73,7 +73,7 @@ type Model = Box<dyn Fn(&Tensor) -> Result<Tensor>>;
 /// The constructor of a model, and its input format.
 struct Entry {
     name: &'static str,
-    /// The side of its square pictures.
+    /// The side of its square images.
     size: u32,
     load: fn(VarBuilder<'static>, usize) -> Result<Model>,
     scale: Scale,
@@ -189,7 +189,7 @@ fn read_labels(path: &str) -> Result<Vec<String>> {
     }
 }
 
-/// The square in the middle of the picture, in the model's size: (1, 3, size, size).
+/// The square in the middle of the image, in the model's size: (1, 3, size, size).
 fn read_picture(path: &str, model: &Entry, device: &Device) -> Result<Tensor> {
     let reader = ImageReader::open(path).map_err(|err| of_file(path, err))?;
     let reader = reader.with_guessed_format();
@@ -203,7 +203,7 @@ fn read_picture(path: &str, model: &Entry, device: &Device) -> Result<Tensor> {
         })?
         .to_rgb8();
     let (w, h) = picture.dimensions();
-    // Cut first, as a long and thin picture has a large other side once the short one is scaled.
+    // Cut first, as a long and thin image has a large other side once the short one is scaled.
     let side = ((f64::from(w.min(h)) * CROP).round() as u32).max(1);
     let square = image::imageops::crop_imm(&picture, (w - side) / 2, (h - side) / 2, side, side);
     let size = model.size;

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! FOLDER has `config.json`, `tokenizer.json` and `model.safetensors`, such as those of openai/clip-vit-base-patch32 on the Hugging Face
-//! hub. Prints a table: for each picture how likely each text is, of those given.
+//! hub. Prints a table: for each image how likely each text is, of those given.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -106,7 +106,7 @@ fn config(json: &[u8]) -> Result<ClipConfig> {
     Ok(config)
 }
 
-/// (3, side, side): the middle of the picture, its shorter side being `side`.
+/// (3, side, side): the middle of the image, its shorter side being `side`.
 fn picture(file: &str, side: usize, device: &Device) -> Result<Tensor> {
     let picture = image::open(file).map_err(|err| Error::msg(format!("{file}: {err}")))?;
     let side = side as u32;

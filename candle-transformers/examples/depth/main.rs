@@ -6,7 +6,7 @@
 //! ```
 //!
 //! The weights are a safetensors file with the authors' names, such as those of jeroenvlek/depth-anything-v2-safetensors on the Hugging Face
-//! hub: `pretrained` is DINOv2 and `depth_head` what is over it. DINOv2 may come in another file: `--weights` takes several. The picture that
+//! hub: `pretrained` is DINOv2 and `depth_head` what is over it. DINOv2 may come in another file: `--weights` takes several. The image that
 //! is written is bright where something is near.
 
 #[path = "../pictures/mod.rs"]
@@ -38,7 +38,7 @@ const COLORS: [[f32; 3]; 5] = [
     [252., 255., 164.],
 ];
 
-/// Measures how near things in a picture are.
+/// Measures how near things in an image are.
 #[derive(Parser)]
 struct Args {
     /// Device; by default the best one of the build
@@ -151,7 +151,7 @@ fn normed(pixels: &Tensor) -> Result<Tensor> {
         .broadcast_div(&per_channel(&DEVIATION)?)
 }
 
-/// `near`, 518 rows and columns with numbers from `least` to `most`, as a picture of `w` columns and `h` rows.
+/// `near`, 518 rows and columns with numbers from `least` to `most`, as an image of `w` columns and `h` rows.
 fn colored(near: &[f32], [least, most]: [f32; 2], [w, h]: [u32; 2]) -> Result<RgbImage> {
     let range = if least < most { most - least } else { 1. };
     let shares = near.iter().map(|near| (near - least) / range).collect();

@@ -1,4 +1,4 @@
-//! Boxes, lines and letters in a picture. What is outside the picture is left out.
+//! Boxes, lines and letters in an image. What is outside the image is left out.
 
 use image::{Rgb, RgbImage};
 
@@ -6,14 +6,14 @@ use image::{Rgb, RgbImage};
 const ROWS: u32 = 7;
 const COLUMNS: u32 = 5;
 
-/// A picture, and how thick lines are in it.
+/// An image, and how thick lines are in it.
 pub struct Canvas<'a> {
     picture: &'a mut RgbImage,
     pen: u32,
 }
 
 impl<'a> Canvas<'a> {
-    /// Lines are as thick as suits the picture.
+    /// Lines are as thick as suits the image.
     pub fn new(picture: &'a mut RgbImage) -> Self {
         let pen = picture.width().max(picture.height()).div_ceil(400);
         Self { picture, pen }
@@ -24,7 +24,7 @@ impl<'a> Canvas<'a> {
         let (w, h) = self.picture.dimensions();
         for y in y.max(0)..=last_y.min(i64::from(h) - 1) {
             for x in x.max(0)..=last_x.min(i64::from(w) - 1) {
-                // Within the picture, by the bounds above.
+                // Within the image, by the bounds above.
                 self.picture.put_pixel(x as u32, y as u32, color);
             }
         }

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! The weights are those of lmz/candle-yolo-v8 and lmz/candle-yolo-v3 on the Hugging Face hub; with `--task pose` they are
-//! `yolov8n-pose.safetensors` and its larger siblings. Objects are printed, likeliest first, and drawn into a copy of the picture. The
+//! `yolov8n-pose.safetensors` and its larger siblings. Objects are printed, likeliest first, and drawn into a copy of the image. The
 //! confidence of YOLOv3 is how likely there is an object times how likely an object is of the class, as in Darknet.
 
 mod draw;
@@ -33,7 +33,7 @@ const V3_SIDE: u32 = 416;
 /// A point is drawn if it can be seen more likely than that.
 const SEEN: f32 = 0.6;
 
-/// Finds objects in a picture.
+/// Finds objects in an image.
 #[derive(Parser)]
 struct Args {
     /// Device; by default the best one of the build

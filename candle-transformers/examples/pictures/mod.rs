@@ -1,4 +1,4 @@
-//! What the examples of pictures share: where they run, and what they read.
+//! What the examples of images share: where they run, and what they read.
 
 use std::fmt::Display;
 use std::path::Path;
@@ -30,10 +30,10 @@ pub fn of_file(path: &Path, err: impl Display) -> Error {
     Error::Msg(format!("{}: {err}", path.display()))
 }
 
-/// The picture of a PNG or JPEG, upright if the file says how the camera was held.
+/// The image of a PNG or JPEG, upright if the file says how the camera was held.
 ///
 /// # Errors
-/// There is no file, or it has no picture that can be read, or one that takes more than 512 MiB.
+/// There is no file, or it has no image that can be read, or one that takes more than 512 MiB.
 pub fn read(path: &Path) -> Result<RgbImage> {
     let reader = ImageReader::open(path).and_then(ImageReader::with_guessed_format);
     let reader = reader.map_err(|err| of_file(path, err))?;

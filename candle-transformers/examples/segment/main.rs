@@ -1,4 +1,4 @@
-//! What is at a point or in a box of a picture, by Segment Anything.
+//! What is at a point or in a box of an image, by Segment Anything.
 //!
 //! ```sh
 //! cargo run -p candle-transformers --features webgpu --example segment -- \
@@ -6,8 +6,8 @@
 //! ```
 //!
 //! The weights are MobileSAM's (`--tiny`) or those of Segment Anything's ViT-B, a `.pth` or a safetensors file with the same names. Points are
-//! across and down, parts of the picture from 0 to 1; one with a 0 behind it is outside of what is meant. `--box` is two corners. Prints how
-//! good the model thinks its masks are, and writes the best over the picture.
+//! across and down, parts of the image from 0 to 1; one with a 0 behind it is outside of what is meant. `--box` is two corners. Prints how
+//! good the model thinks its masks are, and writes the best over the image.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -147,7 +147,7 @@ fn read_picture(path: &Path) -> Result<RgbImage> {
     Ok(picture.to_rgb8())
 }
 
-/// The picture as the model was trained on, with a longer side of 1024.
+/// The image as the model was trained on, with a longer side of 1024.
 fn resized(picture: &RgbImage) -> RgbImage {
     let (w, h) = picture.dimensions();
     let side = IMAGE_SIZE as u32;
@@ -158,7 +158,7 @@ fn resized(picture: &RgbImage) -> RgbImage {
     imageops::resize(picture, scaled(w), scaled(h), FilterType::Triangle)
 }
 
-/// The picture with what is inside in blue.
+/// The image with what is inside in blue.
 fn drawn(mut picture: RgbImage, inside: &GrayImage) -> RgbImage {
     const BLUE: [u8; 3] = [30, 100, 255];
     let (w, h) = picture.dimensions();

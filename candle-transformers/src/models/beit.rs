@@ -1,5 +1,5 @@
 //! BEiT, a vision transformer trained as BERT is: [arXiv 2106.08254](https://arxiv.org/abs/2106.08254), with a linear classifier. Weight
-//! names are those of timm's checkpoints for pictures of 384x384.
+//! names are those of timm's checkpoints for images of 384x384.
 //!
 //! ```
 //! use candle_core::{DType, Device, Module, Tensor};
@@ -22,7 +22,7 @@ use crate::blocks::vision::{
     intermediate_layers, mean, with_first, PatchEmbedding, Picture, Taken, VitBlock, VitSpec,
 };
 
-/// The side of a picture, of a patch, and how many patches are on a side.
+/// The side of an image, of a patch, and how many patches are on a side.
 const IMAGE: usize = 384;
 const PATCH: usize = 16;
 const SIDE: usize = IMAGE / PATCH;
@@ -124,7 +124,7 @@ impl BeitVisionTransformer {
     /// The outputs of the blocks with the indices `blocks_to_take` for images (batch, 3, 384, 384), stacked in the order of the blocks:
     /// (taken, batch, patches, embed_dim).
     ///
-    /// - `reshape`: as pictures, (taken, batch, embed_dim, rows, columns).
+    /// - `reshape`: as images, (taken, batch, embed_dim, rows, columns).
     /// - `return_class_token`: the class token is appended to each patch, along `embed_dim`; not together with `reshape`.
     /// - `norm`: the last norm is applied to each.
     ///
@@ -150,10 +150,10 @@ impl BeitVisionTransformer {
     }
 }
 
-/// From pictures (batch, 3, 384, 384) to logits (batch, 1000).
+/// From images (batch, 3, 384, 384) to logits (batch, 1000).
 ///
 /// # Errors
-/// The pictures have another shape, or another dtype or device than the weights.
+/// The images have another shape, or another dtype or device than the weights.
 impl Module for BeitVisionTransformer {
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
         let (mut xs, _) = self.tokens(xs)?;

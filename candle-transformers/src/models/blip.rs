@@ -1,4 +1,4 @@
-//! BLIP, which writes what a picture shows: [arXiv 2201.12086](https://arxiv.org/abs/2201.12086). Weight names are those of Hugging Face's
+//! BLIP, which writes what an image shows: [arXiv 2201.12086](https://arxiv.org/abs/2201.12086). Weight names are those of Hugging Face's
 //! checkpoints: a vision transformer below `vision_model`, [`blip_text`] below `text_decoder`.
 //!
 //! ```
@@ -117,7 +117,7 @@ impl Config {
     }
 }
 
-/// From a picture to vectors of its patches.
+/// From an image to vectors of its patches.
 #[derive(Debug, Clone)]
 pub struct VisionModel {
     patches: PatchEmbedding,
@@ -188,7 +188,7 @@ async fn patches(size: usize, patch: usize, weights: &mut Weights<'_>) -> Result
     Ok(Conv2d::new(weight, Some(bias), touching))
 }
 
-/// From pictures (batch, 3, image_size, image_size) to (batch, 1 + patches, hidden_size).
+/// From images (batch, 3, image_size, image_size) to (batch, 1 + patches, hidden_size).
 impl Module for VisionModel {
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
         let (patches, _) = self.patches.forward(xs)?;

@@ -34,7 +34,7 @@ impl Model {
         })
     }
 
-    /// The vectors, of length 1, of the patches of pictures, `(b, 3, height, width)`, and of the token ids behind them, `(b, t)`:
+    /// The vectors, of length 1, of the patches of images, `(b, 3, height, width)`, and of the token ids behind them, `(b, t)`:
     /// `(b, patches + t, 128)`.
     ///
     /// # Errors

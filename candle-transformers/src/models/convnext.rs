@@ -205,7 +205,7 @@ impl Module for Block {
     }
 }
 
-/// A stage: what makes the picture smaller, and its blocks.
+/// A stage: what makes the image smaller, and its blocks.
 struct Stage {
     smaller: Smaller,
     blocks: Vec<Block>,
@@ -267,15 +267,15 @@ fn model(cfg: &Config, classes: Option<usize>, vb: VarBuilder) -> Result<Func<'s
     }))
 }
 
-/// A classifier: from pictures (batch, 3, height, width) to logits (batch, nclasses).
+/// A classifier: from images (batch, 3, height, width) to logits (batch, nclasses).
 ///
 /// # Errors
-/// A weight is missing or has another shape. The model fails for pictures of another shape or below 32x32.
+/// A weight is missing or has another shape. The model fails for images of another shape or below 32x32.
 pub fn convnext(cfg: &Config, nclasses: usize, vb: VarBuilder) -> Result<Func<'static>> {
     model(cfg, Some(nclasses), vb)
 }
 
-/// [`convnext()`] without its last norm and layer: from pictures to features (batch, channels), the last stage's channels.
+/// [`convnext()`] without its last norm and layer: from images to features (batch, channels), the last stage's channels.
 ///
 /// # Errors
 /// Those of [`convnext()`].

@@ -254,7 +254,7 @@ fn block(cfg: &Config, stage: usize, vb: VarBuilder) -> Result<Vec<Step>> {
     ])
 }
 
-/// Halves a picture's sides, between two pairs of residuals.
+/// Halves an image's sides, between two pairs of residuals.
 struct Smaller {
     before: Vec<Step>,
     convs: Vec<ConvNorm>,
@@ -354,15 +354,15 @@ fn model(cfg: &Config, classes: Option<usize>, vb: VarBuilder) -> Result<Func<'s
     }))
 }
 
-/// A classifier: from pictures (batch, 3, height, width) to logits (batch, nclasses).
+/// A classifier: from images (batch, 3, height, width) to logits (batch, nclasses).
 ///
 /// # Errors
-/// A weight is missing or has another shape. The model fails for pictures of another shape.
+/// A weight is missing or has another shape. The model fails for images of another shape.
 pub fn efficientvit(cfg: &Config, nclasses: usize, vb: VarBuilder) -> Result<Func<'static>> {
     model(cfg, Some(nclasses), vb)
 }
 
-/// [`efficientvit()`] without its last norm and layer: from pictures to features (batch, channels), the last stage's channels.
+/// [`efficientvit()`] without its last norm and layer: from images to features (batch, channels), the last stage's channels.
 ///
 /// # Errors
 /// Those of [`efficientvit()`].

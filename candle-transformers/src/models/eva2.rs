@@ -1,5 +1,5 @@
 //! EVA-02, a vision transformer with rotary positions and gated feed-forward blocks: [arXiv 2303.11331](https://arxiv.org/abs/2303.11331),
-//! with a linear classifier. Weight names are timm's, with the table of angles as `rot_pos_embed`; pictures are 448x448.
+//! with a linear classifier. Weight names are timm's, with the table of angles as `rot_pos_embed`; images are 448x448.
 //!
 //! ```
 //! use candle_core::{DType, Device, Module, Tensor};
@@ -26,7 +26,7 @@ use crate::blocks::vision::{
 };
 use crate::blocks::MergedLinear;
 
-/// The side of a picture, of a patch, and how many patches are on a side.
+/// The side of an image, of a patch, and how many patches are on a side.
 const IMAGE: usize = 448;
 const PATCH: usize = 14;
 const SIDE: usize = IMAGE / PATCH;
@@ -179,7 +179,7 @@ impl EVA2VisionTransformer {
     /// The outputs of the blocks with the indices `blocks_to_take` for images (batch, 3, 448, 448), stacked in the order of the blocks:
     /// (taken, batch, patches, embed_dim).
     ///
-    /// - `reshape`: as pictures, (taken, batch, embed_dim, rows, columns).
+    /// - `reshape`: as images, (taken, batch, embed_dim, rows, columns).
     /// - `return_class_token`: the class token is appended to each patch, along `embed_dim`; not together with `reshape`.
     /// - `norm`: the last norm is applied to each.
     ///
@@ -205,10 +205,10 @@ impl EVA2VisionTransformer {
     }
 }
 
-/// From pictures (batch, 3, 448, 448) to logits (batch, 1000).
+/// From images (batch, 3, 448, 448) to logits (batch, 1000).
 ///
 /// # Errors
-/// The pictures have another shape, or another dtype or device than the weights.
+/// The images have another shape, or another dtype or device than the weights.
 impl Module for EVA2VisionTransformer {
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
         let (mut xs, _) = self.tokens(xs)?;

@@ -3,7 +3,7 @@
 //! the branches are merged.
 //!
 //! Which branches a block has, and whether a stage has encoded positions or attention over channels, the weights say. Batch norms are those of
-//! inference. Pictures are (batch, 3, height, width) of any size, commonly 256x256.
+//! inference. Images are (batch, 3, height, width) of any size, commonly 256x256.
 //!
 //! ```no_run
 //! use candle_core::{DType, Device, Module, Tensor};
@@ -284,7 +284,7 @@ impl Module for Block {
     }
 }
 
-/// Halves a picture's sides and doubles its channels.
+/// Halves an image's sides and doubles its channels.
 struct Smaller {
     /// A kernel of 7x7 and one of 3x3, merged.
     conv: Conv2d,
@@ -414,15 +414,15 @@ fn model(cfg: &Config, classes: Option<usize>, vb: VarBuilder) -> Result<Func<'s
     }))
 }
 
-/// A classifier: from pictures (batch, 3, height, width) to logits (batch, nclasses).
+/// A classifier: from images (batch, 3, height, width) to logits (batch, nclasses).
 ///
 /// # Errors
-/// A weight is missing or has another shape, or the last stage's channels are not heads of 32. The model fails for pictures of another shape.
+/// A weight is missing or has another shape, or the last stage's channels are not heads of 32. The model fails for images of another shape.
 pub fn fastvit(cfg: &Config, nclasses: usize, vb: VarBuilder) -> Result<Func<'static>> {
     model(cfg, Some(nclasses), vb)
 }
 
-/// [`fastvit()`] without the mean and the last layer: from pictures to features (batch, 16 * in_channels, height / 32, width / 32).
+/// [`fastvit()`] without the mean and the last layer: from images to features (batch, 16 * in_channels, height / 32, width / 32).
 ///
 /// # Errors
 /// Those of [`fastvit()`].

@@ -1,9 +1,9 @@
-//! Pictures and videos of any size as patches, in models that are given a grid (frames, rows, columns) for each: which patch is where, and
+//! Images and videos of any size as patches, in models that are given a grid (frames, rows, columns) for each: which patch is where, and
 //! what follows from that.
 
 use candle_core::{bail, DType, Device, Result, Tensor};
 
-/// A picture or a video in patches.
+/// An image or a video in patches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PatchGrid {
     /// 1 for an image.

@@ -1,4 +1,4 @@
-//! MobileCLIP, a small CLIP: [arXiv 2311.17049](https://arxiv.org/abs/2311.17049). [FastViT](super::fastvit) sees pictures,
+//! MobileCLIP, a small CLIP: [arXiv 2311.17049](https://arxiv.org/abs/2311.17049). [FastViT](super::fastvit) sees images,
 //! [OpenCLIP's encoder](super::openclip::text_model) reads texts. Weight names are those of OpenCLIP's checkpoints.
 //!
 //! ```no_run
@@ -25,7 +25,7 @@ use super::fastvit;
 use super::openclip::text_model;
 use crate::blocks::vision::{scores, unit_length};
 
-/// Size of the space where pictures and texts are compared, of all models.
+/// Size of the space where images and texts are compared, of all models.
 const PROJECTION: usize = 512;
 
 /// The configurations of both encoders.
@@ -59,7 +59,7 @@ impl MobileClipConfig {
     }
 }
 
-/// Both encoders, and the projection of texts into the space where they are compared with pictures.
+/// Both encoders, and the projection of texts into the space where they are compared with images.
 #[derive(Clone, Debug)]
 pub struct MobileClipModel {
     text_model: text_model::OpenClipTextTransformer,
@@ -94,10 +94,10 @@ impl MobileClipModel {
         features.matmul(&self.text_projection)
     }
 
-    /// From pictures (pictures, 3, height, width) to vectors (pictures, 512).
+    /// From images (images, 3, height, width) to vectors (images, 512).
     ///
     /// # Errors
-    /// The pictures have another shape, or another dtype or device than the weights.
+    /// The images have another shape, or another dtype or device than the weights.
     pub fn get_image_features(&self, pixel_values: &Tensor) -> Result<Tensor> {
         self.vision_model.forward(pixel_values)
     }

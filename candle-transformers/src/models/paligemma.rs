@@ -80,7 +80,7 @@ impl Config {
     }
 }
 
-/// From the patches of a picture to tokens of the text.
+/// From the patches of an image to tokens of the text.
 #[derive(Clone, Debug)]
 pub struct MultiModalProjector {
     linear: Linear,
@@ -134,11 +134,11 @@ impl Model {
         })
     }
 
-    /// The logits of what follows pictures, `(b, 3, height, width)`, and prompts, token ids `(b, t)`: `(b, 1, vocab)` in the model's dtype.
-    /// A new sequence, of the picture's patches and the tokens, begins.
+    /// The logits of what follows images, `(b, 3, height, width)`, and prompts, token ids `(b, t)`: `(b, 1, vocab)` in the model's dtype.
+    /// A new sequence, of the image's patches and the tokens, begins.
     ///
     /// # Errors
-    /// If there is not one picture for each prompt, a shape does not fit, or there are more positions than the model has.
+    /// If there is not one image for each prompt, a shape does not fit, or there are more positions than the model has.
     pub fn setup(&mut self, pixel_values: &Tensor, input_ids: &Tensor) -> Result<Tensor> {
         let embeds = self.picture_and_text(pixel_values, input_ids)?;
         let logits = self.begin(&embeds)?.last_logits()?;
@@ -167,7 +167,7 @@ impl Model {
         self.hidden_of_text(input_ids)?.stream()
     }
 
-    /// As [`forward_without_projection`](Self::forward_without_projection), of the patches of pictures, `(b, 3, height, width)`, and the
+    /// As [`forward_without_projection`](Self::forward_without_projection), of the patches of images, `(b, 3, height, width)`, and the
     /// token ids behind them.
     ///
     /// # Errors
@@ -194,7 +194,7 @@ impl Model {
         self.begin(&embeds)
     }
 
-    /// Forgets the picture and the text.
+    /// Forgets the image and the text.
     pub fn clear_kv_cache(&mut self) {
         self.pos = 0;
         self.language_model.clear_kv_cache();

@@ -30,7 +30,7 @@ impl VisionEncoder {
     }
 }
 
-/// As [`super::moondream::VisionEncoder`], of pictures in f32.
+/// As [`super::moondream::VisionEncoder`], of images in f32.
 impl Module for VisionEncoder {
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
         self.model.forward(xs)

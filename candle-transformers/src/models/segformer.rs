@@ -14,7 +14,7 @@
 //! let device = Device::Cpu;
 //! let model = SemanticSegmentationModel::new(&config, 150, VarBuilder::zeros(DType::F32, &device))?;
 //! let picture = Tensor::zeros((1, 3, 64, 96), DType::F32, &device)?;
-//! // A quarter of the picture's size.
+//! // A quarter of the image's size.
 //! assert_eq!(model.forward(&picture)?.dims(), &[1, 150, 16, 24]);
 //! # Ok(())
 //! # }
@@ -88,7 +88,7 @@ impl Config {
     }
 }
 
-/// Tokens of a picture, (batch, rows * columns, size), and its rows and columns.
+/// Tokens of an image, (batch, rows * columns, size), and its rows and columns.
 struct Places {
     tokens: Tensor,
     at: [usize; 2],
@@ -113,7 +113,7 @@ fn picture(tokens: &Tensor, [rows, columns]: [usize; 2]) -> Result<Tensor> {
 #[derive(Debug, Clone)]
 struct Attention {
     query: Linear,
-    /// The smaller picture's convolution and norm, unless it is as large.
+    /// The smaller image's convolution and norm, unless it is as large.
     reduced: Option<(Conv2d, LayerNorm)>,
     keys_and_values: MergedLinear<2>,
     proj: Linear,
@@ -298,7 +298,7 @@ impl Encoder {
 /// The epsilon of the batch norm, which is independent of `layer_norm_eps`.
 const BATCH_NORM_EPS: f64 = 1e-5;
 
-/// The features of all stages as one picture, and its classes.
+/// The features of all stages as one image, and its classes.
 #[derive(Debug, Clone)]
 struct DecodeHead {
     /// For each stage.
@@ -369,18 +369,18 @@ impl SemanticSegmentationModel {
     }
 }
 
-/// From pictures (batch, num_channels, height, width) to logits (batch, num_labels, rows, columns), the first stage's rows and columns:
+/// From images (batch, num_channels, height, width) to logits (batch, num_labels, rows, columns), the first stage's rows and columns:
 /// with a stride of 4 a quarter of the height and width.
 ///
 /// # Errors
-/// The pictures have another shape or are too small, or have another dtype or device than the weights.
+/// The images have another shape or are too small, or have another dtype or device than the weights.
 impl Module for SemanticSegmentationModel {
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
         self.head.forward(&self.encoder.forward(xs)?)
     }
 }
 
-/// A classifier of pictures.
+/// A classifier of images.
 #[derive(Debug, Clone)]
 pub struct ImageClassificationModel {
     encoder: Encoder,
@@ -401,10 +401,10 @@ impl ImageClassificationModel {
     }
 }
 
-/// From pictures (batch, num_channels, height, width) to logits (batch, num_labels).
+/// From images (batch, num_channels, height, width) to logits (batch, num_labels).
 ///
 /// # Errors
-/// The pictures have another shape or are too small, or have another dtype or device than the weights.
+/// The images have another shape or are too small, or have another dtype or device than the weights.
 impl Module for ImageClassificationModel {
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
         let stages = self.encoder.forward(xs)?;

@@ -64,7 +64,7 @@ pub(crate) fn flat_rope(fields: &mut Fields, name: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// The weights of a picture's tower, below `vision_model`. Transformers 5 leaves that level out where the tower is part of a larger model.
+/// The weights of an image's tower, below `vision_model`. Transformers 5 leaves that level out where the tower is part of a larger model.
 pub(crate) fn vision_model<'a>(tower: VarBuilder<'a>) -> VarBuilder<'a> {
     let (table, below) = (
         "embeddings.patch_embedding.weight",

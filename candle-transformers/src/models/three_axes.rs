@@ -1,4 +1,4 @@
-//! Positions of text, pictures and videos in one sequence, on three axes: time, row and column. Of text all three are equal. M-RoPE,
+//! Positions of text, images and videos in one sequence, on three axes: time, row and column. Of text all three are equal. M-RoPE,
 //! [arXiv 2409.12191](https://arxiv.org/abs/2409.12191).
 
 use candle_core::{bail, DType, Device, Result, Tensor};
@@ -58,7 +58,7 @@ impl Axes {
     }
 }
 
-/// Tokens of a text that are those of pictures.
+/// Tokens of a text that are those of images.
 #[derive(Debug, Clone)]
 pub struct Span {
     /// The first token.

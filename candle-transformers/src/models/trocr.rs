@@ -1,4 +1,4 @@
-//! TrOCR, which reads a line of text in a picture: [arXiv 2109.10282](https://arxiv.org/abs/2109.10282). Weight names are those of Hugging
+//! TrOCR, which reads a line of text in an image: [arXiv 2109.10282](https://arxiv.org/abs/2109.10282). Weight names are those of Hugging
 //! Face's checkpoints: a [`vit`] below `encoder`, a decoder below `decoder`.
 //!
 //! ```
@@ -263,7 +263,7 @@ impl TrOCRDecoder {
     }
 }
 
-/// From a picture to vectors of its patches.
+/// From an image to vectors of its patches.
 #[derive(Debug, Clone)]
 pub struct TrOCREncoder {
     embeddings: vit::Embeddings,
@@ -285,10 +285,10 @@ impl TrOCREncoder {
         })
     }
 
-    /// From pictures (batch, 3, image_size, image_size) to (batch, 1 + patches, hidden_size).
+    /// From images (batch, 3, image_size, image_size) to (batch, 1 + patches, hidden_size).
     ///
     /// # Errors
-    /// If the pictures have another shape.
+    /// If the images have another shape.
     pub fn forward(&self, xs: &Tensor) -> Result<Tensor> {
         let xs = self.embeddings.forward(xs, None, false)?;
         self.layernorm.forward(&self.encoder.forward(&xs)?)
@@ -352,7 +352,7 @@ impl TrOCRForCausalLM {
     }
 }
 
-/// An encoder of pictures and a decoder with a layer over the tokens.
+/// An encoder of images and a decoder with a layer over the tokens.
 #[derive(Debug, Clone)]
 pub struct TrOCRModel {
     encoder: TrOCREncoder,

@@ -86,7 +86,7 @@ impl Config {
     }
 }
 
-/// Patches of a picture as tokens with positions, behind a token for the class.
+/// Patches of an image as tokens with positions, behind a token for the class.
 #[derive(Debug, Clone)]
 pub struct Embeddings {
     patches: PatchEmbedding,
@@ -131,14 +131,14 @@ impl Embeddings {
         })
     }
 
-    /// From pictures (batch, num_channels, height, width) to tokens (batch, 1 + patches, hidden_size).
+    /// From images (batch, num_channels, height, width) to tokens (batch, 1 + patches, hidden_size).
     ///
     /// - `bool_masked_pos`, (batch, patches), is 1 where the mask token replaces a patch, else 0.
-    /// - `interpolate_pos_encoding` allows pictures of any size that the patch size divides: positions are then interpolated, bicubically,
+    /// - `interpolate_pos_encoding` allows images of any size that the patch size divides: positions are then interpolated, bicubically,
     ///   as in Transformers.
     ///
     /// # Errors
-    /// The pictures have another shape, or there is a mask and no mask token.
+    /// The images have another shape, or there is a mask and no mask token.
     pub fn forward(
         &self,
         pixel_values: &Tensor,
@@ -219,7 +219,7 @@ impl Module for Encoder {
     }
 }
 
-/// A classifier of pictures.
+/// A classifier of images.
 #[derive(Debug, Clone)]
 pub struct Model {
     embeddings: Embeddings,
@@ -243,10 +243,10 @@ impl Model {
         })
     }
 
-    /// From pictures (batch, num_channels, image_size, image_size) to logits (batch, num_labels).
+    /// From images (batch, num_channels, image_size, image_size) to logits (batch, num_labels).
     ///
     /// # Errors
-    /// The pictures have another shape, or another dtype or device than the weights.
+    /// The images have another shape, or another dtype or device than the weights.
     pub fn forward(&self, xs: &Tensor) -> Result<Tensor> {
         let tokens = self.embeddings.forward(xs, None, false)?;
         let class = self.encoder.forward(&tokens)?.narrow(1, 0, 1)?.squeeze(1)?;

@@ -86,7 +86,7 @@ fn check(candidates: &Tensor, expected: &Expected) -> Result<()> {
     Ok(())
 }
 
-/// Other pictures of a batch do not matter, and those with other sides are refused.
+/// Other images of a batch do not matter, and those with other sides are refused.
 fn check_pictures(network: &impl Module, device: &Device) -> Result<()> {
     let both = pictures([2, 3, 32, 64], device)?;
     let results = network.forward(&both)?;

@@ -111,7 +111,7 @@ fn steps_are_the_whole(device: &Device) -> Result<()> {
 }
 test_device!(steps_are_the_whole);
 
-/// Pictures of two sizes in two rows, with text before them, are what each row has alone; which picture it is counts.
+/// Images of two sizes in two rows, with text before them, are what each row has alone; which image it is counts.
 fn pictures_in_batches(device: &Device) -> Result<()> {
     let mut model = model(DType::F32, device)?;
     let picture = |seed, h, w| Numbers::new(seed).tensor(&[1, 3, h, w], 1., device);

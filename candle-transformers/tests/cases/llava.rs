@@ -149,7 +149,7 @@ fn prompts_hold_pictures_where_ids_say(device: &Device) -> Result<()> {
     let again = model.prepare_inputs_labels_for_multimodal(&ids, &images_strided, &sizes)?;
     assert_close(&again, &wanted, TOLERANCE);
 
-    // Ids of another dtype; a prompt of a picture alone; and one that is cut.
+    // Ids of another dtype; a prompt of an image alone; and one that is cut.
     let hf = load(|config| config.image_token_index = 60, DType::F32, device)?;
     let ids = Tensor::new(&[[60u32]], device)?;
     let alone = hf.prepare_inputs_labels_for_multimodal(&ids, &images[2..], &[])?;
@@ -171,7 +171,7 @@ fn prompts_hold_pictures_where_ids_say(device: &Device) -> Result<()> {
 }
 test_device!(prompts_hold_pictures_where_ids_say);
 
-/// Borders are left out at the top and bottom of pictures that are higher than wide, too.
+/// Borders are left out at the top and bottom of images that are higher than wide, too.
 fn rows_are_left_out_of_tall_pictures(device: &Device) -> Result<()> {
     let model = load(
         |config| config.image_grid_pinpoints = vec![(TILE as u32, 3 * TILE as u32)],
@@ -336,7 +336,7 @@ fn what_does_not_fit_is_an_error(device: &Device) -> Result<()> {
 }
 test_device!(what_does_not_fit_is_an_error);
 
-/// As LLaVA's authors choose: enlarging a picture adds no pixels, so of the sizes that hold all of it the one nearest to it is taken.
+/// As LLaVA's authors choose: enlarging an image adds no pixels, so of the sizes that hold all of it the one nearest to it is taken.
 #[test]
 fn resolutions() {
     let all = [(336, 672), (672, 336), (672, 672), (1008, 336), (336, 1008)];

@@ -111,7 +111,7 @@ fn exports(device: &Device) -> Result<()> {
         assert_eq!(number("step")?, [i as i64]);
         assert_eq!(number("predicted_token")?, [i64::from(tokens[i])]);
         if i > 0 {
-            // A picture of 1 x 2 tokens has two positions.
+            // An image of 1 x 2 tokens has two positions.
             assert_eq!(number("mrope_position")?, [3 + i as i64]);
             assert_eq!(number("seqlen_offset")?, [3 + i as i64]);
             assert_eq!(exports["layer1_attn_k_repeated"].dims(), [1, 2, 4 + i, 16]);

@@ -65,7 +65,7 @@ fn places_count_where_patches_differ(device: &Device) -> Result<()> {
     let plain = model.forward(&Tensor::ones((1, 3, 16, 24), DType::F32, device)?)?;
     let first = plain.narrow(1, 0, 1)?.broadcast_as(plain.shape())?;
     assert_close(&plain, &first, TOLERANCE);
-    // The picture with rows and columns of patches exchanged, and the same order of patches back.
+    // The image with rows and columns of patches exchanged, and the same order of patches back.
     let picture = pictures([1, 3, 16, 16], device)?;
     let patch = |row: usize, column: usize| picture.narrow(2, 8 * row, 8)?.narrow(3, 8 * column, 8);
     let row = |a: Result<Tensor>, b: Result<Tensor>| Tensor::cat(&[a?, b?], 3);

@@ -35,7 +35,7 @@ fn visual(seed: u64, grid: [u32; 3], spans: &[(usize, usize)], device: &Device) 
     Ok(Some((patches, grid, vec![spans.to_vec()])))
 }
 
-/// A call with pictures and videos; `lens` are those of the rows.
+/// A call with images and videos; `lens` are those of the rows.
 fn call(
     model: &Qwen3VLModel,
     ids: &Tensor,
@@ -108,7 +108,7 @@ fn pieces_are_the_whole(device: &Device) -> Result<()> {
     text(&model, &ids.narrow(1, 17, 2)?, 17)?;
     let last = text(&model, &ids.narrow(1, 19, 1)?, 19)?;
     assert_close(&last, &whole, 2e-5);
-    // The picture is seen.
+    // The image is seen.
     let other = [
         visual(3, image, &[(2, 8)], device)?,
         visual(2, video, &[(9, 11), (12, 14)], device)?,
@@ -120,7 +120,7 @@ fn pieces_are_the_whole(device: &Device) -> Result<()> {
 }
 test_device!(pieces_are_the_whole);
 
-/// Rows of different lengths, with pictures of different sizes, have the logits that each has alone, in steps after the prompt too.
+/// Rows of different lengths, with images of different sizes, have the logits that each has alone, in steps after the prompt too.
 fn rows_are_alone(device: &Device) -> Result<()> {
     let model = model(device)?;
     let ids = token_ids(2, 10, 50, device)?;
@@ -186,7 +186,7 @@ impl SimpleBackend for Placeless {
     }
 }
 
-/// The same features in 2 rows of 4 and in 4 rows of 2: to the decoder these are different pictures.
+/// The same features in 2 rows of 4 and in 4 rows of 2: to the decoder these are different images.
 fn positions_have_axes(device: &Device) -> Result<()> {
     let made = Made {
         vars: false,

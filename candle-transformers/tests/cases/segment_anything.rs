@@ -1,4 +1,4 @@
-//! Segment Anything by its parts, of the smallest sizes, and whole, whose picture has 1024x1024 pixels whatever the sizes are.
+//! Segment Anything by its parts, of the smallest sizes, and whole, whose image has 1024x1024 pixels whatever the sizes are.
 
 use candle_core::{test_device, DType, Device, IndexOp, Module, Result, Shape, Tensor};
 use candle_nn::var_builder::SimpleBackend;
@@ -25,7 +25,7 @@ fn assert_refused<T>(result: Result<T>, parts: &[&str]) {
     assert!(parts.iter().all(|part| text.contains(part)), "{text}");
 }
 
-/// Blocks within windows that do not divide the picture, and one of the whole.
+/// Blocks within windows that do not divide the image, and one of the whole.
 fn vision_transformer(device: &Device) -> Result<()> {
     for (bias, relative, absolute, window) in [
         (true, true, true, 3),
@@ -268,7 +268,7 @@ fn decoder(device: &Device) -> Result<()> {
         assert_close(&alone, &masks.i(i..i + 1)?, 2e-5);
         assert_close(&quality_alone, &quality.i(i..i + 1)?, 2e-5);
     }
-    // A picture for each prompt.
+    // An image for each prompt.
     let pictures = Tensor::cat(&[&picture, &picture], 0)?;
     let (same, _) = forward(&pictures, &prompts, true)?;
     assert_close(&same, &masks, 2e-5);
@@ -443,7 +443,7 @@ fn everything(device: &Device) -> Result<()> {
 }
 test_device!(everything);
 
-/// Parts of the picture give masks as large as those of the whole.
+/// Parts of the image give masks as large as those of the whole.
 #[test]
 fn everything_in_parts() -> Result<()> {
     let device = Device::Cpu;

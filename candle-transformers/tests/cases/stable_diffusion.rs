@@ -69,7 +69,7 @@ impl SimpleBackend for Narrow {
     }
 }
 
-/// Upstream's attention of several pictures is wrong on the CPU.
+/// Upstream's attention of several images is wrong on the CPU.
 fn encoder(device: &Device) -> Result<()> {
     let load = |dtype| -> Result<Forward> {
         let made = Narrow(Made {
@@ -163,7 +163,7 @@ fn names_of_attention(device: &Device) -> Result<()> {
     };
     let xs = Numbers::new(4).tensor(&[2, 8, 3, 4], 1., device)?;
     let expected = load(true, &[8, 8])?.forward(&xs)?;
-    // A picture in a batch is as it is alone, with several heads too, which upstream's products refuse.
+    // An image in a batch is as it is alone, with several heads too, which upstream's products refuse.
     let alone = load(true, &[8, 8])?.forward(&xs.narrow(0, 1, 1)?)?;
     assert_close(&expected.narrow(0, 1, 1)?, &alone, 1e-6);
     for (new, shape) in [

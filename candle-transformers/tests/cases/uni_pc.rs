@@ -130,7 +130,7 @@ fn ran(scheduler: &mut dyn Scheduler, from: usize, device: &Device) -> Result<Te
     Ok(sample)
 }
 
-/// A scheduler that has made one picture makes the next as if it were new, also from a later step on.
+/// A scheduler that has made one image makes the next as if it were new, also from a later step on.
 fn again(device: &Device) -> Result<()> {
     let config = config(3, SolverType::Bh1, true);
     let new = || EdmDpmMultistepScheduler::new(config.clone(), 8);
@@ -155,7 +155,7 @@ fn again(device: &Device) -> Result<()> {
 }
 test_device!(again);
 
-/// Each picture has its threshold. Upstream has one for all, and estimates it.
+/// Each image has its threshold. Upstream has one for all, and estimates it.
 fn thresholds(device: &Device) -> Result<()> {
     let config = UniPCSchedulerConfig {
         thresholding: true,
@@ -166,7 +166,7 @@ fn thresholds(device: &Device) -> Result<()> {
     };
     let mut scheduler = config.build(1)?;
     let step = scheduler.timesteps()[0];
-    // 0.625 of the way through five sizes is the middle of the third and the fourth, 3.5, and below 0.5 in the second picture.
+    // 0.625 of the way through five sizes is the middle of the third and the fourth, 3.5, and below 0.5 in the second image.
     let originals = [[-4f32, 1., 3., 7., -2.], [0.1, -0.2, 0.3, 0.4, 0.2]];
     let originals = Tensor::new(&originals, device)?.reshape((2, 5, 1, 1))?;
     let grown = (3.5f32 / 7.).sqrt();

@@ -1,4 +1,4 @@
-//! What every model of pictures has to do, whatever its numbers are: one body of checks over the smallest forms, on every device.
+//! What every model of images has to do, whatever its numbers are: one body of checks over the smallest forms, on every device.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -73,7 +73,7 @@ pub(super) fn weights(dtype: DType, device: &Device) -> VarBuilder<'static> {
     weights_without("", dtype, device)
 }
 
-/// Pictures of numbers from -1 to 1, different ones.
+/// Images of numbers from -1 to 1, different ones.
 pub(super) fn pictures(dims: [usize; 4], device: &Device) -> Result<Tensor> {
     Numbers::new(5).tensor(&dims, 1., device)
 }
@@ -84,9 +84,9 @@ pub(super) fn module<M: Module + 'static>(module: M) -> Forward {
     Box::new(move |xs| module.forward(xs))
 }
 
-/// - Two pictures in a batch give what each gives alone.
+/// - Two images in a batch give what each gives alone.
 /// - f16 gives about the same, and no NaN.
-/// - A picture with another number of channels, and each of `wrong`, is an error that names the shape that came and says what is wanted.
+/// - An image with another number of channels, and each of `wrong`, is an error that names the shape that came and says what is wanted.
 pub(super) fn check(
     device: &Device,
     load: impl Fn(VarBuilder<'static>) -> Result<Forward>,

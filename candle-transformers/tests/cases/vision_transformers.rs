@@ -1,4 +1,4 @@
-//! Transformers of pictures, and of pictures and texts: what every model of pictures has to do, and what is theirs alone.
+//! Transformers of images, and of images and texts: what every model of images has to do, and what is theirs alone.
 
 use std::sync::Arc;
 

@@ -35,7 +35,7 @@ fn bounded(xs: &Tensor) -> Result<Tensor> {
     (&wide / (wide.abs()? + 1.)?)?.to_dtype(xs.dtype())
 }
 
-/// Upstream's attention of several pictures is wrong on the CPU, and it refuses f16.
+/// Upstream's attention of several images is wrong on the CPU, and it refuses f16.
 fn prior(device: &Device) -> Result<()> {
     let load = |vb| -> Result<Forward> {
         let model = WPrior::new(6, 12, 8, 10, 1, 3, false, vb)?;

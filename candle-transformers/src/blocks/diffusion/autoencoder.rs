@@ -1,5 +1,5 @@
 //! Variational autoencoders of latent diffusion, [arXiv 2112.10752](https://arxiv.org/abs/2112.10752): residual blocks at several sizes of
-//! the picture, and attention at the smallest.
+//! the image, and attention at the smallest.
 
 use candle_core::{bail, Module, Result, Tensor, D};
 use candle_nn::ops::{sdpa_with, SdpaOptions};
@@ -287,7 +287,7 @@ pub struct KlHalf {
 }
 
 impl KlHalf {
-    /// From pictures (batch, in_channels, height, width) to mean and logarithm of the variance of each number of the latents,
+    /// From images (batch, in_channels, height, width) to mean and logarithm of the variance of each number of the latents,
     /// (batch, 2 * latent_channels, height / n, width / n), where n is 2 to the power of the levels less one.
     ///
     /// # Errors
@@ -306,7 +306,7 @@ impl KlHalf {
         Self::new(spec, sizes, stages, least, vb)
     }
 
-    /// From latents (batch, latent_channels, height, width) to pictures (batch, out_channels, n * height, n * width).
+    /// From latents (batch, latent_channels, height, width) to images (batch, out_channels, n * height, n * width).
     ///
     /// # Errors
     /// As [`encoder`](Self::encoder).

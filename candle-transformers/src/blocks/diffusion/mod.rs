@@ -1,4 +1,4 @@
-//! Parts of models that make pictures of noise: autoencoders between pictures and latents, times as vectors, and the norms and gates of a
+//! Parts of models that make images of noise: autoencoders between images and latents, times as vectors, and the norms and gates of a
 //! transformer's blocks that a condition sets.
 
 pub mod autoencoder;

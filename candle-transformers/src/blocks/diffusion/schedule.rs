@@ -1,6 +1,6 @@
 //! The times of flow matching, from 1, noise, to 0: [arXiv 2210.02747](https://arxiv.org/abs/2210.02747).
 
-/// A time from 0 to 1, moved to noise by `mu`: the ratio of noise to picture grows by `exp(mu)`,
+/// A time from 0 to 1, moved to noise by `mu`: the ratio of noise to image grows by `exp(mu)`,
 /// [arXiv 2403.03206](https://arxiv.org/abs/2403.03206).
 pub fn shifted(time: f64, mu: f64) -> f64 {
     let factor = mu.exp();

@@ -1,4 +1,4 @@
-//! What models that compare pictures and texts share: CLIP, [arXiv 2103.00020](https://arxiv.org/abs/2103.00020), and its relatives.
+//! What models that compare images and texts share: CLIP, [arXiv 2103.00020](https://arxiv.org/abs/2103.00020), and its relatives.
 
 use candle_core::{bail, DType, Module, Result, Tensor, D};
 use candle_nn::ops::{sdpa_with, SdpaOptions};
@@ -173,7 +173,7 @@ impl Module for PictureEmbeddings {
     }
 }
 
-/// CLIP's encoder of pictures.
+/// CLIP's encoder of images.
 #[derive(Debug, Clone)]
 pub(crate) struct ClipVision {
     embeddings: PictureEmbeddings,

@@ -1,4 +1,4 @@
-//! Convolutions of pictures, and the batch norms that follow them.
+//! Convolutions of images, and the batch norms that follow them.
 
 use candle_core::{bail, Module, ModuleT, Result, Tensor};
 use candle_nn::{

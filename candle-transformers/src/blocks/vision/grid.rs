@@ -1,11 +1,11 @@
-//! Pictures as tokens, and where in the picture these are.
+//! Images as tokens, and where in the image these are.
 
 use candle_core::{bail, Device, Module, Result, Tensor};
 use candle_nn::{Conv2d, VarBuilder};
 
 use super::{ConvSpec, Picture};
 
-/// Square patches of a picture, each a token.
+/// Square patches of an image, each a token.
 #[derive(Debug, Clone)]
 pub(crate) struct PatchEmbedding {
     conv: Conv2d,

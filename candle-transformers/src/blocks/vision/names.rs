@@ -196,7 +196,7 @@ impl SimpleBackend for Renamed<'_> {
         device: &Device,
     ) -> Result<Tensor> {
         let tensor = self.get_unchecked(name, dtype, device)?;
-        // A convolution of single pixels is a linear layer there, and some vectors have the shape of pictures.
+        // A convolution of single pixels is a linear layer there, and some vectors have the shape of images.
         let squeezed = |dims: &[usize]| {
             dims.iter()
                 .copied()

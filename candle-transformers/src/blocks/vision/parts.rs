@@ -64,7 +64,7 @@ pub(crate) fn channels_first(xs: &Tensor) -> Result<Tensor> {
 #[derive(Debug, Clone)]
 pub(crate) struct SameConv {
     conv: ConvNorm,
-    /// The kernel and stride, where the padding depends on the picture.
+    /// The kernel and stride, where the padding depends on the image.
     pads: Option<(usize, usize)>,
 }
 
@@ -146,7 +146,7 @@ impl Module for Shift {
     }
 }
 
-/// Channels weighted by what the whole picture is like: squeeze and excitation, [arXiv 1709.01507](https://arxiv.org/abs/1709.01507).
+/// Channels weighted by what the whole image is like: squeeze and excitation, [arXiv 1709.01507](https://arxiv.org/abs/1709.01507).
 #[derive(Debug, Clone)]
 pub(crate) struct SqueezeExcite {
     reduce: Linear,

@@ -252,7 +252,7 @@ impl Module for VitBlock {
 pub(crate) struct Taken<'a> {
     /// Indices of the blocks.
     pub(crate) blocks: &'a [usize],
-    /// The rows and columns, for results as pictures.
+    /// The rows and columns, for results as images.
     pub(crate) places: Option<[usize; 2]>,
     /// Whether the class token is appended to each patch.
     pub(crate) class_token: bool,

@@ -1,4 +1,4 @@
-//! CLIP's encoder of pictures.
+//! CLIP's encoder of images.
 
 use candle_core::{Module, Result, Tensor};
 use candle_nn::VarBuilder;
@@ -7,7 +7,7 @@ use super::text_model::Activation;
 use super::EncoderConfig;
 use crate::blocks::vision::{ClipVision, ClipVisionSpec};
 
-/// The numbers of the encoder of pictures.
+/// The numbers of the encoder of images.
 #[derive(Debug, Clone)]
 pub struct ClipVisionConfig {
     /// Size of a token.
@@ -62,7 +62,7 @@ impl ClipVisionConfig {
     }
 }
 
-/// The encoder of pictures.
+/// The encoder of images.
 #[derive(Clone, Debug)]
 pub struct ClipVisionTransformer {
     vision: ClipVision,
@@ -72,7 +72,7 @@ impl ClipVisionTransformer {
     /// Loads `embeddings`, `pre_layrnorm`, `encoder.layers.N` and `post_layernorm`.
     ///
     /// # Errors
-    /// The heads do not divide the size, the patch does not fit the picture, or a weight is missing or has another shape.
+    /// The heads do not divide the size, the patch does not fit the image, or a weight is missing or has another shape.
     pub fn new(vs: VarBuilder, c: &ClipVisionConfig) -> Result<Self> {
         let spec = ClipVisionSpec {
             family: "clip",
@@ -92,16 +92,16 @@ impl ClipVisionTransformer {
     /// followed by the output of the model, (batch, embed_dim).
     ///
     /// # Errors
-    /// The pictures have another shape, or there are no layers.
+    /// The images have another shape, or there are no layers.
     pub fn output_hidden_states(&self, pixel_values: &Tensor) -> Result<Vec<Tensor>> {
         self.vision.hidden_states(pixel_values)
     }
 }
 
-/// From pictures (batch, num_channels, image_size, image_size) to (batch, embed_dim).
+/// From images (batch, num_channels, image_size, image_size) to (batch, embed_dim).
 ///
 /// # Errors
-/// The pictures have another shape, or another dtype or device than the weights.
+/// The images have another shape, or another dtype or device than the weights.
 impl Module for ClipVisionTransformer {
     fn forward(&self, pixel_values: &Tensor) -> Result<Tensor> {
         self.vision.forward(pixel_values)

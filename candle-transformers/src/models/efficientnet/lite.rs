@@ -81,7 +81,7 @@ impl Module for Block {
 /// The classifier EfficientNet-Lite0.
 ///
 /// Weight names are those of timm, or those of the first ports to PyTorch (`_conv_stem.weight`). Pixels of red, green and blue, from 0 to 255,
-/// become (pixel - 127) / 128; pictures are commonly 224x224.
+/// become (pixel - 127) / 128; images are commonly 224x224.
 #[derive(Debug)]
 pub struct EfficientNetLite {
     stem: SameConv,
@@ -144,10 +144,10 @@ impl EfficientNetLite {
 }
 
 impl Module for EfficientNetLite {
-    /// From pictures (batch, 3, height, width) to logits (batch, nclasses).
+    /// From images (batch, 3, height, width) to logits (batch, nclasses).
     ///
     /// # Errors
-    /// The pictures have another shape.
+    /// The images have another shape.
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
         Picture::any("efficientnet-lite0").check(xs)?;
         let xs = run_all(&self.blocks, &self.stem.forward(xs)?)?;

@@ -1,7 +1,7 @@
 //! EfficientNet, inverted bottlenecks with depth and width scaled together: [arXiv 1905.11946](https://arxiv.org/abs/1905.11946). Weight names
 //! are those of torchvision.
 //!
-//! Pictures are (batch, 3, height, width) of any size, commonly 224x224 (B0) to 600x600 (B7), padded as TensorFlow does. Batch norms are those
+//! Images are (batch, 3, height, width) of any size, commonly 224x224 (B0) to 600x600 (B7), padded as TensorFlow does. Batch norms are those
 //! of inference; they are folded into the convolutions unless the weights are variables. EfficientNet-Lite has neither squeeze and excitation
 //! nor SiLU: [`EfficientNetLite`].
 //!
@@ -217,10 +217,10 @@ impl EfficientNet {
 }
 
 impl Module for EfficientNet {
-    /// From pictures (batch, 3, height, width) to logits (batch, nclasses).
+    /// From images (batch, 3, height, width) to logits (batch, nclasses).
     ///
     /// # Errors
-    /// The pictures have another shape.
+    /// The images have another shape.
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
         Picture::any("efficientnet").check(xs)?;
         let xs = run_all(&self.blocks, &self.stem.forward(xs)?)?;

@@ -1,10 +1,10 @@
-//! FLUX.1, which makes pictures of texts: a rectified flow transformer of 12 billion parameters,
-//! [arXiv 2403.03206](https://arxiv.org/abs/2403.03206), whose latents of 16 channels become pictures of eight times their sides.
+//! FLUX.1, which makes images of texts: a rectified flow transformer of 12 billion parameters,
+//! [arXiv 2403.03206](https://arxiv.org/abs/2403.03206), whose latents of 16 channels become images of eight times their sides.
 //! [FLUX.1-dev](https://huggingface.co/black-forest-labs/FLUX.1-dev) and
 //! [FLUX.1-schnell](https://huggingface.co/black-forest-labs/FLUX.1-schnell); weight names are those of Black Forest Labs' checkpoints.
 //!
 //! Texts come as the vectors that T5 makes of their tokens and CLIP of the whole ([`super::t5`], [`super::clip`]). [`sampling`] makes the
-//! noise and runs [`model`], or [`quantized_model`] over quantised weights, from time 1 to time 0; [`autoencoder`] makes the picture.
+//! noise and runs [`model`], or [`quantized_model`] over quantised weights, from time 1 to time 0; [`autoencoder`] makes the image.
 //!
 //! ```
 //! use candle_core::{DType, Device, Tensor};

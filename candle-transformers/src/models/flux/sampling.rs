@@ -85,14 +85,14 @@ fn for_each(name: &str, xs: &Tensor, batch: usize) -> Result<Tensor> {
 
 /// The times of `num_steps` steps, from 1, noise, to 0: one more than steps. They are equally far from each other, or with `shift`,
 /// `(patches, base_shift, max_shift)`, moved to noise: by `base_shift` for 256 patches and by `max_shift` for 4096, as the exponents of e
-/// by which the ratio of noise to picture grows. No steps are the one time 1.
+/// by which the ratio of noise to image grows. No steps are the one time 1.
 pub fn get_schedule(num_steps: usize, shift: Option<(usize, f64, f64)>) -> Vec<f64> {
     let mu = shift.map(|(patches, base, max)| shift_of(patches, [256, 4096], [base, max]));
     schedule(num_steps, mu)
 }
 
 /// Patches as latents: from (batch, patches, 4 * channels) to (batch, channels, 2 * ceil(height / 16), 2 * ceil(width / 16)), where
-/// `height` and `width` are those of the picture in pixels.
+/// `height` and `width` are those of the image in pixels.
 ///
 /// # Errors
 /// There are more or fewer patches, or their size is not a multiple of 4.

@@ -206,14 +206,14 @@ impl Gemma4TextConfig {
         }
     }
 
-    /// The share of a head that is rotated in layers that see everything; a quarter where missing.
+    /// Fraction of a head that is rotated in layers without a window; default: a quarter.
     pub fn partial_rotary_factor(&self) -> f64 {
         let full = self.rope(true);
         full.and_then(|full| full.partial_rotary_factor)
             .unwrap_or(0.25)
     }
 
-    /// Base of the frequencies in layers with a window; 10,000 where missing.
+    /// Base of the frequencies in layers with a window; default: 10,000.
     pub fn rope_local_base_freq(&self) -> f64 {
         let sliding = self.rope(false);
         sliding
@@ -235,7 +235,7 @@ impl Gemma4TextConfig {
     }
 }
 
-/// The numbers of the encoder of pictures; `config.json` leaves out those that are as [`Default`] has them.
+/// The numbers of the encoder of images; `config.json` leaves out those that are as [`Default`] has them.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct Gemma4VisionConfig {
@@ -292,7 +292,7 @@ impl Default for Gemma4VisionConfig {
 }
 
 impl Gemma4VisionConfig {
-    /// Base of the frequencies; 100 where missing.
+    /// Base of the frequencies; default: 100.
     pub fn rope_theta(&self) -> f64 {
         let theta = |parameters: &Gemma4RopeParameters| {
             let full = parameters.full_attention.as_ref();

@@ -109,7 +109,7 @@ impl Model {
     /// As [`forward`](Self::forward), of ids, (b, t), with placeholders for images and sounds: their tokens replace `image_token_id` and
     /// `audio_token_id`, row by row; the counts must match. The ids are read back.
     ///
-    /// - `pixel_values`: pictures as [`VisionTower::forward`] takes them.
+    /// - `pixel_values`: images as [`VisionTower::forward`] takes them.
     /// - `audio_mel`, `audio_mel_mask`: spectrograms as [`AudioModel::forward`] takes them; padding frames come last.
     ///
     /// # Errors

@@ -240,7 +240,7 @@ pub struct TextModel {
     positions: usize,
     /// In layers that have one.
     window: usize,
-    /// Whether tokens of a picture see those after them.
+    /// Whether tokens of an image see those after them.
     pictures_see_all: bool,
 }
 
@@ -353,8 +353,8 @@ impl TextModel {
         self.forward_pictures(xs, seqlen_offset, [batch_size, seq_len], &[])
     }
 
-    /// As [`forward_embeds`](Self::forward_embeds), with the tokens of pictures, from where to where in each row: in models that say so
-    /// they see those of their picture that are after them too, in layers with a window.
+    /// As [`forward_embeds`](Self::forward_embeds), with the tokens of images, from where to where in each row: in models that say so
+    /// they see those of their image that are after them too, in layers with a window.
     pub(super) fn forward_pictures(
         &mut self,
         xs: &Tensor,

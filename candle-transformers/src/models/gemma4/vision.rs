@@ -1,4 +1,4 @@
-//! The encoder of pictures: patches of one picture see each other, and blocks of them become a token.
+//! The encoder of images: patches of one image see each other, and blocks of them become a token.
 
 use candle_core::{bail, DType, Module, Result, Tensor};
 use candle_nn::ops::{act_mul, sdpa_with, GatedActivation, SdpaOptions};
@@ -123,7 +123,7 @@ impl Layer {
     }
 }
 
-/// The encoder of pictures.
+/// The encoder of images.
 #[derive(Debug, Clone)]
 pub struct VisionTower {
     patches: Linear,
@@ -181,11 +181,11 @@ impl VisionTower {
         })
     }
 
-    /// The tokens of pictures, each (1, 3, height, width) or several of one size, of numbers from 0 to 1: (1, tokens, hidden_size), one
-    /// picture after another and row by row.
+    /// The tokens of images, each (1, 3, height, width) or several of one size, of numbers from 0 to 1: (1, tokens, hidden_size), one
+    /// image after another and row by row.
     ///
     /// # Errors
-    /// If there is no picture, or its sides are not multiples of `patch_size * pooling_kernel_size` pixels, or it is too large.
+    /// If there is no image, or its sides are not multiples of `patch_size * pooling_kernel_size` pixels, or it is too large.
     pub fn forward(&self, pixel_values_list: &[Tensor]) -> Result<Tensor> {
         if pixel_values_list.is_empty() {
             bail!("{FAMILY}: no pictures; at least one is required")
@@ -202,7 +202,7 @@ impl VisionTower {
         tokens.to_dtype(self.positions.dtype())?.unsqueeze(0)
     }
 
-    /// The tokens of pictures of one size, (tokens, hidden_size) in f32, as f16 may be too small for them.
+    /// The tokens of images of one size, (tokens, hidden_size) in f32, as f16 may be too small for them.
     fn tokens(&self, xs: &Tensor) -> Result<Tensor> {
         let (patch, pool) = (self.cfg.patch_size, self.cfg.pooling_kernel_size);
         let picture = Picture {

@@ -254,7 +254,7 @@ pub struct HFGenerationConfig {
     pub pad_token_id: usize,
 }
 
-/// Transformers' `preprocessor_config.json`: how a picture's file becomes a tensor, which is the caller's work.
+/// Transformers' `preprocessor_config.json`: how an image's file becomes a tensor, which is the caller's work.
 #[derive(Serialize, Deserialize, Debug, Clone)]
 pub struct HFPreProcessorConfig {
     /// `anyres` for images in tiles.

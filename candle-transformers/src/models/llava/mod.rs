@@ -1,4 +1,4 @@
-//! LLaVA, which writes about pictures: [arXiv 2304.08485](https://arxiv.org/abs/2304.08485), with tiles for large pictures
+//! LLaVA, which writes about images: [arXiv 2304.08485](https://arxiv.org/abs/2304.08485), with tiles for large images
 //! ([LLaVA-NeXT](https://llava-vl.github.io/blog/2024-01-30-llava-next/)). [`super::clip`] sees, linear layers make tokens of patches, and
 //! [`super::llama`] writes. Weight names are those of the authors' checkpoints, such as
 //! [liuhaotian/llava-v1.6-vicuna-7b](https://huggingface.co/liuhaotian/llava-v1.6-vicuna-7b), or of Transformers', such as
@@ -173,11 +173,11 @@ impl ClipVisionTower {
         })
     }
 
-    /// From pictures (batch, num_channels, image_size, image_size) to their patches, (batch, patches, embed_dim), or with `cls_patch`
+    /// From images (batch, num_channels, image_size, image_size) to their patches, (batch, patches, embed_dim), or with `cls_patch`
     /// (batch, 1 + patches, embed_dim).
     ///
     /// # Errors
-    /// The pictures have another shape, or another dtype or device than the weights.
+    /// The images have another shape, or another dtype or device than the weights.
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
         // Behind the layers is what CLIP gives.
         let mut states = self.model.output_hidden_states(x)?;
@@ -189,7 +189,7 @@ impl ClipVisionTower {
         }
     }
 
-    /// Patches on the side of a picture.
+    /// Patches on the side of an image.
     pub fn num_patches_per_side(&self) -> usize {
         self.config.image_size / self.config.patch_size
     }
@@ -252,7 +252,7 @@ impl LLaVA {
         })
     }
 
-    /// From pictures (batch, num_channels, image_size, image_size) to vectors as the text has them, (batch, patches, hidden_size).
+    /// From images (batch, num_channels, image_size, image_size) to vectors as the text has them, (batch, patches, hidden_size).
     ///
     /// # Errors
     /// Those of [`ClipVisionTower::forward`].
@@ -261,12 +261,12 @@ impl LLaVA {
             .forward(&self.clip_vision_tower.forward(x)?)
     }
 
-    /// A prompt with pictures in it, as [`forward`](Self::forward) takes it: (1, tokens, hidden_size).
+    /// A prompt with images in it, as [`forward`](Self::forward) takes it: (1, tokens, hidden_size).
     ///
     /// - `input_ids`: one text, (1, seq) of any integer dtype, which is read on the host. Each id that is `image_token_index` represents an
     ///   image, in their order. Without such ids the images are ignored.
-    /// - `images`: the tiles of each picture, (tiles, num_channels, image_size, image_size), the first of them the whole picture in small.
-    /// - `image_sizes`: the (width, height) of each picture before it was cut into tiles; used where there are several.
+    /// - `images`: the tiles of each image, (tiles, num_channels, image_size, image_size), the first of them the whole image in small.
+    /// - `image_sizes`: the (width, height) of each image before it was cut into tiles; used where there are several.
     ///
     /// Prompts longer than `tokenizer_model_max_length` are truncated.
     ///
@@ -318,7 +318,7 @@ impl LLaVA {
             .embed(&Tensor::from_vec(ids, count, &self.device)?)
     }
 
-    /// The tokens of each picture, (tokens, hidden_size); all tiles are seen at once.
+    /// The tokens of each image, (tokens, hidden_size); all tiles are seen at once.
     fn pictures(&self, images: &[Tensor], sizes: &[(u32, u32)]) -> Result<Vec<Tensor>> {
         let vectors = self.encode_images(&Tensor::cat(images, 0)?)?;
         let tiles = Tiles {

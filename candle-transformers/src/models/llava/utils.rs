@@ -12,10 +12,10 @@ pub fn get_anyres_image_grid_shape(
     (tiles(width), tiles(height))
 }
 
-/// The resolution in which most pixels of the picture are kept, and of those the one with the least area left over. All are (width,
+/// The resolution in which most pixels of the image are kept, and of those the one with the least area left over. All are (width,
 /// height); (0, 0) if there are none.
 ///
-/// A picture is scaled to fit into a resolution. It has no more pixels then than before: what is enlarged shows nothing new.
+/// An image is scaled to fit into a resolution. It has no more pixels then than before: what is enlarged shows nothing new.
 pub fn select_best_resolution(
     original_size: (u32, u32),
     possible_resolutions: &[(u32, u32)],

@@ -1,4 +1,4 @@
-//! The blocks of the transformer. In all of them `x` is the picture's tokens, `context` the text's, both (batch, tokens, hidden_size), and
+//! The blocks of the transformer. In all of them `x` is the image's tokens, `context` the text's, both (batch, tokens, hidden_size), and
 //! `c` the condition, (batch, hidden_size), or (1, hidden_size) for the whole batch.
 //!
 //! `use_flash_attn` changes nothing: attention is one kernel where the device has one.
@@ -119,7 +119,7 @@ pub struct SelfAttnModulateIntermediates {
     gate_msa2: Tensor,
 }
 
-/// The layers of the picture's tokens where they attend to themselves as well.
+/// The layers of the image's tokens where they attend to themselves as well.
 #[derive(Debug, Clone)]
 pub struct SelfAttnDiTBlock {
     attn: AttnProjections,
@@ -252,7 +252,7 @@ impl FinalLayer {
     }
 }
 
-/// A block in which text and picture attend to each other.
+/// A block in which text and image attend to each other.
 pub trait JointBlock {
     /// `context` and `x` after the block, in this order.
     ///
@@ -301,7 +301,7 @@ impl JointBlock for MMDiTJointBlock {
     }
 }
 
-/// A block of SD3.5 medium, whose picture attends to itself as well.
+/// A block of SD3.5 medium, whose image attends to itself as well.
 #[derive(Debug, Clone)]
 pub struct MMDiTXJointBlock {
     x_block: SelfAttnDiTBlock,

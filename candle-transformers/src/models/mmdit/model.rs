@@ -134,7 +134,7 @@ impl MMDiT {
         })
     }
 
-    /// The direction in which noise becomes the latents of a picture: from (batch, in_channels, height, width) to
+    /// The direction in which noise becomes the latents of an image: from (batch, in_channels, height, width) to
     /// (batch, out_channels, height, width).
     ///
     /// - `t`: times from 1000, noise, to 0, (batch) of any dtype. `y`: vectors of whole texts, (batch, adm_in_channels).
@@ -248,7 +248,7 @@ impl MMDiTCore {
         })
     }
 
-    /// From tokens of text and picture, (batch, tokens, hidden_size) each, and the condition, (batch, hidden_size), to patches,
+    /// From tokens of text and image, (batch, tokens, hidden_size) each, and the condition, (batch, hidden_size), to patches,
     /// (batch, tokens, patch_size * patch_size * out_channels). `skip_layers` is that of [`MMDiT::forward`].
     ///
     /// # Errors

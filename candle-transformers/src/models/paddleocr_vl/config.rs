@@ -7,7 +7,7 @@ use serde::Deserialize;
 use super::FAMILY;
 use crate::blocks::vision::VitSpec;
 
-/// The numbers of the encoder of pictures; `config.json` leaves out those that are as [`Default`] has them.
+/// The numbers of the encoder of images; `config.json` leaves out those that are as [`Default`] has them.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(default)]
 pub struct VisionConfig {

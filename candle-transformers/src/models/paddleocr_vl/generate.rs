@@ -34,7 +34,7 @@ fn penalised(logits: &Tensor, tokens: &[u32], penalty: f32) -> Result<Tensor> {
 }
 
 impl PaddleOCRVLModel {
-    /// The tokens that follow a text, (1, t), with a picture, up to and with `eos_token_id`, the most probable each: at least one, and no
+    /// The tokens that follow a text, (1, t), with an image, up to and with `eos_token_id`, the most probable each: at least one, and no
     /// more than `max_new_tokens`.
     ///
     /// # Errors
@@ -57,7 +57,7 @@ impl PaddleOCRVLModel {
         )
     }
 
-    /// As [`generate`](Self::generate), with pictures as [`forward_multi_image`](Self::forward_multi_image) takes them.
+    /// As [`generate`](Self::generate), with images as [`forward_multi_image`](Self::forward_multi_image) takes them.
     ///
     /// # Errors
     /// As [`generate`](Self::generate).
@@ -78,7 +78,7 @@ impl PaddleOCRVLModel {
         )
     }
 
-    /// As [`generate`](Self::generate), with pictures as [`forward_multi_image_separate`](Self::forward_multi_image_separate) takes them.
+    /// As [`generate`](Self::generate), with images as [`forward_multi_image_separate`](Self::forward_multi_image_separate) takes them.
     ///
     /// # Errors
     /// As [`generate`](Self::generate).

@@ -58,7 +58,7 @@ const FAMILY: &str = "paddleocr_vl";
 /// Tokens, and for each of them results on the way, by name.
 pub type GenerateDebugOutput = (Vec<u32>, Vec<HashMap<String, Tensor>>);
 
-/// The language model with its encoder of pictures, and the sequence that it has seen.
+/// The language model with its encoder of images, and the sequence that it has seen.
 #[derive(Debug, Clone)]
 pub struct PaddleOCRVLModel {
     vision: VisionModel,
@@ -71,7 +71,7 @@ pub struct PaddleOCRVLModel {
     next: Vec<u32>,
 }
 
-/// A prompt with the tokens of its pictures.
+/// A prompt with the tokens of its images.
 struct Prompt {
     /// (b, t, hidden_size).
     embeds: Tensor,
@@ -100,8 +100,8 @@ impl PaddleOCRVLModel {
         })
     }
 
-    /// The tokens, (tokens, hidden_size), of pictures of one size, (pictures, num_channels, height, width), whose grids are `grid_thw`,
-    /// integers (pictures, 3): frames, rows and columns of patches.
+    /// The tokens, (tokens, hidden_size), of images of one size, (images, num_channels, height, width), whose grids are `grid_thw`,
+    /// integers (images, 3): frames, rows and columns of patches.
     ///
     /// # Errors
     /// If the shapes do not fit each other, or sides are not multiples of `patch_size * spatial_merge_size`.
@@ -143,7 +143,7 @@ impl PaddleOCRVLModel {
             .forward_with_export(pixel_values, &self.vision.grids(grid_thw)?)
     }
 
-    /// As [`encode_image`](Self::encode_image), apart for each picture.
+    /// As [`encode_image`](Self::encode_image), apart for each image.
     ///
     /// # Errors
     /// As [`encode_image`](Self::encode_image).
@@ -163,7 +163,7 @@ impl PaddleOCRVLModel {
         parts.collect()
     }
 
-    /// As [`encode_image`](Self::encode_image), of pictures of any sizes, (1, num_channels, height, width) and (1, 3) each.
+    /// As [`encode_image`](Self::encode_image), of images of any sizes, (1, num_channels, height, width) and (1, 3) each.
     ///
     /// # Errors
     /// As [`encode_image`](Self::encode_image); if there are not as many grids.
@@ -210,7 +210,7 @@ impl PaddleOCRVLModel {
         self.run(prompt)
     }
 
-    /// As [`forward`](Self::forward), of a new sequence with several pictures of one size.
+    /// As [`forward`](Self::forward), of a new sequence with several images of one size.
     ///
     /// # Errors
     /// As [`forward`](Self::forward).
@@ -224,7 +224,7 @@ impl PaddleOCRVLModel {
         self.forward(input_ids, Some(pixel_values), Some(grid_thw), 0)
     }
 
-    /// As [`forward`](Self::forward), of a new sequence with pictures of any sizes, which are as
+    /// As [`forward`](Self::forward), of a new sequence with images of any sizes, which are as
     /// [`encode_images_separate`](Self::encode_images_separate) takes them.
     ///
     /// # Errors

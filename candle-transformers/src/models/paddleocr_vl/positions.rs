@@ -6,7 +6,7 @@ use super::FAMILY;
 use crate::models::grids::PatchGrid;
 use crate::models::three_axes::{positions, Position, Span};
 
-/// A picture in tokens.
+/// An image in tokens.
 #[derive(Debug, Clone)]
 pub struct ImageGrid {
     /// Rows of tokens.
@@ -84,10 +84,10 @@ pub fn compute_mrope_position_ids(
     as_tensor(&all, [b, t], device)
 }
 
-/// As [`compute_mrope_position_ids`], of several pictures in each row: each run of `image_token_id` is the next of `image_grids`.
+/// As [`compute_mrope_position_ids`], of several images in each row: each run of `image_token_id` is the next of `image_grids`.
 ///
 /// # Errors
-/// As [`compute_mrope_position_ids`]; if a row has more or fewer runs than there are pictures, or one is of another length.
+/// As [`compute_mrope_position_ids`]; if a row has more or fewer runs than there are images, or one is of another length.
 pub fn compute_mrope_position_ids_multi(
     input_ids: &Tensor,
     image_token_id: u32,

@@ -23,7 +23,7 @@ pub struct Config {
     pub image_seq_length: usize,
 }
 
-/// From the patches of a picture to tokens of the text: two linear layers and an activation between them.
+/// From the patches of an image to tokens of the text: two linear layers and an activation between them.
 #[derive(Debug, Clone)]
 pub struct MultiModalProjector {
     linear_1: Linear,
@@ -95,7 +95,7 @@ impl Model {
         self.pos = 0;
     }
 
-    /// The patches of pictures of one size, `(b, channels, height, width)` in f32, row by row, as the text has its tokens: `(b, patches,
+    /// The patches of images of one size, `(b, channels, height, width)` in f32, row by row, as the text has its tokens: `(b, patches,
     /// hidden_size)` in f32.
     ///
     /// # Errors

@@ -1,5 +1,5 @@
-//! Pixtral, which writes about pictures: [arXiv 2410.07073](https://arxiv.org/abs/2410.07073). A vision transformer with rotary positions
-//! of rows and columns sees pictures of any shape ([`vision_model`]), two linear layers make tokens of their patches, and
+//! Pixtral, which writes about images: [arXiv 2410.07073](https://arxiv.org/abs/2410.07073). A vision transformer with rotary positions
+//! of rows and columns sees images of any shape ([`vision_model`]), two linear layers make tokens of their patches, and
 //! [`super::mistral`] writes ([`llava`]). Weight names are those of
 //! [mistral-community/pixtral-12b](https://huggingface.co/mistral-community/pixtral-12b).
 //!

@@ -1,4 +1,4 @@
-//! Pixtral's encoder of pictures: a transformer whose layers are those of a Llama without a mask, and whose heads are rotated by the row
+//! Pixtral's encoder of images: a transformer whose layers are those of a Llama without a mask, and whose heads are rotated by the row
 //! and the column of a patch ([arXiv 2410.07073](https://arxiv.org/abs/2410.07073), section 2.2).
 
 use candle_core::{bail, DType, Device, Module, Result, Tensor};
@@ -180,7 +180,7 @@ impl Angles {
     }
 }
 
-/// The encoder of pictures.
+/// The encoder of images.
 #[derive(Debug, Clone)]
 pub struct Model {
     picture: Picture,
@@ -197,7 +197,7 @@ impl Model {
     /// Loads `patch_conv`, `ln_pre` and `transformer.layers.N`.
     ///
     /// # Errors
-    /// If heads are not the whole vector, the patch does not fit the picture, the activation has no gated form, or a weight is missing or
+    /// If heads are not the whole vector, the patch does not fit the image, the activation has no gated form, or a weight is missing or
     /// has another shape.
     pub fn new(cfg: &Config, vb: VarBuilder) -> Result<Self> {
         let (size, patch) = (cfg.hidden_size, cfg.patch_size);
@@ -247,11 +247,11 @@ impl Model {
     }
 }
 
-/// From pictures (batch, num_channels, height, width) to their patches, row by row: (batch, patches, hidden_size). What is left of a
-/// picture behind its last whole patch is not seen.
+/// From images (batch, num_channels, height, width) to their patches, row by row: (batch, patches, hidden_size). What is left of a
+/// image behind its last whole patch is not seen.
 ///
 /// # Errors
-/// The pictures have another shape, are smaller than a patch or larger than `image_size`, or have another dtype or device than the weights.
+/// The images have another shape, are smaller than a patch or larger than `image_size`, or have another dtype or device than the weights.
 impl Module for Model {
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
         let (_, h, w) = self.picture.check(xs)?;

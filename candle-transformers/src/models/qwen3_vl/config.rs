@@ -16,7 +16,7 @@ const NAMES: Names = Names {
     ..Names::HUGGING_FACE
 };
 
-/// The numbers of the encoder of pictures and videos; `config.json` leaves out those that are as [`Default`] has them.
+/// The numbers of the encoder of images and videos; `config.json` leaves out those that are as [`Default`] has them.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(default)]
 pub struct VisionConfig {

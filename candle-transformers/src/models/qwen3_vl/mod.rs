@@ -20,7 +20,7 @@
 //! let device = Device::Cpu;
 //! // A real model: VarBuilder::from_mmaped_safetensors.
 //! let model = Qwen3VLModel::new(&config, VarBuilder::zeros(DType::F32, &device))?;
-//! // A picture of 4 x 8 patches is 8 tokens, here those from 2 on.
+//! // An image of 4 x 8 patches is 8 tokens, here those from 2 on.
 //! let ids = Tensor::new(&[[7u32, 92, 90, 90, 90, 90, 90, 90, 90, 90, 93, 8]], &device)?;
 //! let patches = Tensor::zeros((32, 3 * 2 * 4 * 4), DType::F32, &device)?;
 //! let grid = Tensor::new(&[[1u32, 4, 8]], &device)?;
@@ -50,7 +50,7 @@ use crate::models::three_axes::{positions, spliced, Frames, Position, Span};
 
 const FAMILY: &str = "qwen3_vl";
 
-/// The language model with its encoder of pictures and videos, and the sequences that it has seen.
+/// The language model with its encoder of images and videos, and the sequences that it has seen.
 #[derive(Debug)]
 pub struct Qwen3VLModel {
     text: TextModel,
@@ -71,11 +71,11 @@ struct State {
 #[derive(Debug, Clone, Copy, Default)]
 struct Seen {
     tokens: usize,
-    /// The position of the next token: a picture has fewer positions than tokens.
+    /// The position of the next token: an image has fewer positions than tokens.
     position: usize,
 }
 
-/// Placeholders of pictures, or of videos, in a batch.
+/// Placeholders of images, or of videos, in a batch.
 #[derive(Debug, Default)]
 struct Visual {
     /// The tokens that they are, counted row by row, in the order of the features.
@@ -159,7 +159,7 @@ impl Qwen3VLModel {
     /// - `image_grid_thw`, `video_grid_thw`: integers (images, 3), the frames, rows and columns of patches of each.
     /// - `seqlens`: how many tokens of each row count; those behind them fill the row up. In a step that follows others it may be the
     ///   length of the whole sequence.
-    /// - `continuous_img_pad`, `continuous_vid_pad`: for each row, where the placeholder tokens of pictures and of videos begin and end. A
+    /// - `continuous_img_pad`, `continuous_vid_pad`: for each row, where the placeholder tokens of images and of videos begin and end. A
     ///   span holds whole frames.
     /// - `seqlen_offsets`: for each row, how many of its tokens earlier calls have had. With 0 for all, new sequences begin.
     ///

@@ -1,4 +1,4 @@
-//! The decoder: Qwen3 with positions on three axes, and features of pictures added behind its first layers.
+//! The decoder: Qwen3 with positions on three axes, and features of images added behind its first layers.
 
 use candle_core::{Module, Result, Tensor};
 use candle_nn::VarBuilder;
@@ -22,7 +22,7 @@ pub(super) struct TextModel {
     head: Projection,
 }
 
-/// Features of pictures for the stream.
+/// Features of images for the stream.
 #[derive(Debug)]
 pub(super) struct Deep<'a> {
     /// The tokens that they are of, counted row by row: (n) in u32.

@@ -1,4 +1,4 @@
-//! The encoder of pictures and videos: patches in blocks, layers in which the patches of a frame see each other, and one token for each
+//! The encoder of images and videos: patches in blocks, layers in which the patches of a frame see each other, and one token for each
 //! block; from some layers on the way too.
 
 use candle_core::{bail, Module, Result, Tensor};
@@ -72,7 +72,7 @@ impl Module for Merger {
     }
 }
 
-/// The encoder of pictures and videos.
+/// The encoder of images and videos.
 #[derive(Debug, Clone)]
 pub(super) struct VisionModel {
     patches: Linear,

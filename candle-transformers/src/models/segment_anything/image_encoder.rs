@@ -1,4 +1,4 @@
-//! The encoder of pictures: a vision transformer whose attention is within windows in most blocks, with relative positions, as in
+//! The encoder of images: a vision transformer whose attention is within windows in most blocks, with relative positions, as in
 //! [ViTDet](https://arxiv.org/abs/2203.16527).
 
 use candle_core::{Device, Module, Result, Tensor};
@@ -155,11 +155,11 @@ impl ImageEncoderViT {
     /// Loads `patch_embed.proj`, `pos_embed` if `use_abs_pos`, `depth` blocks `blocks.N`, with `attn.rel_pos_h` and `attn.rel_pos_w` if
     /// `use_rel_pos`, and `neck`, from which `out_chans` channels come.
     ///
-    /// Pictures have sides of `img_size` pixels and `in_chans` channels, a patch has sides of `patch_size`. Attention is within windows of
+    /// Images have sides of `img_size` pixels and `in_chans` channels, a patch has sides of `patch_size`. Attention is within windows of
     /// `window_size` patches a side, except in the blocks `global_attn_indexes`, and in all of them if it is 0.
     ///
     /// # Errors
-    /// `num_heads` does not divide `embed_dim`, a patch is larger than the picture, or a weight is missing or has another shape.
+    /// `num_heads` does not divide `embed_dim`, a patch is larger than the image, or a weight is missing or has another shape.
     #[allow(clippy::too_many_arguments)]
     pub fn new(
         img_size: usize,

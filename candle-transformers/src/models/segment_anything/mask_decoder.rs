@@ -1,4 +1,4 @@
-//! The decoder: from embeddings of a picture and of prompts to masks, and how good they are.
+//! The decoder: from embeddings of an image and of prompts to masks, and how good they are.
 
 use candle_core::{bail, Module, Result, Tensor};
 use candle_nn::{

@@ -2,7 +2,7 @@
 //! the encoder of MobileSAM as well, [arXiv 2306.14289](https://arxiv.org/abs/2306.14289). Weight names are those of Facebook's and
 //! MobileSAM's checkpoints.
 //!
-//! A picture is encoded once ([`sam::Sam::embeddings`]), which takes most of the time; each prompt then takes the decoder alone.
+//! An image is encoded once ([`sam::Sam::embeddings`]), which takes most of the time; each prompt then takes the decoder alone.
 //!
 //! ```no_run
 //! use candle_core::{DType, Device, Tensor};

@@ -86,7 +86,7 @@ impl PromptEncoder {
     /// Loads `pe_layer.positional_encoding_gaussian_matrix`, `point_embeddings.N`, `not_a_point_embed`, `no_mask_embed` and
     /// `mask_downscaling`, which has `mask_in_chans` channels inside.
     ///
-    /// `image_embedding_size` is the height and width of the picture's embeddings, `input_image_size` that of the picture in pixels.
+    /// `image_embedding_size` is the height and width of the image's embeddings, `input_image_size` that of the image in pixels.
     ///
     /// # Errors
     /// `embed_dim` is odd, `mask_in_chans` is not a multiple of 4, a size is 0, or a weight is missing or has another shape.
@@ -140,7 +140,7 @@ impl PromptEncoder {
         })
     }
 
-    /// The positions of the picture's embeddings, (1, embed_dim, height, width).
+    /// The positions of the image's embeddings, (1, embed_dim, height, width).
     ///
     /// # Errors
     /// None: they were computed when the encoder was loaded.

@@ -1,4 +1,4 @@
-//! The whole model: from a picture and a prompt to masks, and masks of everything in a picture.
+//! The whole model: from an image and a prompt to masks, and masks of everything in an image.
 
 use std::ops::Range;
 
@@ -12,7 +12,7 @@ use super::tiny_vit::{tiny_vit_5m, TinyViT};
 use super::FAMILY;
 use crate::object_detection::{non_maximum_suppression, Bbox};
 
-/// The side of the pictures that the encoder sees, in pixels. Smaller ones are filled up at the right and the bottom.
+/// The side of the images that the encoder sees, in pixels. Smaller ones are filled up at the right and the bottom.
 pub const IMAGE_SIZE: usize = 1024;
 const PATCH: usize = 16;
 /// The side of the embeddings, and of the decoder's masks.
@@ -76,7 +76,7 @@ pub struct Sam {
 
 impl Sam {
     /// A model with a vision transformer, from `image_encoder`, `prompt_encoder` and `mask_decoder`. ViT-B has a size of 768, 12 blocks, 12
-    /// heads, and attention to the whole picture in the blocks 2, 5, 8 and 11; ViT-L 1024, 24, 16 and 5, 11, 17, 23; ViT-H 1280, 32, 16
+    /// heads, and attention to the whole image in the blocks 2, 5, 8 and 11; ViT-L 1024, 24, 16 and 5, 11, 17, 23; ViT-H 1280, 32, 16
     /// and 7, 15, 23, 31.
     ///
     /// # Errors
@@ -170,7 +170,7 @@ impl Sam {
     /// The decoder's masks, (1, masks, 256, 256), and their estimated IoU, as in [`forward`](Self::forward). An element of a mask is 4x4
     /// pixels. As the image was padded to 1024x1024, masks extend beyond it: a quarter of the image's height and width belongs to it.
     ///
-    /// `img_embeddings` are those of [`embeddings`](Self::embeddings), `original_h` and `original_w` the size of that picture in pixels.
+    /// `img_embeddings` are those of [`embeddings`](Self::embeddings), `original_h` and `original_w` the size of that image in pixels.
     ///
     /// # Errors
     /// The embeddings have another shape, or a point is NaN.
@@ -254,7 +254,7 @@ impl Sam {
     /// Back from what [`preprocess`](Self::preprocess) gives to numbers from 0 to 255; what was filled up is grey.
     ///
     /// # Errors
-    /// The picture is not (3, height, width) of f32.
+    /// The image is not (3, height, width) of f32.
     pub fn unpreprocess(&self, img: &Tensor) -> Result<Tensor> {
         let img = img.broadcast_mul(&self.deviation)?;
         img.broadcast_add(&self.mean)?.clamp(0f32, 255f32)
@@ -262,11 +262,11 @@ impl Sam {
 
     /// The encoder's input for an image: (3, 1024, 1024) of f32, padded with zeros at the right and the bottom.
     ///
-    /// The picture is (3, height, width), red, green and blue from 0 to 255, in any dtype. Its longer side is best
+    /// The image is (3, height, width), red, green and blue from 0 to 255, in any dtype. Its longer side is best
     /// [`IMAGE_SIZE`]: the model was trained so.
     ///
     /// # Errors
-    /// The picture has another number of channels, or a side that is 0 or more than 1024.
+    /// The image has another number of channels, or a side that is 0 or more than 1024.
     pub fn preprocess(&self, img: &Tensor) -> Result<Tensor> {
         let (c, h, w) = img.dims3()?;
         if c != 3 || h == 0 || w == 0 || h > IMAGE_SIZE || w > IMAGE_SIZE {
@@ -281,7 +281,7 @@ impl Sam {
         img.pad_with_zeros(2, 0, IMAGE_SIZE - w)
     }
 
-    /// The masks of `points` of a part of the picture, as in [`generate_masks`](Self::generate_masks).
+    /// The masks of `points` of a part of the image, as in [`generate_masks`](Self::generate_masks).
     fn process_crop(
         &self,
         img: &Tensor,
@@ -404,7 +404,7 @@ fn span(values: &[u32]) -> Option<[f32; 2]> {
     Some([first as f32, last as f32])
 }
 
-/// A part of a picture: its rows and columns.
+/// A part of an image: its rows and columns.
 #[derive(Debug, Clone, PartialEq)]
 struct Crop {
     pixels: [Range<usize>; 2],
@@ -429,7 +429,7 @@ impl Crop {
         }
     }
 
-    /// A mask of the part as one of the picture.
+    /// A mask of the part as one of the image.
     fn place(&self, mask: Bbox<Tensor>) -> Result<Bbox<Tensor>> {
         let mut data = mask.data;
         for (dim, places) in self.places.iter().enumerate() {
@@ -465,7 +465,7 @@ fn crops(size: [usize; 2], layer: u32, overlap: f64) -> Result<Vec<Crop>> {
     let overlap = (overlap * shorter as f64 * 2. / count as f64) as usize;
     let [rows, columns] = size.map(|len| {
         let part = (overlap * (count - 1) + len).div_ceil(count);
-        // A part is longer than what it shares unless the picture is a few pixels.
+        // A part is longer than what it shares unless the image is a few pixels.
         let step = part.saturating_sub(overlap);
         (0..count).map(move |i| (step * i).min(len - 1)..(step * i + part).min(len))
     });
@@ -476,7 +476,7 @@ fn crops(size: [usize; 2], layer: u32, overlap: f64) -> Result<Vec<Crop>> {
     Ok(of_columns.flatten().collect())
 }
 
-/// Points in the middle of each of the squares that a picture is divided into, parts of its width and height, column by column.
+/// Points in the middle of each of the squares that an image is divided into, parts of its width and height, column by column.
 fn grid(per_side: usize, factor: usize, layer: u32) -> Result<Vec<[f64; 2]>> {
     let n = match factor.checked_pow(layer) {
         Some(factor) if factor > 0 => per_side / factor,
@@ -495,7 +495,7 @@ mod tests {
 
     use super::*;
 
-    /// By the formulas of the paper's program: parts share a third of the shorter side, and the last ends with the picture.
+    /// By the formulas of the paper's program: parts share a third of the shorter side, and the last ends with the image.
     #[test]
     fn parts_of_a_picture_overlap_and_cover_it() -> Result<()> {
         assert_eq!(crops([300, 500], 0, 0.3)?, [Crop::whole([300, 500])]);

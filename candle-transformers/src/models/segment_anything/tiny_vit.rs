@@ -12,14 +12,14 @@ use crate::blocks::vision::{
     VitSpec, Windows,
 };
 
-/// Channels of a picture and of the result.
+/// Channels of an image and of the result.
 const CHANNELS: usize = 3;
 const OUTPUTS: usize = 256;
 /// Expansion factor of the first stage's blocks.
 const EXPANSION: usize = 4;
 const EPS: f64 = 1e-5;
 const GELU: Activation = Activation::GeluPytorchTanh;
-/// The widths to which the picture is not made smaller, those of the last stages of the paper's models: the decoder wants a sixteenth.
+/// The widths to which the image is not made smaller, those of the last stages of the paper's models: the decoder wants a sixteenth.
 const NOT_SMALLER: [usize; 3] = [320, 448, 576];
 
 /// A convolution at `c` and its norm at `bn`.
@@ -105,7 +105,7 @@ enum Blocks {
     Attention(Vec<Block>),
 }
 
-/// Blocks, and what makes the picture smaller and wider behind them.
+/// Blocks, and what makes the image smaller and wider behind them.
 #[derive(Debug)]
 struct Stage {
     blocks: Blocks,
@@ -203,7 +203,7 @@ impl TinyViT {
     }
 }
 
-/// From pictures (batch, 3, height, width) of any size, 1024x1024 for the decoder, to (batch, 256, height / 16, width / 16).
+/// From images (batch, 3, height, width) of any size, 1024x1024 for the decoder, to (batch, 256, height / 16, width / 16).
 impl Module for TinyViT {
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
         Picture::any(FAMILY).check(xs)?;

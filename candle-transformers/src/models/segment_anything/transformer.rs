@@ -1,4 +1,4 @@
-//! The decoder's transformer, in which tokens of a prompt see the picture, and the picture sees them.
+//! The decoder's transformer, in which tokens of a prompt see the image, and the image sees them.
 
 use candle_core::{bail, Module, Result, Tensor};
 use candle_nn::ops::{sdpa_with, SdpaOptions};
@@ -120,7 +120,7 @@ pub struct TwoWayTransformer {
 }
 
 impl TwoWayTransformer {
-    /// Loads `depth` layers `layers.N`, `final_attn_token_to_image` and `norm_final_attn`. Attention between tokens and picture has heads
+    /// Loads `depth` layers `layers.N`, `final_attn_token_to_image` and `norm_final_attn`. Attention between tokens and image has heads
     /// of half the size.
     ///
     /// # Errors

@@ -16,9 +16,9 @@ const EPS: f64 = 1e-5;
 /// The sources of queries, keys and values.
 #[derive(Debug)]
 enum Inputs {
-    /// The picture for all, as a rule.
+    /// The image for all, as a rule.
     One(MergedLinear<3>),
-    /// Queries of the picture, keys and values of the text.
+    /// Queries of the image, keys and values of the text.
     Two(Linear, MergedLinear<2>),
 }
 
@@ -127,7 +127,7 @@ impl Module for FeedForward {
     }
 }
 
-/// Attention to the picture, attention to the text and a feed-forward block, each behind a norm and in a residual.
+/// Attention to the image, attention to the text and a feed-forward block, each behind a norm and in a residual.
 #[derive(Debug)]
 struct Block {
     norm1: LayerNorm,

@@ -1,4 +1,4 @@
-//! The autoencoder of latent diffusion, [arXiv 2112.10752](https://arxiv.org/abs/2112.10752): pictures to latents of an eighth of their
+//! The autoencoder of latent diffusion, [arXiv 2112.10752](https://arxiv.org/abs/2112.10752): images to latents of an eighth of their
 //! height and width and back. Weight names are those of diffusers' `AutoencoderKL`.
 //!
 //! ```
@@ -237,7 +237,7 @@ impl DiagonalGaussianDistribution {
     }
 }
 
-/// An encoder of pictures and a decoder of latents.
+/// An encoder of images and a decoder of latents.
 #[derive(Debug)]
 pub struct AutoEncoderKL {
     encoder: Encoder,
@@ -249,8 +249,8 @@ pub struct AutoEncoderKL {
 }
 
 impl AutoEncoderKL {
-    /// Loads `encoder`, `decoder`, and, as `config` has them, `quant_conv` and `post_quant_conv`, for pictures of `in_channels` channels to
-    /// pictures of `out_channels`.
+    /// Loads `encoder`, `decoder`, and, as `config` has them, `quant_conv` and `post_quant_conv`, for images of `in_channels` channels to
+    /// images of `out_channels`.
     ///
     /// # Errors
     /// There are no blocks, groups do not divide channels, or a weight is missing or has another shape.
@@ -276,12 +276,12 @@ impl AutoEncoderKL {
         })
     }
 
-    /// From pictures (batch, in_channels, height, width) to the distributions of their latents,
+    /// From images (batch, in_channels, height, width) to the distributions of their latents,
     /// (batch, latent_channels, height / 2^k, width / 2^k) with `k` less by one than the blocks. A model takes latents times a factor,
     /// which is 0.18215 for Stable Diffusion 1 and 2 and 0.13025 for SDXL.
     ///
     /// # Errors
-    /// The pictures have other channels or leave no latents, or have another dtype or device than the weights.
+    /// The images have other channels or leave no latents, or have another dtype or device than the weights.
     pub fn encode(&self, xs: &Tensor) -> Result<DiagonalGaussianDistribution> {
         let xs = self.encoder.forward(xs)?;
         DiagonalGaussianDistribution::new(&match &self.quant_conv {
@@ -290,7 +290,7 @@ impl AutoEncoderKL {
         })
     }
 
-    /// From latents (batch, latent_channels, height, width) to pictures (batch, out_channels, height * 2^k, width * 2^k).
+    /// From latents (batch, latent_channels, height, width) to images (batch, out_channels, height * 2^k, width * 2^k).
     ///
     /// # Errors
     /// The latents have another shape, dtype or device.

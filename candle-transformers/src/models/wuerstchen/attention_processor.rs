@@ -18,7 +18,7 @@ pub struct Attention {
 }
 
 impl Attention {
-    /// Loads `to_q`, `to_k`, `to_v` and `to_out.0`: `heads` heads of size `dim_head` for pictures and tokens of size `query_dim`. Attention
+    /// Loads `to_q`, `to_k`, `to_v` and `to_out.0`: `heads` heads of size `dim_head` for images and tokens of size `query_dim`. Attention
     /// is one fused op on every device, with `use_flash_attn` or without.
     ///
     /// # Errors

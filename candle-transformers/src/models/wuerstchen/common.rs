@@ -1,4 +1,4 @@
-//! The blocks that both stages have. Pictures are (batch, channels, height, width).
+//! The blocks that both stages have. Images are (batch, channels, height, width).
 
 use candle_core::{bail, DType, Module, Result, Tensor, D};
 use candle_nn::ops::{norm, Norm};
@@ -233,7 +233,7 @@ impl ResBlock {
     }
 }
 
-/// Attention to a condition, and to the picture if the block says so.
+/// Attention to a condition, and to the image if the block says so.
 #[derive(Debug)]
 pub struct AttnBlock {
     self_attn: bool,

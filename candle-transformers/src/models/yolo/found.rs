@@ -79,7 +79,7 @@ pub fn objects(candidates: &Tensor, classes: usize, limits: Limits) -> Result<Ve
     Ok(objects)
 }
 
-/// An object in a picture of the size `to`, where the network saw it in one of the size `from`. What is outside is moved to the edge.
+/// An object in an image of the size `to`, where the network saw it in one of the size `from`. What is outside is moved to the edge.
 pub fn scaled(mut object: Bbox<Object>, from: (u32, u32), to: (u32, u32)) -> Bbox<Object> {
     let scale = |at: f32, from: u32, to: u32| {
         let to = to as f32;

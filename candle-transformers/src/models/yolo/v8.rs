@@ -20,7 +20,7 @@ pub const POINTS: usize = 17;
 /// The longer side of what the network sees, in pixels.
 const SIDE: u32 = 640;
 
-/// The size, width and height, in which the network sees a picture: the longer side is 640, the shorter one in proportion, but for what a
+/// The size, width and height, in which the network sees an image: the longer side is 640, the shorter one in proportion, but for what a
 /// multiple of 32 takes.
 pub fn input_size((w, h): (u32, u32)) -> (u32, u32) {
     let multiple = MULTIPLE as u32;
@@ -174,10 +174,10 @@ impl Module for Pools {
     }
 }
 
-/// From a picture to its features at three scales.
+/// From an image to its features at three scales.
 #[derive(Debug)]
 struct Backbone {
-    /// Each begins with a convolution that halves the picture.
+    /// Each begins with a convolution that halves the image.
     stages: [(Conv, Block); 4],
     stem: Conv,
     pools: Pools,
@@ -208,7 +208,7 @@ impl Backbone {
         })
     }
 
-    /// An eighth, a sixteenth and a thirty-second of the picture's size.
+    /// An eighth, a sixteenth and a thirty-second of the image's size.
     fn forward(&self, xs: &Tensor) -> Result<[Tensor; 3]> {
         let stage = |xs: &Tensor, i: usize| {
             let (down, block) = &self.stages[i];
@@ -386,7 +386,7 @@ impl YoloV8 {
 /// and the probability that it is visible.
 ///
 /// # Errors
-/// The pictures have another shape, or another dtype or device than the weights.
+/// The images have another shape, or another dtype or device than the weights.
 impl Module for YoloV8 {
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
         check(xs)?;

@@ -24,10 +24,10 @@ pub fn get_schedule(num_steps: usize, mu: f64) -> Vec<f64> {
     schedule(num_steps, Some(mu))
 }
 
-/// From pictures of numbers from -1 to 1 to the same shape of u8 from 0 to 255; what is outside is cut off.
+/// From images of numbers from -1 to 1 to the same shape of u8 from 0 to 255; what is outside is cut off.
 ///
 /// # Errors
-/// The pictures are not of a float dtype.
+/// The images are not of a float dtype.
 pub fn postprocess_image(image: &Tensor) -> Result<Tensor> {
     let from_zero = (image.clamp(-1., 1.)? + 1.)?;
     (from_zero * 127.5)?.to_dtype(DType::U8)

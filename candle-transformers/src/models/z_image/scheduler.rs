@@ -6,9 +6,9 @@ use serde::Deserialize;
 use super::FAMILY;
 use crate::blocks::diffusion::{shift_of, shifted};
 
-/// Patches of a picture that [`BASE_SHIFT`] is for.
+/// Patches of an image that [`BASE_SHIFT`] is for.
 pub const BASE_IMAGE_SEQ_LEN: usize = 256;
-/// Patches of a picture that [`MAX_SHIFT`] is for.
+/// Patches of an image that [`MAX_SHIFT`] is for.
 pub const MAX_IMAGE_SEQ_LEN: usize = 4096;
 /// Shift of the times of small images.
 pub const BASE_SHIFT: f64 = 0.5;
@@ -21,7 +21,7 @@ pub const MAX_SHIFT: f64 = 1.15;
 pub struct SchedulerConfig {
     /// The time step of pure noise, which is time 1.
     pub num_train_timesteps: usize,
-    /// By what the ratio of noise to picture grows.
+    /// By what the ratio of noise to image grows.
     pub shift: f64,
     /// Whether it grows by `exp(mu)` instead of `shift`, where `mu` is that of [`FlowMatchEulerDiscreteScheduler::set_timesteps`].
     pub use_dynamic_shifting: bool,
@@ -115,7 +115,7 @@ impl FlowMatchEulerDiscreteScheduler {
         (1000. - time.unwrap_or(0.)) / 1000.
     }
 
-    /// The sample after a step: `sample + (next - now) * model_output`, of one shape and dtype. The model's results point to the picture
+    /// The sample after a step: `sample + (next - now) * model_output`, of one shape and dtype. The model's results point to the image
     /// and have to be negated first.
     ///
     /// # Errors

@@ -151,7 +151,7 @@ fn every_input_matters(device: &Device) -> Result<()> {
             Ok(())
         }),
         ("txt_ids", |i| {
-            // Places of single tokens; those of all tokens together would only shift them against the picture.
+            // Places of single tokens; those of all tokens together would only shift them against the image.
             let far = i.state.txt_ids.narrow(1, 0, 1)?;
             let far = (far + 3.)?;
             let rest = i.state.txt_ids.narrow(1, 1, 4)?;

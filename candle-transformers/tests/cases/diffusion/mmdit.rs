@@ -22,7 +22,7 @@ fn config() -> model::Config {
     }
 }
 
-/// Latents, times, texts and their tokens, for two pictures.
+/// Latents, times, texts and their tokens, for two images.
 #[derive(Clone)]
 struct Inputs([Tensor; 4]);
 

@@ -16,7 +16,7 @@ use writer::{in_pieces, Loaded, Model, OfPicture, Writer};
 
 const VOCAB: usize = 64;
 const HIDDEN: usize = 32;
-/// The size of what is read, where it is a picture.
+/// The size of what is read, where it is an image.
 const PICTURE: usize = 24;
 /// The longest text, where there is one.
 const LIMIT: usize = 40;
@@ -46,7 +46,7 @@ fn last(logits: Tensor) -> Result<Tensor> {
     logits.narrow(1, logits.dim(1)? - 1, 1)?.squeeze(1)
 }
 
-/// Vectors for a picture, which depend on the ids.
+/// Vectors for an image, which depend on the ids.
 fn picture(ids: &Tensor, dtype: DType) -> Result<Tensor> {
     let (b, t) = ids.dims2()?;
     let sum: u32 = ids.flatten_all()?.to_vec1::<u32>()?.iter().sum();

@@ -39,7 +39,7 @@ pub(super) fn in_pieces(
     Ok(logits)
 }
 
-/// A model of pictures, and the dtype that it computes in.
+/// A model of images, and the dtype that it computes in.
 pub(super) struct OfPicture<M>(pub(super) M, pub(super) DType);
 
 pub(super) type Loaded = Result<Box<dyn Writer>>;

@@ -305,7 +305,7 @@ impl CrossAttnDownBlock2D {
         })
     }
 
-    /// As [`DownBlock2D::forward`], with a text that the transformers attend to; without one they attend to the picture again.
+    /// As [`DownBlock2D::forward`], with a text that the transformers attend to; without one they attend to the image again.
     ///
     /// # Errors
     /// Shapes, dtypes or devices do not match.

@@ -316,7 +316,7 @@ impl CrossAttnUpBlock2D {
         })
     }
 
-    /// As [`UpBlock2D::forward`], with a text that the transformers attend to; without one they attend to the picture again.
+    /// As [`UpBlock2D::forward`], with a text that the transformers attend to; without one they attend to the image again.
     ///
     /// # Errors
     /// There is not a transformer for each residual block, and those of [`UpBlock2D::forward`].

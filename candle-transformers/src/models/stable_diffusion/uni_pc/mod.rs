@@ -220,7 +220,7 @@ impl EdmDpmMultistepScheduler {
         }
     }
 
-    /// `xs` clamped to a threshold for each picture, and larger where that took something from it.
+    /// `xs` clamped to a threshold for each image, and larger where that took something from it.
     fn thresholded(&self, xs: &Tensor) -> Result<Tensor> {
         let wide = xs.to_dtype(DType::F32)?;
         let (sizes, _) = wide.abs()?.flatten_from(1)?.sort_last_dim(true)?;

@@ -220,9 +220,9 @@ impl ZImageTransformer2DModel {
         })
     }
 
-    /// The direction in which noise becomes the latents of a picture, of the shape of `x`.
+    /// The direction in which noise becomes the latents of an image, of the shape of `x`.
     ///
-    /// - `x`: latents, (batch, in_channels, frames, height, width); pictures have one frame. `t`: times from 0, noise, to 1, (batch).
+    /// - `x`: latents, (batch, in_channels, frames, height, width); images have one frame. `t`: times from 0, noise, to 1, (batch).
     /// - `cap_feats`: vectors of the texts' tokens, (batch, tokens, cap_feat_dim); `cap_mask`: 1 for tokens and 0 for what texts are filled
     ///   up with behind them, (batch, tokens).
     ///
@@ -315,7 +315,7 @@ impl ZImageTransformer2DModel {
             let places = create_coordinate_grid(size, start, device)?;
             places.to_dtype(DType::F32)?.unsqueeze(0)
         };
-        // The text's tokens have frames from 1 on, the picture comes behind them; what fills it up is at 0.
+        // The text's tokens have frames from 1 on, the image comes behind them; what fills it up is at 0.
         let behind = lens.unsqueeze(2)?.pad_with_zeros(2, 0, 2)?;
         let of_patches = places(grid, (1, 0, 0))?.broadcast_add(&behind)?;
         let missing = patches - of_patches.dim(1)?;
