@@ -431,7 +431,7 @@ impl FusedLinear<'_> {
         let names = ["norm's weight", "bias", "residual"];
         for ((other, held), what) in others.iter_mut().zip(&held).zip(names) {
             if let Some((storage, layout)) = held {
-                *other = Some((super::beside::<S>(storage, name, what)?, *layout));
+                *other = Some((super::same_backend::<S>(storage, name, what)?, *layout));
             }
         }
         let [norm, bias, residual] = others;

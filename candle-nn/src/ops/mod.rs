@@ -144,8 +144,11 @@ macro_rules! with_fused {
 }
 pub(crate) use with_fused;
 
-/// The storage of an argument that has to be where the input is.
-pub(crate) fn beside<'a, S: Fused>(
+/// The storage of an argument on the input's backend `S`.
+///
+/// # Errors
+/// The argument is on another backend.
+pub(crate) fn same_backend<'a, S: Fused>(
     storage: &'a Storage,
     op: &'static str,
     what: &'static str,

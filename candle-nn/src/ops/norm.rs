@@ -389,7 +389,7 @@ impl NormOp<'_> {
         let mut others = [None; 3];
         for (other, held) in others.iter_mut().zip(&held) {
             if let Some((storage, layout)) = held {
-                let storage = super::beside::<S>(storage, self.name(), "other argument")?;
+                let storage = super::same_backend::<S>(storage, self.name(), "other argument")?;
                 *other = Some((storage, *layout));
             }
         }

@@ -2,7 +2,7 @@
 
 use super::heads::Checked;
 use super::{Pairs, Rotation};
-use crate::ops::{beside, check_dtypes, in_graph, on_devices, with_fused, zeros_of};
+use crate::ops::{check_dtypes, in_graph, on_devices, same_backend, with_fused, zeros_of};
 use candle_core::fused::{Fused, Operand, RopeCache, RopePosition};
 use candle_core::{CpuStorage, CustomOp3, DType, Layout, Result, Shape, Tensor};
 
@@ -253,7 +253,7 @@ impl Append<'_> {
     fn on_device<S: Fused>(&self, inputs: [Operand<'_, S>; 3]) -> Result<(S, Shape)> {
         let (batch, _, seq, dim) = inputs[0].1.shape().dims4()?;
         let (cache, cache_l) = self.cache.storage_and_layout();
-        let cache = beside::<S>(&cache, NAME, "cache")?;
+        let cache = same_backend::<S>(&cache, NAME, "cache")?;
         let positions = match self.position {
             CachePosition::Same(_) => None,
             CachePosition::PerRow(positions) => Some(positions.storage_and_layout()),
@@ -261,7 +261,7 @@ impl Append<'_> {
         let position = match (self.position, &positions) {
             (CachePosition::Same(position), _) => RopePosition::Same(position),
             (_, Some((positions, layout))) => {
-                RopePosition::PerRow((beside::<S>(positions, NAME, "positions")?, *layout))
+                RopePosition::PerRow((same_backend::<S>(positions, NAME, "positions")?, *layout))
             }
             _ => candle_core::bail!("{NAME}: no positions"),
         };

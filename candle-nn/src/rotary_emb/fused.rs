@@ -2,7 +2,7 @@
 
 use super::{HeadNorms, Kind};
 use crate::fused_cpu::{self, with_float, Acc, Float, StridedRows};
-use crate::ops::{beside, on_devices};
+use crate::ops::{on_devices, same_backend};
 use candle_core::fused::{Fused, Operand, RopeKind, Rotation};
 use candle_core::{CpuStorage, CustomOp3, Layout, Result, Shape, Storage, WithDType};
 
@@ -103,7 +103,7 @@ impl Rope<'_> {
         let weights = weights.map(candle_core::Tensor::storage_and_layout);
         let norms = match (&weights, self.norms) {
             (Some((storage, layout)), Some(norms)) => {
-                let storage = beside::<S>(storage, self.name(), "norms' weights")?;
+                let storage = same_backend::<S>(storage, self.name(), "norms' weights")?;
                 Some(((storage, *layout), norms.eps()))
             }
             _ => None,
