@@ -165,7 +165,7 @@ fn streamed(receiver: UnboundedReceiver<Event>) -> Response {
         Event::Segment(segment) => {
             // The text as a whole begins without a blank.
             let text = if std::mem::replace(&mut begun, true) {
-                &segment.text
+                segment.text.as_str()
             } else {
                 segment.text.trim_start()
             };
