@@ -8,19 +8,19 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// One failure. Its `Display` form is a single line.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The engine's: of a model, its files, its device, or what was asked of it.
+    /// An error of the engine: a model, its files, its device, or a request.
     #[error(transparent)]
     Engine(#[from] candle_engine::Error),
-    /// Of a command that runs models, or of standard input and output.
+    /// An error of a command that runs models, or of standard input and output.
     #[cfg(not(target_arch = "wasm32"))]
     #[error(transparent)]
     Command(#[from] candle_cli::Error),
     /// A secret key that is missing, badly kept or none. What was found there is never part of the message.
     #[error("key: {place}: {problem}")]
     Key {
-        /// Where it was looked for.
+        /// The source of the key.
         place: String,
-        /// What is wrong, and what to do.
+        /// The problem and the remedy.
         problem: String,
     },
     /// A setting of the service that does not fit.
@@ -33,7 +33,7 @@ pub enum Error {
         /// The values that are allowed.
         expected: String,
     },
-    /// The service cannot go on, or a customer's command has failed.
+    /// The service cannot continue, or a customer's command has failed.
     #[error("{0}")]
     Service(String),
 }
@@ -51,7 +51,7 @@ impl Error {
         Self::Service(problem.to_string())
     }
 
-    /// Whether the reader of standard output has gone away (`candle-dvm … | head -1`), which is no failure.
+    /// Whether the reader of standard output has closed it (`candle-dvm … | head -1`), which is not a failure.
     #[cfg(not(target_arch = "wasm32"))]
     pub fn is_closed_stdout(&self) -> bool {
         matches!(self, Self::Command(err) if err.is_closed_stdout())
@@ -62,7 +62,7 @@ impl Error {
         one_line(&self.to_string())
     }
 
-    /// As [`Error::one_line`], for whoever typed the command: a field goes by its flag, `max_tokens` by `--max-tokens`.
+    /// As [`Error::one_line`], for the user of a command: a field is named by its flag, `max_tokens` by `--max-tokens`.
     #[cfg(not(target_arch = "wasm32"))]
     pub(crate) fn for_command_line(&self) -> String {
         match self {

@@ -1,8 +1,8 @@
 //! The journal in a redb database: one file, one writer.
 //!
-//! What becomes of jobs is on disk before a method returns. Cursors and refusals are written by [`Journal::flush`]: losing the last second
-//! of them costs reading a few events again. No method reads a table whole, except [`Journal::each_open`] and [`Journal::served`], which a start calls, and
-//! [`Journal::forget`] that of customers.
+//! Changes of jobs are on disk before a method returns. [`Journal::flush`] writes cursors and refusals: losing the last second of them
+//! costs reading a few events again. No method reads a whole table, except [`Journal::each_open`] and [`Journal::served`], which run at the
+//! start, and [`Journal::forget`] for the table of customers.
 
 mod served;
 
@@ -15,11 +15,11 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 
-/// Jobs under way, as JSON.
+/// Unfinished jobs, as JSON.
 const OPEN: TableDefinition<&[u8; 32], &[u8]> = TableDefinition::new("open");
-/// Jobs that are done, shortened. In a separate table, so that a start reads only what is left to do.
+/// Finished jobs, shortened. In a separate table, so that a start reads only unfinished jobs.
 const DONE: TableDefinition<&[u8; 32], &[u8]> = TableDefinition::new("done");
-/// The same jobs by when they were let in, so that forgetting reads only what it forgets.
+/// The same jobs by time of admission, so that deletion reads only the jobs that it deletes.
 const DONE_BY_TIME: TableDefinition<(u64, &[u8; 32]), ()> = TableDefinition::new("done by time");
 /// For each relay, up to when it was read.
 const CURSORS: TableDefinition<&str, u64> = TableDefinition::new("cursors");
@@ -30,14 +30,14 @@ const REFUSED: TableDefinition<&[u8; 32], u64> = TableDefinition::new("refused")
 const REFUSED_BY_TIME: TableDefinition<(u64, &[u8; 32]), ()> =
     TableDefinition::new("refused by time");
 
-/// Bytes of the file that are kept in memory: jobs are written and read a few times within minutes, and then never again.
+/// Size of the file's cache, in bytes: jobs are written and read a few times within minutes, and then never again.
 const CACHE: usize = 4 << 20;
-/// Refusals that are remembered, at most: the oldest make way.
+/// Maximum number of stored refusals: the oldest are dropped.
 const REFUSALS: u64 = 20_000;
 
 /// A file of this many bytes is small enough, whatever is in it.
 const SMALL: u64 = 8 << 20;
-/// What a job that is done takes in the file, and a refusal, by measurement: more rather than less.
+/// Upper bounds on the measured file size per finished job and per refusal.
 const DONE_BYTES: u64 = 700;
 const REFUSED_BYTES: u64 = 150;
 /// The same of a customer who had a result, by calculation: 40 bytes in pages that are half full.
@@ -49,13 +49,13 @@ pub struct RedbJournal {
     pending: Mutex<Pending>,
     /// The file, if there is one.
     file: Option<PathBuf>,
-    /// Bytes of jobs under way.
+    /// Bytes of unfinished jobs.
     open_bytes: AtomicU64,
-    /// How large the file was after it was made smaller last.
+    /// Size of the file after the last compaction.
     tidied: AtomicU64,
 }
 
-/// What the next flush writes.
+/// Changes that the next flush writes.
 #[derive(Default)]
 struct Pending {
     cursors: BTreeMap<String, u64>,
@@ -76,11 +76,11 @@ fn decode(bytes: &[u8]) -> Result<Entry, JournalError> {
 }
 
 impl RedbJournal {
-    /// Opens the journal, or makes a new one that only its owner may read. After a crash the last change that was complete is what is
-    /// found. A journal of an earlier version gets the tables that it lacks.
+    /// Opens the journal, or creates one that only its owner may read. After a crash, the journal is in the state of the last complete
+    /// change. A journal of an earlier version gets the missing tables.
     ///
     /// # Errors
-    /// A file that is no journal, that another process has open, or that cannot be written.
+    /// A file that is not a journal, is open in another process, or cannot be written.
     pub fn open(file: &Path) -> Result<Self, JournalError> {
         let located = |err: &dyn std::fmt::Display| failed(format!("{}: {err}", file.display()));
         let mut options = std::fs::OpenOptions::new();
@@ -100,7 +100,7 @@ impl RedbJournal {
         Ok(journal)
     }
 
-    /// As [`RedbJournal::open`], in what is no file of an operating system.
+    /// As [`RedbJournal::open`], on a custom storage backend.
     ///
     /// # Errors
     /// As [`RedbJournal::open`].
@@ -132,7 +132,7 @@ impl RedbJournal {
         database.begin_read().map_err(failed)
     }
 
-    /// One transaction, which is kept if `change` returns something.
+    /// One transaction, which is committed if `change` returns `Some`.
     fn write<T>(
         &self,
         change: impl FnOnce(&WriteTransaction) -> Result<Option<T>, JournalError>,
@@ -147,7 +147,7 @@ impl RedbJournal {
         Ok(kept)
     }
 
-    /// Notes that a job under way takes `now` bytes instead of `before`.
+    /// Records that an unfinished job takes `now` bytes instead of `before`.
     fn resized(&self, before: usize, now: usize) {
         self.open_bytes.fetch_add(now as u64, Relaxed);
         self.open_bytes.fetch_sub(before as u64, Relaxed);

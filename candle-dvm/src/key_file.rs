@@ -1,7 +1,7 @@
-//! The secret key: from a file that nobody else may read, from an environment variable, or from standard input.
+//! The secret key: from a file that other users cannot read, from an environment variable, or from standard input.
 //!
-//! It is never an argument, because other users of the machine see those, and it never gets into a message: errors name the place, not
-//! what was found there.
+//! It is never an argument, because other users of the machine see those, and never part of a message: errors name the source, not its
+//! contents.
 
 use crate::{Error, Result};
 use nostr::nips::nip19::ToBech32;
@@ -18,7 +18,7 @@ const LONGEST: u64 = 256;
 /// Also of a wallet's address.
 const LONGEST_FILE: usize = 1024;
 
-/// Where a key comes from.
+/// The source of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KeySource {
     /// A file.
@@ -30,7 +30,7 @@ pub enum KeySource {
 }
 
 impl KeySource {
-    /// What `--key-file` names: `-` is standard input, and nothing the environment variable.
+    /// The source that `--key-file` names: `-` is standard input, and its absence the environment variable.
     pub fn named(file: Option<PathBuf>) -> Self {
         match file {
             None => Self::Variable,
@@ -39,7 +39,7 @@ impl KeySource {
         }
     }
 
-    /// The place in words.
+    /// The source, in words.
     fn place(&self) -> String {
         match self {
             Self::File(file) => file.display().to_string(),
@@ -51,7 +51,7 @@ impl KeySource {
     /// Reads the key.
     ///
     /// # Errors
-    /// [`Error::Key`] with the place: nothing there, a file that others may read, or no key in it.
+    /// [`Error::Key`] with the source: it is missing or empty, readable by others, or holds no key.
     pub fn read(&self) -> Result<Keys> {
         let text = match self {
             Self::File(file) => read_file(file)?,
@@ -88,10 +88,7 @@ fn limited(from: impl Read) -> std::io::Result<Zeroizing<String>> {
 /// A file that is missing, or that others may read.
 pub(crate) fn read_file(file: &Path) -> Result<Zeroizing<String>> {
     #[cfg(unix)]
-    let others = match is_credential(file) {
-        true => 0o037,
-        false => 0o077,
-    };
+    let others = if is_credential(file) { 0o037 } else { 0o077 };
     #[cfg(not(unix))]
     let others = 0;
     candle_engine::secret_file::read(file, LONGEST_FILE, others).map_err(|problem| Error::Key {

@@ -1,7 +1,7 @@
-//! Language models for sale on Nostr relays (NIP-90): the daemon, the customer's commands, and the program `candle-dvm`, which also runs
-//! models for whoever types its commands.
+//! Language models for sale on Nostr relays (NIP-90): the daemon, the customer's commands, and the program `candle-dvm`, which also has the
+//! commands that run models locally.
 //!
-//! Models are loaded and run by [`candle_engine`]; `candle_cli` has the commands that run them. This crate has what a service on relays needs.
+//! [`candle_engine`] loads and runs models; `candle_cli` has the commands that run them. This crate adds the service on relays.
 //!
 //! # Features
 //!

@@ -158,7 +158,7 @@ fn texts_whole_and_in_pieces() {
     assert_eq!(tokens.flatten().count(), 12);
     assert!(events.iter().all(|event| event["id"] == events[0]["id"]));
 
-    // Several prompts, and tokens in place of texts.
+    // Several prompts, and tokens instead of texts.
     let several = server.json(
         COMPLETIONS,
         with(plain("", 5), json!({"prompt": ["fn main() {", "let x"]})),
@@ -174,7 +174,7 @@ fn texts_whole_and_in_pieces() {
     assert_eq!(logprobs["token_logprobs"].as_array().unwrap().len(), 3);
     assert_eq!(logprobs["text_offset"][0], 0);
 
-    // The same seed, the same text; a stop sequence is no part of it.
+    // The same seed, the same text; the text does not include a stop sequence.
     let drawn = |seed: u64| {
         let body = json!({"temperature": 1.0, "seed": seed, "top_p": 0.9});
         server.json(COMPLETIONS, with(plain("let", 16), body))["choices"][0]["text"].clone()
@@ -216,7 +216,7 @@ fn many_clients_at_once() {
     });
 }
 
-/// A client that goes away in the middle of a stream leaves its place to the next.
+/// The slot of a client that disconnects in the middle of a stream becomes free.
 #[test]
 fn a_client_that_leaves_frees_its_place() {
     let server = Server::start(&["--slots", "1", "--waiting", "0"]);

@@ -73,7 +73,7 @@ fn load_embedded() -> CandleBackend {
     CandleBackend::load(files, "cpu", &Device::Cpu, DType::F32, &|_| ()).unwrap()
 }
 
-/// As a page in a browser has it: the conversation is kept beside its model, which several hold, and each message comes with all before it.
+/// A page in a browser stores the conversation with its model, which others share, and sends each message with all earlier ones.
 #[test]
 fn a_conversation_that_keeps_its_model() {
     let backend = Arc::new(load_embedded());
@@ -109,7 +109,7 @@ fn a_conversation_that_keeps_its_model() {
     assert_eq!(say_after(said, SECOND).0, second);
 }
 
-/// What cannot be said leaves the conversation as it was.
+/// An error leaves the conversation unchanged.
 #[test]
 fn an_error_says_nothing() {
     let backend = embedded(DeviceKind::Cpu);
@@ -154,7 +154,7 @@ fn a_full_context_drops_the_oldest_turns() {
     }
     assert_eq!(drops[..2], [0, 0], "{drops:?}");
     drops.dedup();
-    // Room for several turns at once, so that the cache is of use in between.
+    // Space for several turns, so that the cache is used in between.
     assert!(drops.len() > 1 && drops.len() < 8, "{drops:?}");
     chat.clear();
     assert_eq!((chat.dropped(), chat.messages().len()), (0, 1));
@@ -186,7 +186,7 @@ fn a_context_limits_prompt_and_answer() {
         "{long:?}"
     );
     assert_eq!((chat.messages(), chat.dropped()), (&before[..], 0));
-    // The first turn makes room.
+    // The first turn frees space.
     chat.say(SECOND, &request, &mut |_| ControlFlow::Continue(()))
         .unwrap();
     assert_eq!(chat.dropped(), 2);
@@ -574,7 +574,7 @@ fn ctrl_c_stops_the_answer_and_not_the_program() {
     assert!(!stderr.contains("the answer was cut off"), "{stderr}");
 }
 
-/// A template has its own special tokens; what somebody says has none.
+/// A template has its own special tokens; messages have none.
 #[test]
 fn special_tokens_in_messages_are_text() {
     let folder = ModelFolder::new();

@@ -140,9 +140,10 @@ fn a_closed_pipe_ends_quietly() {
 #[test]
 fn devices_lists_every_backend() {
     let text = stdout(&run(&["devices"]));
-    let cuda = match candle_core::utils::cuda_is_available() {
-        true => "cuda     present",
-        false => "cuda     absent",
+    let cuda = if candle_core::utils::cuda_is_available() {
+        "cuda     present"
+    } else {
+        "cuda     absent"
     };
     for part in [
         cuda,
@@ -486,7 +487,7 @@ fn bad_models() {
 
 /// A candle error carries the calls that led to it, one in each context.
 #[test]
-fn a_backtrace_is_no_part_of_an_error() {
+fn errors_do_not_contain_a_backtrace() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("passwd");
     std::fs::write(&file, "root:x:0:0:root:/root:/bin/bash\n".repeat(40)).unwrap();

@@ -1,4 +1,4 @@
-//! Which part may use which: the engine knows neither HTTP servers nor Nostr, the protocol does not know the engine.
+//! The direction of dependencies: the engine does not depend on HTTP servers or Nostr, nor the protocol on the engine.
 
 use std::path::{Path, PathBuf};
 

@@ -14,7 +14,7 @@ use tempfile::TempDir;
 pub const HIDDEN: usize = 24;
 pub const LIMIT: usize = 20;
 
-/// Weights that depend on their names and places alone.
+/// Weights that depend on their names and indices alone.
 fn fill(weights: &VarMap) {
     for (name, var) in weights.data().lock().unwrap().iter() {
         let seed = name
@@ -94,7 +94,7 @@ impl Folder {
         std::fs::write(file, json.to_string()).unwrap();
     }
 
-    /// What the command prints.
+    /// The output of the command.
     fn embed(&self, args: &[&str]) -> String {
         stdout(&run(&[&["embed", "--model", self.name()], args].concat()))
     }
@@ -293,7 +293,7 @@ fn flags_and_the_folders_files_say_how() {
     assert!(prefix.contains("prefix"), "{prefix}");
 }
 
-/// The layers behind the pooling are in folders beside the model.
+/// The layers after the pooling are in folders next to the model.
 #[test]
 fn layers_of_other_folders_follow() {
     let folder = Folder::new();
@@ -338,9 +338,9 @@ fn layers_of_other_folders_follow() {
     assert!(shape.contains("2_Dense"), "{shape}");
 }
 
-/// A decoder makes vectors if its folder says how, or whoever starts it.
+/// A decoder computes vectors if its folder or the command line says how.
 #[test]
-fn decoders_are_told_from_models_that_write() {
+fn embedding_decoders_differ_from_models_that_write() {
     let folder = Folder::of(
         json!({"model_type": "qwen3", "vocab_size": 30, "hidden_size": HIDDEN, "num_hidden_layers": 2,
         "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16, "intermediate_size": 40,

@@ -134,7 +134,7 @@ fn a_folder_is_fetched_once_and_then_there_offline() {
     );
     assert_eq!(place.server.requests(), Vec::<String>::new());
 
-    // Without a network, which nobody has forbidden.
+    // Without a network, and without `HF_HUB_OFFLINE`.
     let mut gone = place.hub();
     gone.endpoint = "http://127.0.0.1:1".to_string();
     assert_eq!(folder(gone.fetch(&model("us/demo")).unwrap()), path);
@@ -182,7 +182,7 @@ fn the_program_takes_a_name() {
     let output = run("us/demo", "0");
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert!(stderr.starts_with("error: us/demo/config.json"), "{stderr}");
-    // Neither a path nor a name says so without asking anybody.
+    // A text that is neither a path nor a name is refused without a request.
     place.server.forget_requests();
     assert_one_line(
         &["generate", "--prompt", "x", "--model", "no/such/folder"],
@@ -429,7 +429,7 @@ fn a_download_that_failed_goes_on_in_the_next_run() {
     place.server.cut("model.safetensors", &[size / 2, 0, 0, 0]);
     let kept = format!("kept {} bytes", size / 2);
     place.refuses(&place.hub(), "us/demo", &["model.safetensors", &kept]);
-    // What is not whole is no model.
+    // An incomplete folder is not a model.
     place.refuses(&place.offline(), "us/demo", &["incomplete"]);
     place.server.forget_requests();
     assert_demo(&folder(place.hub().fetch(&model("us/demo")).unwrap()));
@@ -491,9 +491,10 @@ fn a_complete_part_is_checked_and_used() {
         let part = folder_of_blobs.join(format!("{}.part", sha256(&bytes)));
         bytes[7] ^= u8::from(changed);
         std::fs::write(&part, &bytes).unwrap();
-        match changed {
-            true => place.refuses(&place.hub(), "us/demo", &["SHA-256", "deleted"]),
-            false => assert_demo(&folder(place.hub().fetch(&model("us/demo")).unwrap())),
+        if changed {
+            place.refuses(&place.hub(), "us/demo", &["SHA-256", "deleted"])
+        } else {
+            assert_demo(&folder(place.hub().fetch(&model("us/demo")).unwrap()))
         }
         assert!(!part.exists());
         let starts = place.server.starts("model.safetensors");

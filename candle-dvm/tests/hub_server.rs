@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 #[derive(Clone)]
 pub struct Served {
     pub commit: String,
-    /// Without it nobody gets a file.
+    /// The token that all downloads require.
     pub token: Option<String>,
     files: BTreeMap<String, Vec<u8>>,
 }
@@ -105,13 +105,13 @@ impl Server {
         state.bodies.clear();
     }
 
-    /// The files of which more than a byte was sent.
+    /// The files of which more than one byte was sent.
     pub fn bodies(&self) -> Vec<String> {
         let state = self.state.lock().unwrap();
         state.bodies.iter().map(|(file, _)| file.clone()).collect()
     }
 
-    /// Where the answers with a file began.
+    /// The offsets at which the responses with a file began.
     pub fn starts(&self, file: &str) -> Vec<usize> {
         let state = self.state.lock().unwrap();
         let of_file = state.bodies.iter().filter(|(other, _)| other == file);
@@ -191,10 +191,11 @@ fn answer(stream: TcpStream, state: &Mutex<State>, own: &str) {
         let (repo, revision) = rest.split_once("/revision/").unwrap();
         let Some(model) = state.models.get(&format!("{repo}@{revision}")) else {
             let known = state.models.contains_key(&format!("{repo}@main"));
-            return match known {
-                true => refuse(&stream, "404 Not Found", "RevisionNotFound"),
+            return if known {
+                refuse(&stream, "404 Not Found", "RevisionNotFound")
+            } else {
                 // What the Hub answers to who has no token.
-                false => refuse(&stream, "401 Unauthorized", "RepoNotFound"),
+                refuse(&stream, "401 Unauthorized", "RepoNotFound")
             };
         };
         let files: Vec<_> = model
@@ -225,13 +226,12 @@ fn answer(stream: TcpStream, state: &Mutex<State>, own: &str) {
     let large = [".safetensors", ".gguf"]
         .iter()
         .any(|end| file.ends_with(end));
-    let etag = match large {
-        true => format!("\"{}\"", sha256(&bytes)),
-        false => {
-            let mut hash = DefaultHasher::new();
-            bytes.hash(&mut hash);
-            format!("\"{:016x}\"", hash.finish())
-        }
+    let etag = if large {
+        format!("\"{}\"", sha256(&bytes))
+    } else {
+        let mut hash = DefaultHasher::new();
+        bytes.hash(&mut hash);
+        format!("\"{:016x}\"", hash.finish())
     };
     if state.tampered.iter().any(|other| other == file) {
         *bytes.last_mut().unwrap() ^= 1;
@@ -266,7 +266,7 @@ fn answer(stream: TcpStream, state: &Mutex<State>, own: &str) {
     ];
     let mut sent = &bytes[start..end];
     let length = sent.len();
-    // The first byte alone is asked for to learn the size.
+    // A client requests the first byte alone to learn the size.
     if length > 1 {
         if let Some(cuts) = state.cuts.get_mut(file).filter(|cuts| !cuts.is_empty()) {
             sent = &sent[..cuts.remove(0)];

@@ -89,9 +89,10 @@ impl Place {
 fn files_below(folder: &Path) -> Vec<PathBuf> {
     let mut files = Vec::new();
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
-        match entry.file_type().unwrap().is_dir() {
-            true => files.extend(files_below(&entry.path())),
-            false => files.push(entry.path()),
+        if entry.file_type().unwrap().is_dir() {
+            files.extend(files_below(&entry.path()))
+        } else {
+            files.push(entry.path())
         }
     }
     files
@@ -215,7 +216,7 @@ fn a_person_is_questioned() {
     }
 }
 
-/// Memory of a model and layers that fit, for a folder and for a file, neither of which is loaded.
+/// Required memory and number of layers that fit, for a folder and for a file, without loading either.
 #[test]
 fn what_fits() {
     let folder = ModelFolder::new();

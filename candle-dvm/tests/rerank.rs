@@ -42,7 +42,7 @@ pub fn wanted(folder: &Folder, scale: Scale) -> Vec<f32> {
     scores.to_vec1().unwrap()
 }
 
-/// The places of numbers, the largest first.
+/// The indices of numbers, the largest first.
 pub fn order(scores: &[f32]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..scores.len()).collect();
     order.sort_by(|a, b| scores[*b].total_cmp(&scores[*a]));

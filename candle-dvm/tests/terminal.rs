@@ -151,7 +151,7 @@ fn a_model_does_not_control_the_terminal() {
     );
 }
 
-/// A name that somebody copied from a page.
+/// A name copied from a page.
 #[test]
 fn an_error_does_not_control_the_terminal() {
     let name = "\u{1b}]0;owned\u{7}\u{1b}[2J/x";

@@ -96,7 +96,7 @@ impl Folder {
         args
     }
 
-    /// What the command prints.
+    /// The output of the command.
     pub(crate) fn hear(&self, flags: &[&str]) -> String {
         let (tone, model) = (self.at("tone.wav"), self.path().display().to_string());
         stdout(&run(&self.args(&tone, &model, flags)))

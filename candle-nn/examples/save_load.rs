@@ -48,8 +48,8 @@ fn main() -> Result<()> {
     println!("Other random weights give {:.4?}", before[0]);
     println!("The loaded ones           {:.4?}", after[0]);
 
-    // To use it only: the file is mapped into memory, and the network takes each weight from there.
-    // SAFETY: nobody changes the file meanwhile.
+    // For inference only: the file is memory-mapped, and the network reads each weight from the mapping.
+    // SAFETY: nothing changes the file while it is mapped.
     let file = unsafe { VarBuilder::from_mmaped_safetensors(&[&path], DType::F32, &device)? };
     let third = network(file.clone())?.forward(&x)?.to_vec2::<f32>()?;
     println!("A network from the file   {:.4?}", third[0]);

@@ -6,13 +6,13 @@ use candle_core::{bail, ModuleT, Result, Tensor, Var};
 /// The parameters of a [`BatchNorm`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BatchNormConfig {
-    /// What is added to the variance before its root is taken; 1e-5 by default.
+    /// Added to the variance before the square root; 1e-5 by default.
     pub eps: f64,
     /// Whether the mean is subtracted; it is by default.
     pub remove_mean: bool,
     /// Whether there are a weight and a bias; there are by default.
     pub affine: bool,
-    /// How much of a running value a training step replaces by that of its batch; 0.1 by default.
+    /// Weight of a batch's value in the running value, per training step; 0.1 by default.
     pub momentum: f64,
 }
 
@@ -178,7 +178,7 @@ impl BatchNorm {
         self.running_var.as_tensor()
     }
 
-    /// What is added to the variance before its root is taken.
+    /// The value added to the variance before the square root.
     pub fn eps(&self) -> f64 {
         self.eps
     }
@@ -188,7 +188,7 @@ impl BatchNorm {
         self.weight_and_bias.as_ref().map(|(w, b)| (w, b))
     }
 
-    /// How much of a running value a training step replaces by that of its batch.
+    /// Weight of a batch's value in the running value, per training step.
     pub fn momentum(&self) -> f64 {
         self.momentum
     }

@@ -43,7 +43,7 @@ where
     Func::new(f)
 }
 
-/// A layer made of a closure that is told whether it is being trained.
+/// A layer made of a closure; the closure gets `train`, as in [`ModuleT::forward_t`].
 #[derive(Clone)]
 pub struct FuncT<'a> {
     f: Arc<FunctionT<'a>>,

@@ -314,7 +314,7 @@ impl<'a, T: Float> StridedRows<'a, T> {
         scratch
     }
 
-    /// Where row `index` starts.
+    /// The offset of row `index`.
     pub(crate) fn offset(&self, index: usize) -> usize {
         let mut rest = index;
         let mut offset = self.start;
@@ -340,8 +340,8 @@ pub(crate) fn scratch<A: num_traits::Zero + Clone>(len: usize) -> Vec<A> {
 
 /// The new contiguous buffer whose row `i` of `len` elements was filled by `f(scratch, i, row)`.
 ///
-/// `steps` is about how many elementary operations a row takes: rows are handed out to threads in pieces that are worth
-/// it, and not at all when the whole is smaller than such a piece. Each piece has a separate scratch value.
+/// `steps` is the approximate number of elementary operations per row. Threads get chunks of rows that are worth the cost of a thread; less
+/// work than one chunk runs on the calling thread. Each chunk has a separate scratch value.
 pub(crate) fn map_rows<T: Float, S>(
     count: usize,
     len: usize,

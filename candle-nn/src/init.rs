@@ -1,8 +1,8 @@
-//! How a new variable is filled.
+//! Initialization of new variables.
 
 use candle_core::{DType, Device, Result, Shape, Tensor, Var};
 
-/// Which side of a layer its variance is scaled by.
+/// The side of a layer that scales the variance.
 #[derive(Clone, Copy, Debug)]
 pub enum FanInOut {
     /// Inputs: keeps the variance of activations in the forward pass.
@@ -12,7 +12,7 @@ pub enum FanInOut {
 }
 
 impl FanInOut {
-    /// How many inputs or outputs a weight of this shape has: (out, in, kernel…).
+    /// Number of inputs or outputs of a weight of this shape: (out, in, kernel…).
     pub fn for_shape(&self, shape: &Shape) -> usize {
         let dims = shape.dims();
         let kernel: usize = dims.iter().skip(2).product();
@@ -34,7 +34,7 @@ pub enum NormalOrUniform {
     Uniform,
 }
 
-/// What follows the layer; it decides the gain of the initialization.
+/// The function after the layer; it determines the gain of the initialization.
 #[derive(Clone, Copy, Debug)]
 pub enum NonLinearity {
     /// A ReLU.
@@ -64,7 +64,7 @@ impl NonLinearity {
     }
 }
 
-/// How a new variable is filled. Zeros by default.
+/// The initial values of a new variable. Zeros by default.
 #[derive(Clone, Copy, Debug)]
 pub enum Init {
     /// The same value everywhere.
@@ -89,7 +89,7 @@ pub enum Init {
         dist: NormalOrUniform,
         /// The side that is counted.
         fan: FanInOut,
-        /// What follows the layer.
+        /// The function after the layer.
         non_linearity: NonLinearity,
     },
 }

@@ -92,7 +92,7 @@ impl Cache {
         self.all_data = None;
     }
 
-    /// Counts the first `len` positions as held: fewer than now, or more where somebody wrote them into the buffer. Not in upstream's
+    /// Sets the number of held positions to `len`: fewer than now, or more if the caller wrote them into the buffer. Not in upstream's
     /// interface.
     ///
     /// # Errors
@@ -254,7 +254,7 @@ impl KvCache {
         Ok((current(&self.k, k)?, current(&self.v, v)?))
     }
 
-    /// How many tokens are in it.
+    /// Number of tokens in the cache.
     pub fn current_seq_len(&self) -> usize {
         self.k.current_seq_len()
     }
@@ -266,8 +266,8 @@ impl KvCache {
     }
 }
 
-/// Keys and values in tensors that are concatenated anew at each step. No length has to be known ahead of time, but each step
-/// copies all that came before it.
+/// Keys and values in tensors that each step concatenates with the new ones. The length need not be known in advance, but each step copies
+/// all earlier entries.
 #[derive(Clone, Debug)]
 pub struct ConcatKvCache {
     k: Option<Tensor>,
@@ -290,7 +290,7 @@ impl ConcatKvCache {
         self.dim
     }
 
-    /// How many tokens are in it.
+    /// Number of tokens in the cache.
     pub fn current_seq_len(&self) -> usize {
         let len = |k: &Tensor| k.dims().get(self.dim).copied();
         self.k.as_ref().and_then(len).unwrap_or(0)
@@ -311,12 +311,12 @@ impl ConcatKvCache {
         self.v.as_ref()
     }
 
-    /// The keys, to be changed in place.
+    /// Mutable access to the keys.
     pub fn k_mut(&mut self) -> Option<&mut Tensor> {
         self.k.as_mut()
     }
 
-    /// The values, to be changed in place.
+    /// Mutable access to the values.
     pub fn v_mut(&mut self) -> Option<&mut Tensor> {
         self.v.as_mut()
     }

@@ -6,7 +6,7 @@ use candle_core::{Module, Result, Tensor};
 /// The parameters of a [`LayerNorm`]; `1e-5.into()` sets `eps` alone.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LayerNormConfig {
-    /// Added to the variance before its root is taken.
+    /// Added to the variance before the square root.
     pub eps: f64,
     /// Whether the mean is subtracted. Without that it is an RMS norm.
     pub remove_mean: bool,
@@ -79,12 +79,12 @@ impl LayerNorm {
         &self.weight
     }
 
-    /// What is added last.
+    /// The bias, added after the weight is applied.
     pub fn bias(&self) -> Option<&Tensor> {
         self.bias.as_ref()
     }
 
-    /// What is added to the variance before its root is taken.
+    /// The value added to the variance before the square root.
     pub fn eps(&self) -> f64 {
         self.eps
     }
@@ -172,7 +172,7 @@ impl RmsNorm {
         self.0.weight()
     }
 
-    /// What is added to the mean square before its root is taken.
+    /// The value added to the mean square before the square root.
     pub fn eps(&self) -> f64 {
         self.0.eps()
     }
@@ -187,7 +187,7 @@ impl RmsNorm {
         self.0.as_op()
     }
 
-    /// The layer made of tensor ops, each of which has a gradient. [`Module::forward`] does so itself where one is wanted.
+    /// The layer as tensor ops, which have gradients. [`Module::forward`] uses this form where a gradient is needed.
     ///
     /// # Errors
     /// Those of [`ops::rms_norm`].

@@ -85,8 +85,7 @@ pub fn mse(inp: &Tensor, target: &Tensor) -> Result<Tensor> {
 /// # Errors
 /// The shapes or dtypes differ, or the dtype is not a float.
 pub fn binary_cross_entropy_with_logit(inp: &Tensor, target: &Tensor) -> Result<Tensor> {
-    // ln(1 + exp(x)) - t x, where max(x, 0) is taken out of the logarithm. The gradients of the two terms cancel, so
-    // max(x, 0) is detached.
+    // ln(1 + exp(x)) - t x, with max(x, 0) moved out of the logarithm. The gradients of the two terms cancel, so max(x, 0) is detached.
     let (wide, target) = wide(inp, target, "binary_cross_entropy_with_logit")?;
     let shift = wide.detach().relu()?;
     let log_sum = ((&wide - &shift)?.exp()? + shift.neg()?.exp()?)?.log()?;

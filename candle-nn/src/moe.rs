@@ -96,7 +96,7 @@ struct Pairs {
     tokens: usize,
     /// Experts of a token.
     each: usize,
-    /// What is multiplied: (tokens, each, k), or (tokens, 1, k).
+    /// The left-hand rows: (tokens, each, k), or (tokens, 1, k).
     rows: Tensor,
     /// (tokens, each)
     experts: Tensor,

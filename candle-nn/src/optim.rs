@@ -27,10 +27,10 @@ use candle_core::{Result, Tensor, Var};
 
 /// Updates variables from the gradients of a loss.
 pub trait Optimizer: Sized {
-    /// What the optimiser is set up with.
+    /// The settings of the optimiser.
     type Config: Sized;
 
-    /// An optimiser of `vars`. Those that are not of a float dtype have no gradient and are left out.
+    /// An optimiser of `vars`. Variables that are not of a float dtype have no gradient and are ignored.
     ///
     /// # Errors
     /// The state of a variable cannot be created, for example for lack of memory.

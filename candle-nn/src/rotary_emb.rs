@@ -158,7 +158,7 @@ fn plain(kind: Kind, x: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
     rotate_slow(kind, x, &cos, &sin)
 }
 
-/// Rotates all heads of `x` by angles that were checked, as far as these reach.
+/// Rotates all heads of `x` by checked angles; elements beyond the angles are copied.
 fn rotate_slow(kind: Kind, x: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
     // The heads' dimension, along which the angles are the same, is the one that is not the sequence's.
     let spread = |t: &Tensor| {
@@ -198,7 +198,7 @@ fn rotate_slow(kind: Kind, x: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Ten
     }
 }
 
-/// How much of a head is rotated.
+/// The part of a head that is rotated.
 #[derive(Clone, Copy, PartialEq)]
 enum Extent {
     Whole,

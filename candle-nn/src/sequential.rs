@@ -14,7 +14,7 @@ pub fn seq() -> Sequential {
 }
 
 impl Sequential {
-    /// How many layers there are.
+    /// Number of layers.
     pub fn len(&self) -> i64 {
         self.layers.len() as i64
     }
@@ -40,7 +40,7 @@ impl Sequential {
         self.add(func(f))
     }
 
-    /// What each layer returned, in order.
+    /// Runs the layers and returns the output of each, in order.
     ///
     /// # Errors
     /// That of the first layer to fail.

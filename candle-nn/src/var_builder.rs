@@ -149,7 +149,7 @@ impl<B: Backend> VarBuilderArgs<'_, B> {
         }
     }
 
-    /// Where in the tree of names this builder is, such as `model.layers.0`; empty at the root.
+    /// The prefix of names of this builder, such as `model.layers.0`; empty at the root.
     pub fn prefix(&self) -> String {
         self.path.join(".")
     }
@@ -290,7 +290,7 @@ impl<B: Backend> VarBuilderArgs<'_, B> {
             .map_err(|err| self.say_where(err))
     }
 
-    /// Adds to an error about a tensor where it was looked for. The backend has put the name in.
+    /// Adds the source of the tensors to an error. The backend has added the tensor's name.
     fn say_where(&self, err: Error) -> Error {
         let place = &self.source.place;
         match err {
@@ -302,7 +302,7 @@ impl<B: Backend> VarBuilderArgs<'_, B> {
                 expected,
                 got,
             },
-            // The path is one of those that the place lists.
+            // The path is one of the files that `place` lists.
             Error::WithPath { inner, .. } if about_tensor(&inner) => self.say_where(*inner),
             Error::WithBacktrace { inner, backtrace } => Error::WithBacktrace {
                 inner: Box::new(self.say_where(*inner)),
@@ -332,12 +332,12 @@ impl<'a> VarBuilder<'a> {
         Self::at(Box::new(backend), place, dtype, dev.clone())
     }
 
-    /// Zeros for every tensor that is asked for, whatever its name.
+    /// A builder that returns zeros for every tensor, whatever its name.
     pub fn zeros(dtype: DType, dev: &Device) -> Self {
         Self::from_simple(backends::Zeros, "zeros".to_string(), dtype, dev)
     }
 
-    /// The tensors of a map, converted and moved when they are asked for.
+    /// A builder over the tensors of a map, converted and moved to the device at each request.
     pub fn from_tensors(ts: HashMap<String, Tensor>, dtype: DType, dev: &Device) -> Self {
         let place = format!("the {} given tensors", ts.len());
         Self::from_simple(ts, place, dtype, dev)
@@ -348,7 +348,7 @@ impl<'a> VarBuilder<'a> {
         Self::from_simple(varmap.clone(), "the VarMap".to_string(), dtype, dev)
     }
 
-    /// The tensors of safetensors files, which are mapped into memory and read when they are asked for.
+    /// A builder over the tensors of safetensors files, which are memory-mapped and read at each request.
     ///
     /// # Safety
     /// The files must not be changed or truncated while the builder or a clone of it lives.
@@ -384,19 +384,19 @@ impl<'a> VarBuilder<'a> {
         Ok(Self::from_simple(file, place, dtype, dev))
     }
 
-    /// The arrays of a NumPy `.npz` file, read when they are asked for.
+    /// A builder over the arrays of a NumPy `.npz` file, read at each request.
     ///
     /// # Errors
-    /// The file cannot be read, or is no zip archive.
+    /// The file cannot be read, or is not a zip archive.
     pub fn from_npz<P: AsRef<Path>>(p: P, dtype: DType, dev: &Device) -> Result<Self> {
         let place = p.as_ref().display().to_string();
         Ok(Self::from_simple(NpzTensors::new(p)?, place, dtype, dev))
     }
 
-    /// The tensors of a PyTorch checkpoint, read when they are asked for.
+    /// A builder over the tensors of a PyTorch checkpoint, read at each request.
     ///
     /// # Errors
-    /// The file cannot be read, or is no checkpoint.
+    /// The file cannot be read, or is not a checkpoint.
     pub fn from_pth<P: AsRef<Path>>(p: P, dtype: DType, dev: &Device) -> Result<Self> {
         let place = p.as_ref().display().to_string();
         let checkpoint = PthTensors::new(p, None)?;
@@ -418,8 +418,8 @@ impl<'a> VarBuilder<'a> {
         Ok(Self::from_simple(checkpoint, place, dtype, dev))
     }
 
-    /// A builder whose names are passed through `renamer` before they are looked up here: from the names that a model uses
-    /// to those that are stored. It starts at the root; the names that `renamer` returns are counted from where this one is.
+    /// A builder that passes names through `renamer` before they are looked up here: from the names that a model uses to the stored ones.
+    /// It starts at the root; the names that `renamer` returns are relative to this builder.
     pub fn rename<R: Renamer + Send + Sync + 'a>(self, renamer: R) -> Self {
         let (place, dtype) = (self.source.place.clone(), self.dtype);
         let device = self.device.clone();

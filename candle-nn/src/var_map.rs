@@ -45,7 +45,7 @@ impl VarMap {
         candle_core::safetensors::save(&tensors, path)
     }
 
-    /// Sets every variable from the tensor of its name in a safetensors file. Other tensors of the file are left alone.
+    /// Sets every variable from the tensor of its name in a safetensors file. Other tensors of the file are ignored.
     ///
     /// # Errors
     /// The file cannot be read, or a variable is not in it with the same shape and dtype; the error names it. Variables may

@@ -9,7 +9,7 @@ use candle_nn::{Activation, Linear, VarBuilder};
 use crate::blocks::{at_once, LinearSpec, Routing, SparseMoe, Weights};
 use crate::quantized_var_builder;
 
-/// What a mixture is made of.
+/// The sizes of a mixture of experts.
 pub struct MoeCfg {
     /// Size of the stream.
     pub hidden_size: usize,
@@ -115,7 +115,7 @@ impl FusedMoeGGUF {
         })
     }
 
-    /// From `(b, t, hidden_size)` to the same shape and dtype, by way of f32. `is_prefill` is upstream's, of no effect here.
+    /// From `(b, t, hidden_size)` to the same shape and dtype, computed in f32. `is_prefill` is upstream's and has no effect here.
     ///
     /// # Errors
     /// If shapes, dtypes or devices do not match, or no gate has the activation.

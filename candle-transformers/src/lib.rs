@@ -57,7 +57,7 @@
 //! | feature | modules of [`models`] that it adds |
 //! | --- | --- |
 //! | `language` | the other language models and encoders of text: `t5`, `marian`, `mamba`, `rwkv_v5` … |
-//! | `vision` | pictures: `clip`, `vit`, `segment_anything`, and language models that see, such as `qwen3_vl` |
+//! | `vision` | images: `clip`, `vit`, `segment_anything`, and language models that see, such as `qwen3_vl` |
 //! | `whisper` | `whisper` and `silero_vad` |
 //! | `sound` | codecs, speech from text, `voxtral` |
 //! | `diffusion` | `stable_diffusion`, `wuerstchen`, `flux`, `mmdit`, `z_image` |
@@ -82,7 +82,8 @@
 //!
 //! # Modules
 //!
-//! - [`models`]: a file per family, with its configuration, weight names and specification. [`blocks`]: the shared layers.
+//! - [`models`]: a file per family, with its configuration, weight names and specification, and [the meaning of the configurations'
+//!   fields](models#configuration-fields). [`blocks`]: the shared layers.
 //! - [`quantized_nn`], [`quantized_var_builder`]: layers with quantised weights, and those weights by name.
 //! - [`parallel`]: a decoder over several devices. [`embed`]: text encoders, from tokens to an embedding per text. [`rerank`]:
 //!   from a query and a document to their score.
@@ -90,7 +91,7 @@
 //! - [`generation`]: from logits to the next token.
 //! - [`object_detection`]: bounding boxes and non-maximum suppression. [`utils`]: masks, repeat penalty, repeated heads.
 #![deny(missing_docs)]
-// What the blocks have for models that are left out. With all features, code that nothing uses is found.
+// Parts of the blocks for models that are disabled. With all features, unused code is reported.
 #![cfg_attr(
     all(feature = "subset", not(all(feature = "diffusion", feature = "sound"))),
     allow(dead_code, unused_imports)

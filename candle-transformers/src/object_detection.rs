@@ -13,9 +13,9 @@ pub struct Bbox<D> {
     pub xmax: f32,
     /// Bottom edge; its pixels belong to the box.
     pub ymax: f32,
-    /// How sure the detector is, 1 at the most.
+    /// The confidence of the detector, at most 1.
     pub confidence: f32,
-    /// What else is known of the object, for instance its [`KeyPoint`]s.
+    /// Further data of the object, for instance its [`KeyPoint`]s.
     pub data: D,
 }
 

@@ -60,12 +60,12 @@ struct Team {
     group: Option<Arc<dyn Communicator>>,
     followers: Vec<Sender<Command>>,
     threads: Vec<JoinHandle<()>>,
-    /// Followers do what they are told in the order of the calls.
+    /// Held during a call: followers execute the commands in the order of the calls.
     order: Mutex<()>,
     states: AtomicU64,
 }
 
-/// What a follower is told.
+/// A command to a follower.
 #[derive(Debug, Clone)]
 enum Command {
     /// A state of this number that has seen nothing.
@@ -96,7 +96,7 @@ enum Place {
     Rows(Vec<usize>),
 }
 
-/// What all ranks keep of a sequence. A clone goes its own way.
+/// The state of a sequence on all ranks. A clone is independent.
 #[derive(Debug)]
 pub struct ParallelState {
     team: Arc<Team>,
@@ -297,7 +297,7 @@ impl ParallelDecoder {
             return place.run(&team.decoder, ids, &mut state.state);
         };
         let shape = ids.dims2()?;
-        // What only this call has got wrong is no reason to end the group.
+        // An error that concerns only this call does not end the group.
         let (decoder, (b, t)) = (&team.decoder, shape);
         match &place {
             Place::Offset(offset) => decoder.check_call(t, *offset, &state.state)?,
@@ -349,9 +349,10 @@ impl Team {
             sent,
             offset,
         });
-        let result = match sent {
-            true => group.broadcast(ids, 0).map(drop),
-            false => Ok(()),
+        let result = if sent {
+            group.broadcast(ids, 0).map(drop)
+        } else {
+            Ok(())
         };
         let result =
             result.and_then(|()| decoder.next_token(ids, offset, &mut state.state, &Draw::GREEDY));
@@ -450,12 +451,11 @@ fn obey(
             sent,
             offset,
         } => {
-            let ids = match sent {
-                true => {
-                    let ids = Tensor::zeros((1, 1), DType::U32, decoder.device())?;
-                    Some(group.broadcast(&ids, 0)?)
-                }
-                false => None,
+            let ids = if sent {
+                let ids = Tensor::zeros((1, 1), DType::U32, decoder.device())?;
+                Some(group.broadcast(&ids, 0)?)
+            } else {
+                None
             };
             let state = states.get_mut(&state).context("a missing state")?;
             decoder.follow_step(ids.as_ref(), offset, state)?;

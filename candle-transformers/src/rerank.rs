@@ -55,7 +55,7 @@ pub enum Scale {
 pub struct Options {
     /// The function from logits to scores.
     pub scale: Scale,
-    /// How many pairs run at once, at least 1. They are put together by their length, so that little is filled up.
+    /// Number of pairs per batch, at least 1. Pairs of similar length are batched, so that there is little padding.
     pub batch: usize,
 }
 

@@ -23,7 +23,7 @@ pub fn apply_repeat_penalty(logits: &Tensor, penalty: f32, context: &[u32]) -> R
         .filter(|&id| (id as usize) < vocab)
         .collect();
     seen.sort_unstable();
-    // A duplicate would make the scatter below write one place twice.
+    // A duplicate would make the scatter below write one element twice.
     seen.dedup();
     if seen.is_empty() || penalty == 1. {
         return Ok(logits);

@@ -10,11 +10,11 @@ use crate::command::cmd;
 use crate::steps::Step;
 use crate::times;
 
-/// What the builds print, and for each step that is built for a file with the reason why that failed, empty if it did not.
+/// The output of the builds, and a file per step with the reason for a failed build, empty after success.
 const FOLDER: &str = "target/ahead";
 const LOG: &str = "log";
 
-/// The builds for steps whose turn has not come. They end with this value.
+/// The background builds for later steps. They end when this value is dropped.
 pub struct Ahead {
     process: Child,
     steps: Vec<&'static str>,
@@ -73,7 +73,7 @@ impl Ahead {
 
 impl Drop for Ahead {
     fn drop(&mut self) {
-        // A compiler that is at work ends by itself.
+        // A running compiler ends on its own.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }

@@ -1,4 +1,4 @@
-//! Which steps a change needs: files changed since the merge base → crates, and those that depend on them → steps.
+//! The steps that a change needs: files changed since the merge base → crates, and their dependents → steps.
 
 use std::collections::BTreeSet;
 
@@ -63,7 +63,7 @@ const FOLDERS: &[(&str, &str)] = &[
     ("xtask/", "xtask"),
 ];
 
-/// What a change touches.
+/// The parts that a change affects.
 #[derive(Debug, Default, PartialEq)]
 pub struct Change {
     pub files: Vec<String>,

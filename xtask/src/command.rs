@@ -87,7 +87,7 @@ impl Cmd {
             .spawn()
             .map_err(|err| format!("{self}\n  could not start: {err}"))?;
         if let Some(stdout) = child.stdout.take() {
-            // A test may print bytes that are no UTF-8, so `lines()` would end too early.
+            // A test may print bytes that are not UTF-8, at which `lines()` would stop.
             let mut reader = BufReader::new(stdout);
             let mut line = Vec::new();
             while matches!(reader.read_until(b'\n', &mut line), Ok(read) if read > 0) {
@@ -154,7 +154,7 @@ impl fmt::Display for Cmd {
     }
 }
 
-/// What a command's time is spent on: cargo only compiles with these.
+/// The kind of work of a command: with these words, cargo only compiles.
 fn kind(words: &[&str]) -> Kind {
     const COMPILE: [&str; 6] = ["build", "check", "clippy", "doc", "install", "--no-run"];
     match words.first() {
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn compiling_is_told_from_running() {
+    fn compiling_and_running_are_distinguished() {
         let kind = |line: &str| kind(&line.split(' ').collect::<Vec<_>>());
         assert_eq!(kind("cargo test --workspace --no-run"), Kind::Compile);
         assert_eq!(kind("cargo fuzz build --fuzz-dir a"), Kind::Compile);

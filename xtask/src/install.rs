@@ -1,6 +1,6 @@
-//! What the tests need on a machine: installed where we may, named where we may not.
+//! The tools that the tests need: installed if permitted, otherwise named in an error.
 //!
-//! As root, Debian's packages are installed by apt-get, which CI relies on. [`NO_INSTALL`] turns this off.
+//! As root, apt-get installs Debian's packages; CI relies on that. [`NO_INSTALL`] turns this off.
 
 use std::fs::File;
 
@@ -25,7 +25,7 @@ pub fn library(what: &str, name: &str, packages: &str) -> Result<(), String> {
     found(what, packages, || known.succeeds().then_some(()))
 }
 
-/// What `look` finds, after installing Debian's `packages` where that is nothing and we may. `Err` says how to get `what`.
+/// The result of `look`; if that is `None`, Debian's `packages` are installed first, if permitted. `Err` says how to get `what`.
 pub fn found<T>(what: &str, packages: &str, look: impl Fn() -> Option<T>) -> Result<T, String> {
     if look().is_none() && may_install() {
         install(packages)?;
@@ -35,7 +35,7 @@ pub fn found<T>(what: &str, packages: &str, look: impl Fn() -> Option<T>) -> Res
     })
 }
 
-/// Where a program lies, for those who do not look through `PATH` themselves.
+/// The path of a program, for callers that do not search `PATH` themselves.
 pub fn path_of(program: &str) -> Result<String, String> {
     let folders = std::env::var_os("PATH").unwrap_or_default();
     let found = std::env::split_paths(&folders)
@@ -51,7 +51,7 @@ pub fn install(packages: &str) -> Result<(), String> {
         "as root: apt-get installs {packages} on this machine ({NO_INSTALL}=1 turns this off)"
     );
     alone(|| {
-        // Of another machine: `package:architecture`.
+        // Packages of another architecture: `package:architecture`.
         for (_, architecture) in packages.split(' ').filter_map(|name| name.split_once(':')) {
             cmd(&format!("dpkg --add-architecture {architecture}")).run()?;
         }

@@ -43,7 +43,7 @@ enum Task {
         #[arg(long, default_value = "cpu", value_parser = op::DEVICES)]
         device: String,
     },
-    /// Print how long each step took beside its budget, the slowest tests and the slowest crates
+    /// Print each step's time next to its budget, the slowest tests and the slowest crates
     Times,
     /// Build the web pages into `target/web/site`
     Web {

@@ -223,7 +223,7 @@ pub struct Tally {
     /// The names of the tests that failed, each after its binary's.
     pub failed: Vec<String>,
     pub ignored: usize,
-    /// Of `passed`, those whose name ends with the backend.
+    /// Number of those of `passed` whose name ends with the backend.
     pub webgpu: usize,
     pub cuda: usize,
     pub metal: usize,
@@ -285,13 +285,14 @@ impl Tally {
             self.failed.len(),
             self.ignored
         );
-        match self.failed.is_empty() {
-            true => Ok(()),
-            false => Err(format!(
+        if self.failed.is_empty() {
+            Ok(())
+        } else {
+            Err(format!(
                 "{} tests failed\n  {}",
                 self.failed.len(),
                 self.failed.join("\n  ")
-            )),
+            ))
         }
     }
 }
@@ -311,14 +312,14 @@ pub fn tally(run: &Cmd, binary: &str) -> Result<Tally, String> {
 
 /// Runs the examples of the documentation and counts them.
 pub fn doc_tests() -> Result<usize, String> {
-    // Of all packages: cargo takes the features of BACKENDS for no other selection.
+    // For all packages: cargo accepts the features of BACKENDS for no other selection.
     let run = cmd(&format!(
         "cargo test --doc --no-fail-fast --workspace {BACKENDS}"
     ));
     Ok(tally(&run.env("CANDLE_WEBGPU_CHECKS", "1"), "doc")?.passed)
 }
 
-/// Where cargo put an example's program.
+/// The path of an example's program.
 pub fn example(name: &str) -> Result<PathBuf, String> {
     built(&format!("examples/{name}"))
 }

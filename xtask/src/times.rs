@@ -1,4 +1,4 @@
-//! How long steps, commands, tests and crates take: kept in a file, and printed beside the steps' budgets.
+//! The times of steps, commands, tests and crates: kept in a file, and printed next to the steps' budgets.
 
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
@@ -13,12 +13,12 @@ use crate::files::target_dir;
 
 /// A row each: the commit, the step, the kind, seconds, and what took them, separated by tabs.
 const FILE: &str = "xtask-times.tsv";
-/// Anything shorter is left out.
+/// Anything shorter is omitted.
 const SHORTEST: f64 = 0.2;
-/// How many tests and crates are printed.
+/// Number of tests and crates that are printed.
 const SLOWEST: usize = 20;
 
-/// What a row is about.
+/// The subject of a row.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Kind {
     /// A whole step.
@@ -133,7 +133,7 @@ fn units(report: &str) -> Vec<(f64, String)> {
     units.iter().filter_map(row).collect()
 }
 
-/// `cargo xtask times`: the latest time of each step beside its budget, then the slowest tests and crates.
+/// `cargo xtask times`: the latest time of each step next to its budget, then the slowest tests and crates.
 pub fn print(budgets: &[(&str, u32)]) -> Result<(), String> {
     let path = file()?;
     let text = fs::read_to_string(&path).map_err(|err| {
@@ -225,7 +225,7 @@ fn table(text: &str, budgets: &[(&str, u32)]) -> String {
     out
 }
 
-/// Why a whole run fails although its steps passed: a step took longer than its budget by half.
+/// The reason why a whole run fails although its steps passed: a step took half longer than its budget.
 pub fn over_budget(steps: &[(&str, u32, f64)]) -> Option<String> {
     let over: Vec<String> = steps
         .iter()
@@ -234,12 +234,13 @@ pub fn over_budget(steps: &[(&str, u32, f64)]) -> Option<String> {
             format!("{name} took {seconds:.0} s, its budget is {budget} s")
         })
         .collect();
-    match over.is_empty() {
-        true => None,
-        false => Some(format!(
+    if over.is_empty() {
+        None
+    } else {
+        Some(format!(
             "{}; `cargo xtask times` shows where the time goes; make room, or raise the budget in xtask/src/steps/mod.rs and say why",
             over.join("; ")
-        )),
+        ))
     }
 }
 

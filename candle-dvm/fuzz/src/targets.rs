@@ -12,9 +12,9 @@ use super::nip90::{
 };
 use super::relay::{Keep, Machine, RelayLimits};
 
-/// Who asks. The same keys in each run, so that an input means the same.
+/// The customer. The keys are the same in each run, so that an input has the same meaning.
 static CUSTOMER: LazyLock<Keys> = LazyLock::new(|| keys('1'));
-/// Who is asked.
+/// The key that requests are addressed to.
 static PROVIDER: LazyLock<Keys> = LazyLock::new(|| keys('2'));
 /// When everything happens, in seconds.
 const NOW: u64 = 1_800_000_000;
@@ -94,9 +94,10 @@ fn read(text: &str) -> Option<Event> {
     let to = reader.public_key().to_hex();
     if let Some(scheme) = scheme {
         // A result's text is hidden as it is, tags as a list.
-        let hidden = match content.is_empty() {
-            true => serde_json::to_string(&tags).ok()?,
-            false => content,
+        let hidden = if content.is_empty() {
+            serde_json::to_string(&tags).ok()?
+        } else {
+            content
         };
         content = scheme.encrypt(writer, &reader.public_key(), &hidden).ok()?;
         tags.retain(|tag| matches!(tag[0], "e" | "status" | "amount" | "relays"));

@@ -36,7 +36,7 @@ enum Command {
     },
 }
 
-/// How much to send; `None` is everything.
+/// The amount to send; `None` means everything.
 #[derive(Clone, Debug)]
 struct Amount(Option<u64>);
 
@@ -64,9 +64,10 @@ pub(super) fn run(args: Args) -> Result<()> {
             let lines = balance
                 .iter()
                 .map(|(mint, sat)| format!("{sat} sat {mint}\n"));
-            match balance.is_empty() {
-                true => "0 sat\n".to_string(),
-                false => lines.collect(),
+            if balance.is_empty() {
+                "0 sat\n".to_string()
+            } else {
+                lines.collect()
             }
         }
         Command::Send {

@@ -61,7 +61,7 @@ impl Relays {
     pub(super) async fn next(&mut self) -> (String, Report) {
         match self.reports.next().await {
             Some(report) => report,
-            // No driver is left, so nothing will ever come.
+            // Without a driver, no report can arrive.
             None => std::future::pending().await,
         }
     }

@@ -57,7 +57,7 @@ struct Provider {
     encryption: bool,
     /// Mints whose Cashu tokens pay.
     mints: Vec<String>,
-    /// 0 is free, and nothing means that nothing was said.
+    /// 0 means free, and `None` that no price is announced.
     amount_msat: Option<u64>,
     announced: u64,
     state: State,
@@ -76,9 +76,10 @@ fn state(beat: Option<&(u64, Heartbeat)>, now: u64) -> State {
             let expires = beat
                 .expiration
                 .unwrap_or(at.saturating_add(HEARTBEAT_HOLDS));
-            match expires > now && beat.status != "offline" {
-                true => State::Alive,
-                false => State::Dead,
+            if expires > now && beat.status != "offline" {
+                State::Alive
+            } else {
+                State::Dead
             }
         }
     }
@@ -188,7 +189,7 @@ async fn find(args: &Args) -> Result<Vec<Provider>> {
         })
     };
     let mut providers: Vec<Provider> = announced.into_iter().filter_map(provider).collect();
-    // Of those in one state, the one that was heard or announced last comes first.
+    // Within a state, the most recently seen comes first.
     providers.sort_by_key(|provider| {
         let heard = provider.last_heartbeat.unwrap_or(provider.announced);
         (provider.state, Reverse(heard), provider.name.clone())
@@ -223,9 +224,10 @@ fn write_provider(text: &mut String, provider: &Provider) -> std::fmt::Result {
         Some(0) => "free".to_string(),
         Some(amount) => format!("{amount} msat per job"),
     };
-    let encryption = match provider.encryption {
-        true => "accepts encrypted jobs",
-        false => "unencrypted jobs only",
+    let encryption = if provider.encryption {
+        "accepts encrypted jobs"
+    } else {
+        "unencrypted jobs only"
     };
     writeln!(text, "  {price}, {encryption}")?;
     for mint in &provider.mints {
@@ -250,15 +252,16 @@ fn write_provider(text: &mut String, provider: &Provider) -> std::fmt::Result {
                 .iter()
                 .map(|value| format!("default {}", plain(value))),
         );
-        match values.is_empty() {
-            true => writeln!(text, "  {}", plain(name))?,
-            false => writeln!(text, "  {}: {}", plain(name), values.join(", "))?,
+        if values.is_empty() {
+            writeln!(text, "  {}", plain(name))?
+        } else {
+            writeln!(text, "  {}: {}", plain(name), values.join(", "))?
         }
     }
     Ok(())
 }
 
-/// The time since then, in the largest unit of which there are two.
+/// The time since `then`, in the largest unit that is at least two.
 fn age(now: u64, then: u64) -> String {
     match now.saturating_sub(then) {
         seconds @ 0..120 => format!("{seconds} s"),

@@ -41,9 +41,10 @@ pub(super) fn run(args: Args) -> Result<()> {
 
 fn show(keys: &Keys, hex: bool) -> Result<()> {
     let public = keys.public_key();
-    let text = match hex {
-        true => public.to_hex(),
-        false => public.to_bech32().map_err(Error::service)?,
+    let text = if hex {
+        public.to_hex()
+    } else {
+        public.to_bech32().map_err(Error::service)?
     };
     print(&format!("{text}\n"))
 }

@@ -1,7 +1,7 @@
-//! `candle-dvm request`: a job for whoever serves it.
+//! `candle-dvm request`: publishes a job for any provider.
 //!
-//! It ends with the result; when the provider that it names refuses; when those that have spoken have all refused and nobody else speaks;
-//! and when nobody speaks at all.
+//! It ends with the result; with the refusal of the provider that it names; when all providers that answered have refused and no other
+//! answers; and when no provider answers at all.
 
 use super::customer::{plain, Relays};
 use super::print;
@@ -185,10 +185,10 @@ fn request(args: &Args) -> Result<JobRequest> {
     }
 }
 
-/// How long others may take to speak after a provider has refused.
+/// Time for other providers to answer after one has refused.
 const AFTER_REFUSAL: Duration = Duration::from_secs(10);
 
-/// How it ended.
+/// The end of a request.
 enum Ended {
     /// With the result, which is printed.
     Result,
@@ -212,11 +212,11 @@ struct Customer {
     kind: JobKind,
     providers: Vec<PublicKey>,
     printed: String,
-    /// How long a provider's first word may take.
+    /// Maximum time until a provider's first event.
     silence: Duration,
     /// Providers that have spoken and have not refused.
     at_work: BTreeSet<PublicKey>,
-    /// What the last connection to fail failed of, for the end of a sentence.
+    /// The reason of the last connection failure, as the end of a sentence.
     down: String,
     /// Those that have refused, and what the last one said.
     refused: BTreeSet<PublicKey>,
@@ -275,7 +275,7 @@ impl Customer {
         }
     }
 
-    /// Why it is given up when nobody speaks.
+    /// The error when no provider answers.
     fn nobody(&self, taken: bool) -> String {
         if !self.refused.is_empty() {
             return format!(

@@ -166,7 +166,7 @@ pub(super) fn run(args: Args) -> Result<()> {
     end
 }
 
-/// How jobs are paid for: by invoices of a wallet, by tokens of mints, or by either.
+/// The payment methods for jobs: invoices of a wallet, tokens of mints, or both.
 fn payment(settings: &Settings, folder: &Path, keys: &Arc<Keys>) -> Result<Arc<dyn Payment>> {
     let price = settings.price_msat;
     if price == 0 {
@@ -217,7 +217,7 @@ fn with_cash(
     })
 }
 
-/// Which layers are on the GPU. `auto` leaves room for all jobs at once.
+/// The split of the layers. `auto` reserves memory for all jobs at once.
 fn split(settings: &Settings) -> Result<Split> {
     let gpu_layers = settings.gpu_layers.as_deref().unwrap_or("all");
     Ok(Split {
@@ -232,7 +232,7 @@ fn split(settings: &Settings) -> Result<Split> {
     })
 }
 
-/// Loads the language model; the settings' tokens become what it has places for.
+/// Loads the language model; limits the settings' tokens to its positions.
 fn text_model(
     settings: &mut Settings,
     entry: &BackendEntry,
@@ -252,7 +252,7 @@ fn text_model(
     files.split = split(settings)?;
     let model = settings.model_name.clone();
     let model = model.unwrap_or_else(|| source.short_name());
-    // More than the model has places for cannot be promised.
+    // A job cannot have more tokens than the model has positions.
     settings.max_tokens = settings.max_tokens.min(files.max_positions());
     settings.default_tokens = settings.default_tokens.min(settings.max_tokens);
     let template = usable_template(&files);
@@ -277,9 +277,10 @@ fn text_model(
         let draft = entry.load(draft, None, &progress)?;
         backend = backend.with_draft(draft, settings.draft_tokens)?;
     }
-    let prompts = match template.is_some() && !settings.raw {
-        true => "its chat template",
-        false => "raw prompts",
+    let prompts = if template.is_some() && !settings.raw {
+        "its chat template"
+    } else {
+        "raw prompts"
     };
     bar.finish(&format!(
         "{called} on {}, {prompts}, up to {} running jobs and {} tokens per job",
@@ -334,7 +335,7 @@ fn usable_template(files: &ModelFiles) -> Option<ChatTemplate> {
     }
 }
 
-/// What makes the texts of `running` jobs at once: all in the same steps, where the model can.
+/// The generator for `running` concurrent jobs: in shared steps, if the model supports that.
 fn generator(backend: CandleBackend, running: usize) -> Result<Arc<dyn Generator>> {
     let backend = Arc::new(backend);
     if running == 1 {
@@ -371,7 +372,7 @@ fn device(flag: Option<DeviceChoice>, setting: Option<&str>) -> Result<DeviceCho
     }
 }
 
-/// What it costs and where it is, in one line.
+/// The price and the relays, in one line.
 fn terms(settings: &Settings) -> String {
     let price = match settings.price_msat {
         0 => "free".to_string(),

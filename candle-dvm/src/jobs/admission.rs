@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 const HOUR: u64 = 3600;
 
-/// What a job has to keep to.
+/// The limits for jobs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Only these customers, unless empty.
@@ -19,11 +19,11 @@ pub struct Limits {
     pub hourly_per_customer: usize,
     /// The most bytes of input.
     pub input_bytes: usize,
-    /// How many seconds old a request may be.
+    /// Maximum age of a request, in seconds.
     pub max_age: u64,
-    /// How many seconds a request may be dated ahead.
+    /// Maximum number of seconds by which a request may be dated ahead.
     pub max_ahead: u64,
-    /// The least bid, in thousandths of a satoshi; a request without a bid is let in if this is 0.
+    /// Minimum bid, in thousandths of a satoshi; 0 also admits requests without a bid.
     pub min_bid_msat: u64,
     /// The leading zero bits that an id has to have.
     pub min_work: u8,
@@ -48,10 +48,10 @@ impl Default for Limits {
     }
 }
 
-/// What of a request matters for its admission.
+/// The properties of a request that decide on its admission.
 #[derive(Clone, Debug)]
 pub struct Offer {
-    /// Who asks.
+    /// The customer.
     pub customer: Customer,
     /// When the request was made, in seconds since 1970.
     pub created: u64,
@@ -65,7 +65,7 @@ pub struct Offer {
     pub input_bytes: usize,
 }
 
-/// Why a job is not let in.
+/// The reason why a job is not admitted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// The customer is on the deny list, or there is an allow list without it.
@@ -160,8 +160,8 @@ impl Refusal {
         }
     }
 
-    /// Whether the customer is told. Nobody waits for an answer to a job that is over, or dated as if it came from elsewhere.
-    pub fn is_told(&self) -> bool {
+    /// Whether the customer gets the refusal. No customer waits for an answer to a job that is over, or that has an implausible date.
+    pub fn notifies_customer(&self) -> bool {
         !matches!(self, Self::TooOld(_) | Self::InFuture(_) | Self::Expired)
     }
 }
@@ -173,7 +173,7 @@ pub enum Tell {
     Never,
     /// At once.
     Now,
-    /// When it is this stranger's turn, see [`super::Telling`].
+    /// When the service next tells strangers, see [`super::Telling`].
     InTurn,
 }
 
@@ -191,7 +191,7 @@ pub struct Admission {
     refused: BTreeMap<&'static str, u64>,
 }
 
-/// The most refusals that one customer is told in an hour: beyond it the telling would be the load.
+/// Maximum number of refusals sent to one customer per hour: more would themselves be a load.
 const TOLD_PER_HOUR: usize = 30;
 /// The most refusals in a minute that strangers hear on relays which their requests name: each may need a connection.
 const REACHED_STRANGERS: u64 = 12;
@@ -199,7 +199,7 @@ const REACHED_STRANGERS: u64 = 12;
 const REMEMBERED: usize = 10_000;
 
 impl Admission {
-    /// With nobody's jobs open.
+    /// An admission with no open jobs.
     pub fn new(limits: Limits) -> Self {
         Self {
             toll: Toll::new(limits.busy_work),
@@ -218,10 +218,10 @@ impl Admission {
         &self.limits
     }
 
-    /// Whether a job is let in; `free` says whether there is a place for it, or why not. It counts as open from now on.
+    /// Admits a job or refuses it; `free` says whether there is a slot for it, or why not. An admitted job counts as open.
     ///
     /// # Errors
-    /// The first limit that it breaks, which is not counted yet: see [`Admission::refuse`].
+    /// The first limit that the job exceeds. It is not counted yet: see [`Admission::refuse`].
     pub fn admit(
         &mut self,
         offer: &Offer,
@@ -275,7 +275,7 @@ impl Admission {
         Ok(())
     }
 
-    /// Counts a job as open that was let in before the service was started anew.
+    /// Counts a job as open that was admitted before a restart.
     pub fn reopen(&mut self, customer: Customer) {
         *self.open.entry(customer).or_default() += 1;
     }
@@ -301,7 +301,7 @@ impl Admission {
         self.served.insert(customer, now);
     }
 
-    /// Whether a customer had a result or is on the allow list: anybody else is a stranger.
+    /// Whether a customer had a result or is on the allow list: all others are strangers.
     pub fn is_known(&self, customer: Customer) -> bool {
         self.served.contains_key(&customer) || self.limits.allow.contains(&customer)
     }
@@ -316,15 +316,18 @@ impl Admission {
         self.toll.is_busy()
     }
 
-    /// Counts a refusal, and says whether to tell the customer: each key hears of 30 in an hour, and strangers have their turns.
+    /// Counts a refusal, and says whether to tell the customer: each key gets at most 30 per hour, and strangers take turns.
     pub fn refuse(&mut self, customer: Customer, refusal: &Refusal, now: u64) -> Tell {
         self.count(refusal.reason());
-        if !refusal.is_told() || within_hour(&mut self.told, customer, now) >= TOLD_PER_HOUR {
+        if !refusal.notifies_customer()
+            || within_hour(&mut self.told, customer, now) >= TOLD_PER_HOUR
+        {
             return Tell::Never;
         }
-        match self.is_known(customer) {
-            true => Tell::Now,
-            false => Tell::InTurn,
+        if self.is_known(customer) {
+            Tell::Now
+        } else {
+            Tell::InTurn
         }
     }
 
@@ -334,12 +337,12 @@ impl Admission {
         self.told.entry(customer).or_default().push_back(now);
     }
 
-    /// Whether a refusal is told on relays that the request names as well: for strangers, 12 in a minute.
+    /// Whether a refusal also goes to the relays that the request names: for strangers, 12 per minute.
     pub fn reaches_out(&mut self, customer: Customer, now: u64) -> bool {
         self.is_known(customer) || self.reach_out.take(now)
     }
 
-    /// Counts something that was dropped for a reason that is no limit, such as a forged signature.
+    /// Counts an event that was dropped for a reason other than a limit, such as a forged signature.
     pub fn count(&mut self, reason: &'static str) {
         self.count_more(reason, 1);
     }
@@ -351,13 +354,13 @@ impl Admission {
         }
     }
 
-    /// How often each reason has come up.
+    /// Number of refusals by reason.
     pub fn refused(&self) -> &BTreeMap<&'static str, u64> {
         &self.refused
     }
 }
 
-/// How many entries of this customer are from the last hour. Older ones are dropped.
+/// Number of this customer's entries of the last hour. Older ones are dropped.
 fn within_hour(
     times: &mut HashMap<Customer, VecDeque<u64>>,
     customer: Customer,

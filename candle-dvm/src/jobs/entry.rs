@@ -12,11 +12,11 @@
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
-/// How far a job is.
+/// The stage of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stage {
-    /// It was let in.
+    /// Admitted.
     Received,
     /// It waits until its invoice is paid.
     AwaitingPayment,
@@ -33,7 +33,7 @@ pub enum Stage {
 pub struct Invoice {
     /// The invoice itself.
     pub bolt11: String,
-    /// What names it to the wallet.
+    /// The identifier of the invoice for the wallet.
     pub payment_hash: String,
     /// Thousandths of a satoshi.
     pub amount_msat: u64,
@@ -65,11 +65,11 @@ pub struct Answer {
 pub struct Entry {
     /// The request, as it came.
     pub request: String,
-    /// Where it was found first.
+    /// The relay on which it was found first.
     pub found_on: String,
-    /// When it was let in.
+    /// The time of its admission.
     pub received: u64,
-    /// How far it is.
+    /// Its stage.
     pub stage: Stage,
     /// Its invoice, if it costs something.
     pub invoice: Option<Invoice>,
@@ -124,7 +124,7 @@ impl Entry {
         fits
     }
 
-    /// Gives the job its answer. `false` if it has one already or was cancelled: that one stands.
+    /// Sets the job's answer. `false` if it already has one or was cancelled: then nothing changes.
     pub fn answer(&mut self, answer: Answer) -> bool {
         let fits = self.answer.is_none() && self.stage != Stage::Done;
         if fits {
@@ -162,7 +162,7 @@ impl Entry {
         fits
     }
 
-    /// What is kept of a job that is done: enough to know it again.
+    /// Keeps only the fields by which a finished job is recognised.
     pub fn shorten(&mut self) {
         self.request.clear();
         if let Some(answer) = &mut self.answer {

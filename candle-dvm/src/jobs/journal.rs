@@ -1,4 +1,4 @@
-//! Where jobs are remembered, as a trait.
+//! The journal of jobs, as a trait.
 
 use super::{Customer, Entry, JobId};
 
@@ -7,14 +7,14 @@ use super::{Customer, Entry, JobId};
 #[error("the journal: {0}")]
 pub struct JournalError(pub String);
 
-/// Where requests on a relay are read from, in seconds since 1970.
+/// The cursor from which requests on a relay are read, in seconds since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reading {
     /// Up to when it was read.
     pub cursor: u64,
-    /// What is dated before this was asked before the relay was served for the first time.
+    /// Requests dated earlier were made before the relay was first served.
     pub since: u64,
-    /// How many seconds the cursor was ahead of the clock, before it was put back: then the clock was wrong.
+    /// Number of seconds by which the cursor was ahead of the clock before it was set back: the clock was wrong then.
     pub ahead: u64,
 }
 
@@ -27,7 +27,7 @@ pub trait Journal: Send + Sync {
     /// As every method here: the storage failed.
     fn receive(&self, id: JobId, entry: &Entry) -> Result<bool, JournalError>;
 
-    /// Changes a job in one step, which is kept if `change` returns `true`. Returns the entry if it was kept.
+    /// Changes a job in one step; the change is stored if `change` returns `true`. Returns the stored entry.
     ///
     /// # Errors
     /// The storage failed.
@@ -60,14 +60,14 @@ pub trait Journal: Send + Sync {
         Ok(jobs)
     }
 
-    /// Whether a request was refused, as far as it is remembered.
+    /// Whether a request was refused, if the journal still has the refusal.
     ///
     /// # Errors
     /// The storage failed.
     fn refused(&self, id: JobId) -> Result<bool, JournalError>;
 
-    /// Remembers that a request was refused, so that nobody is told twice. Known at once, on disk with the next [`Journal::flush`]. The
-    /// number that is remembered is bounded; the oldest make way.
+    /// Records that a request was refused, so that the customer hears of it once. The record is visible at once, and on disk with the next
+    /// [`Journal::flush`]. The number of records is bounded; the oldest are dropped.
     ///
     /// # Errors
     /// The storage failed.
@@ -85,8 +85,8 @@ pub trait Journal: Send + Sync {
     /// The storage failed.
     fn served(&self) -> Result<Vec<(Customer, u64)>, JournalError>;
 
-    /// Begins to read a relay. The first time, both dates are `since`; later they are what was kept, but never past `now`: a clock that was
-    /// ahead must not keep requests out until that time has come. It is on disk when this returns.
+    /// Starts reading a relay. The first time, both dates are `since`; later they are the stored ones, but never after `now`: a clock that
+    /// was ahead must not exclude requests until that time. On disk when this returns.
     ///
     /// # Errors
     /// The storage failed.
@@ -110,8 +110,8 @@ pub trait Journal: Send + Sync {
     /// The storage failed.
     fn flush(&self) -> Result<(), JournalError>;
 
-    /// Forgets jobs that are done and were let in before `before`, refusals of then, and customers who had no result since. Returns how
-    /// many jobs.
+    /// Deletes finished jobs that were admitted before `before`, refusals of that time, and customers without a result since. Returns the
+    /// number of jobs.
     ///
     /// # Errors
     /// The storage failed.

@@ -1,6 +1,7 @@
-//! Jobs, whatever protocol they come by: who is let in, in which order they run, and what is remembered of them.
+//! Jobs, independent of the protocol: which are admitted, in which order they run, and which facts are stored.
 //!
-//! Nothing here knows Nostr: ids and customers are 32 bytes, requests and answers are texts that the protocol in front wrote and reads.
+//! This module does not depend on Nostr: ids and customers are 32 bytes, and the protocol layer writes and reads the texts of requests and
+//! answers.
 
 pub mod admission;
 pub mod entry;
@@ -26,7 +27,7 @@ use std::fmt;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct JobId(pub [u8; 32]);
 
-/// Who asked for a job.
+/// The customer of a job.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Customer(pub [u8; 32]);
 

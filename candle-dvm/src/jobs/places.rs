@@ -1,7 +1,7 @@
-//! The places of the run queue: who gets one, and who has to leave for it.
+//! The slots of the run queue: which job gets one, and which job has to leave for it.
 //!
-//! Keys cost nothing, results do. So strangers, whose keys never had a result, share what a quarter of the queue does not take, and a known
-//! customer who finds no place gets that of the stranger who came last.
+//! Keys cost nothing, results do. So strangers, whose keys never had a result, share at most three quarters of the queue, and a known
+//! customer who finds no free slot gets that of the newest stranger.
 
 use super::{JobId, Refusal};
 
@@ -21,17 +21,17 @@ pub struct Seat {
     pub can_leave: bool,
 }
 
-/// How many places there are.
+/// The numbers of slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Places {
     /// For everybody.
     pub all: usize,
-    /// Of them, for known customers alone.
+    /// Number of them that are reserved for known customers.
     pub kept: usize,
 }
 
 impl Places {
-    /// The places of `queue` jobs that wait and `running` that run.
+    /// The slots of `queue` waiting and `running` running jobs.
     pub fn new(queue: usize, running: usize) -> Self {
         Self {
             all: queue.saturating_add(running),
@@ -39,7 +39,7 @@ impl Places {
         }
     }
 
-    /// Whether one more job gets a place, and which one has to leave for it. Nothing changes yet.
+    /// Whether one more job gets a slot, and which one has to leave for it. Changes nothing.
     ///
     /// # Errors
     /// [`Refusal::QueueFull`].

@@ -3,18 +3,18 @@
 use super::{Customer, JobId};
 use std::collections::{HashMap, VecDeque};
 
-/// A round-robin queue over customers, first in, first out for each: a customer with many jobs delays only itself. It
-/// is unbounded: [`super::Admission`] is what bounds it.
+/// A round-robin queue over customers, first in, first out for each: a customer with many jobs delays only itself. The queue is unbounded;
+/// [`super::Admission`] limits it.
 ///
-/// A known customer who has nothing in the queue does not wait for all strangers: every other turn is for such. From their second job on
-/// they stand in the line of everybody.
+/// A known customer with no job in the queue does not wait for all strangers: such customers get every other turn. From their second job on
+/// they queue with the others.
 #[derive(Debug)]
 pub struct FairQueue<T> {
     len: usize,
     turns: VecDeque<Customer>,
-    /// Known customers with their first turn.
+    /// Known customers whose first job waits.
     first: VecDeque<Customer>,
-    /// Whether the last turn was one of those.
+    /// Whether the last job came from `first`.
     was_first: bool,
     jobs: HashMap<Customer, VecDeque<(JobId, T)>>,
 }
@@ -32,7 +32,7 @@ impl<T> Default for FairQueue<T> {
 }
 
 impl<T> FairQueue<T> {
-    /// How many jobs wait.
+    /// Number of waiting jobs.
     pub fn len(&self) -> usize {
         self.len
     }
@@ -46,9 +46,10 @@ impl<T> FairQueue<T> {
     pub fn push(&mut self, customer: Customer, is_known: bool, id: JobId, job: T) {
         let jobs = self.jobs.entry(customer).or_default();
         if jobs.is_empty() {
-            match is_known {
-                true => self.first.push_back(customer),
-                false => self.turns.push_back(customer),
+            if is_known {
+                self.first.push_back(customer)
+            } else {
+                self.turns.push_back(customer)
             }
         }
         jobs.push_back((id, job));
@@ -61,9 +62,10 @@ impl<T> FairQueue<T> {
             (false, false) => !self.was_first,
             (no_first, _) => !no_first,
         };
-        let customer = match self.was_first {
-            true => self.first.pop_front()?,
-            false => self.turns.pop_front()?,
+        let customer = if self.was_first {
+            self.first.pop_front()?
+        } else {
+            self.turns.pop_front()?
         };
         let jobs = self.jobs.get_mut(&customer)?;
         let job = jobs.pop_front()?;
@@ -127,7 +129,7 @@ mod tests {
         }
         let order: Vec<u8> = std::iter::from_fn(|| queue.pop()).map(|(_, n)| n).collect();
         assert_eq!(order, [10, 0, 20, 1, 2, 3, 11, 12]);
-        // Strangers have every other turn, also if known customers never stop coming.
+        // Strangers get every other turn, even if known customers arrive without end.
         queue.push(customer(1), false, id(1), 1);
         queue.push(customer(2), false, id(2), 2);
         let mut next = |n| {

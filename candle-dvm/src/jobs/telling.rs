@@ -1,8 +1,8 @@
-//! Who hears of a refusal, where not everybody can: a signature costs more than a key.
+//! Chooses which customers hear of a refusal, when not all can: a signature costs more than a key.
 //!
-//! What cannot be said at once waits. Of those who wait, one with much proof of work, one who asked before, and the newest have their turns.
-//! So a crowd of fresh keys that ask once each takes two turns in three at most from a customer who asks again or works for it, and none from
-//! one who comes after it.
+//! Refusals that cannot be sent at once wait. In rotation, the service tells one with much proof of work, one who asked before, and the
+//! newest. So a crowd of fresh keys that ask once each takes at most two of three turns from a customer who asks again or adds proof of
+//! work, and none from one who comes after it.
 
 use super::Customer;
 use std::collections::VecDeque;
@@ -11,10 +11,10 @@ use std::collections::VecDeque;
 const A_MINUTE: u64 = 60;
 /// The most that wait; beyond it the oldest go.
 const MOST: usize = 4096;
-/// Seconds after which nobody waits for it any more.
+/// Seconds after which the customer is assumed to be gone.
 const STALE: u64 = 120;
 
-/// What may be done so often in a minute. Unused, it comes back second by second.
+/// An allowance per minute. Unused, it refills every second.
 #[derive(Debug)]
 pub(super) struct Budget {
     a_minute: u64,
@@ -32,7 +32,7 @@ impl Budget {
         }
     }
 
-    /// `false` if nothing is left.
+    /// `false` if the allowance is used up.
     pub(super) fn take(&mut self, now: u64) -> bool {
         let back = now.saturating_sub(self.at).saturating_mul(self.a_minute);
         self.left = self.left.saturating_add(back).min(self.a_minute * 60);
@@ -73,7 +73,7 @@ impl<T> Default for Telling<T> {
 }
 
 impl<T> Telling<T> {
-    /// How many wait.
+    /// Number of waiting refusals.
     pub fn len(&self) -> usize {
         self.waiters.len()
     }
@@ -83,12 +83,13 @@ impl<T> Telling<T> {
         self.waiters.is_empty()
     }
 
-    /// How many were dropped unheard since the last call.
+    /// Number of refusals dropped unsent since the last call.
     pub fn take_dropped(&mut self) -> u64 {
         std::mem::take(&mut self.dropped)
     }
 
-    /// A refusal that a customer has to hear, whose request shows `work` bits. An earlier one of the same customer makes way for it.
+    /// Queues a refusal for a customer; `work` is the proof of work of the request, in bits. It replaces an earlier one of the same
+    /// customer.
     pub fn push(&mut self, customer: Customer, work: u8, refusal: T, now: u64) {
         let before = self.waiters.len();
         self.waiters.retain(|waiter| waiter.customer != customer);
@@ -107,7 +108,7 @@ impl<T> Telling<T> {
         });
     }
 
-    /// The next refusal to say now. `None` if there is none, or too many were said in the last minute.
+    /// The next refusal to send now. `None` if there is none, or the allowance of the last minute is used up.
     pub fn next(&mut self, now: u64) -> Option<T> {
         let is_stale = |waiter: &Waiter<T>| waiter.since.saturating_add(STALE) < now;
         while self.waiters.front().is_some_and(is_stale) {
@@ -124,7 +125,7 @@ impl<T> Telling<T> {
         self.waiters.remove(at?).map(|waiter| waiter.refusal)
     }
 
-    /// Whose turn it is. The newest of several.
+    /// The index of the refusal to send at `turn`; among equals the newest.
     fn of_turn(&self, turn: usize) -> Option<usize> {
         let waiters = self.waiters.iter().enumerate();
         let found = match turn {
@@ -152,7 +153,7 @@ mod tests {
         Customer(customer)
     }
 
-    /// After a crowd of as many fresh keys, and what was said of them at once.
+    /// The state after a crowd of `keys` fresh keys, and the refusals that were sent at once.
     fn after_crowd(keys: u32) -> Telling<u32> {
         let mut telling = Telling::default();
         let mut said = 0;

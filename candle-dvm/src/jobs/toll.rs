@@ -1,5 +1,5 @@
-//! The proof of work that strangers have to show while many of them wait. It comes by itself, rises for as long as it does not help, and
-//! falls again.
+//! The proof of work that strangers have to show while many of them wait. It starts automatically, rises for as long as the queue stays
+//! full, and falls again.
 
 /// The first toll: some thousand hashes, which a person does not notice.
 const FIRST: u8 = 12;

@@ -1,16 +1,16 @@
-//! Jobs that wait for their inputs or their payment: places apart from the queue's, because a stranger can hold them for nothing.
+//! Jobs that wait for their inputs or their payment. Their slots are separate from the queue's, because a stranger can hold them for free.
 
 use super::{Customer, JobId, Refusal};
 use std::collections::VecDeque;
 
-/// How many jobs may wait, and how long each may count on its place.
+/// Maximum number of waiting jobs, and the time for which each keeps its slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WaitingLimits {
     /// The most jobs of everybody.
     pub all: usize,
     /// The most jobs of one customer.
     pub per_customer: usize,
-    /// Seconds for which a place is safe. After them the oldest job has to leave when another needs its place.
+    /// Seconds for which a job keeps its slot. After that the oldest job has to leave when another needs the slot.
     pub safe: u64,
 }
 
@@ -49,7 +49,7 @@ impl Waiting {
         }
     }
 
-    /// How many jobs wait.
+    /// Number of waiting jobs.
     pub fn len(&self) -> usize {
         self.jobs.len()
     }
@@ -71,7 +71,7 @@ impl Waiting {
     /// seconds. A known customer need not wait for a stranger's safe time to end.
     ///
     /// # Errors
-    /// [`Refusal::TooManyWaiting`], and [`Refusal::WaitingFull`] if nobody can be asked to leave yet.
+    /// [`Refusal::TooManyWaiting`], and [`Refusal::WaitingFull`] if no job may be evicted yet.
     pub fn admit(
         &self,
         customer: Customer,
@@ -127,7 +127,7 @@ mod tests {
         Customer([n; 32])
     }
 
-    /// Four places, two a customer, safe for 20 seconds; customers 1, 1, 2 and 3 have taken them, a second apart.
+    /// Four slots, two per customer, safe for 20 seconds; taken by customers 1, 1, 2 and 3, a second apart.
     fn full(known: &[u8]) -> Waiting {
         let limits = WaitingLimits {
             all: 4,

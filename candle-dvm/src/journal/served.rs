@@ -40,7 +40,7 @@ fn sorted(
     Ok(all)
 }
 
-/// Forgets those who had no result since `before`, and those who were quiet longest beyond the most that are kept. Returns how many.
+/// Deletes customers without a result since `before`, and the least recent ones beyond the maximum number. Returns the number deleted.
 pub(super) fn forget(write: &WriteTransaction, before: u64) -> Result<usize, JournalError> {
     let mut table: Table<&'static [u8; 32], u64> = write.open_table(SERVED).map_err(failed)?;
     let all = sorted(&table)?;
@@ -55,7 +55,7 @@ pub(super) fn forget(write: &WriteTransaction, before: u64) -> Result<usize, Jou
     Ok(count)
 }
 
-/// How many there are.
+/// Number of customers.
 pub(super) fn count(read: &ReadTransaction) -> Result<u64, JournalError> {
     let table = read.open_table(SERVED).map_err(failed)?;
     table.len().map_err(failed)

@@ -12,7 +12,7 @@ pub struct ParamInfo {
     /// Whether a request has to have it.
     #[serde(default)]
     pub required: bool,
-    /// The values that it may have; empty where that is no list.
+    /// The permitted values; empty if they are not a list.
     #[serde(default)]
     pub values: Vec<String>,
     /// The least value of a number.
@@ -21,7 +21,7 @@ pub struct ParamInfo {
     /// The greatest value of a number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max: Option<String>,
-    /// What holds where a request says nothing.
+    /// The default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub default: Option<String>,
 }
@@ -32,7 +32,7 @@ pub struct ParamInfo {
 pub struct ServedModel {
     /// Its name, which requests may ask for.
     pub name: String,
-    /// The form of prompts: `chat` for turns in the model's chat template, `raw` for text that is continued as it is.
+    /// The form of prompts: `chat` for turns in the model's chat template, `raw` for text that the model continues as it is.
     pub prompt: String,
     /// The tokens of a prompt and its text together, at most.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -46,11 +46,11 @@ pub struct Announcement {
     pub identifier: String,
     /// A name for people.
     pub name: String,
-    /// What it does.
+    /// A description of the service.
     pub about: String,
     /// The address of a picture.
     pub picture: Option<String>,
-    /// The sorts of jobs that are done; none stands for text generation.
+    /// The kinds of jobs; empty means text generation.
     pub kinds: Vec<JobKind>,
     /// The language model, where it is announced.
     pub model: Option<ServedModel>,
@@ -60,11 +60,11 @@ pub struct Announcement {
     pub params: BTreeMap<String, ParamInfo>,
     /// Words to be found by.
     pub topics: Vec<String>,
-    /// Whether encrypted requests are taken.
+    /// Whether the provider accepts encrypted requests.
     pub encryption: bool,
     /// Mints whose Cashu tokens pay for jobs.
     pub mints: Vec<String>,
-    /// The price of a job in thousandths of a satoshi, 0 where it is free; `None` where nothing is said, or not as a number.
+    /// The price of a job in thousandths of a satoshi, 0 if it is free; `None` if it is missing or not a number.
     pub amount_msat: Option<u64>,
 }
 
@@ -139,7 +139,7 @@ impl Announcement {
             return Err(ReadError::Missing("k 5050 or 5000"));
         }
         let json: serde_json::Value = serde_json::from_str(&event.content).unwrap_or_default();
-        // Field by field: one that somebody writes in another form should not take the name away.
+        // Field by field: a field in an unknown form should not hide the name.
         let text = |name: &str| json[name].as_str().unwrap_or_default().to_string();
         let params = json["nip90Params"].as_object().into_iter().flatten();
         Ok(Self {
@@ -191,7 +191,7 @@ pub fn withdraw(
 pub struct Heartbeat {
     /// The announcement's `d`.
     pub identifier: String,
-    /// How the provider is, such as `online`.
+    /// The provider's status, such as `online`.
     pub status: String,
     /// Until when it holds.
     pub expiration: Option<u64>,

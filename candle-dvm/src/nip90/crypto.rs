@@ -4,7 +4,7 @@ use super::{ReadError, WriteError};
 use nostr::nips::{nip04, nip44};
 use nostr::prelude::{Keys, PublicKey};
 
-/// How a content is encrypted. An answer uses the scheme that the request came in.
+/// The encryption scheme of a content. An answer uses the scheme of its request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Scheme {

@@ -1,4 +1,4 @@
-//! Feedback, kind 7000: what a provider says about a job while it is under way.
+//! Feedback, kind 7000: a provider's events about an unfinished job.
 
 use super::crypto::{decrypt, Scheme};
 use super::request::hidden_tags;
@@ -8,10 +8,10 @@ use super::{
 };
 use nostr::prelude::{Event, EventId, Keys, PublicKey};
 
-/// Where a job stands.
+/// The status of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
-    /// It goes on once an invoice is paid.
+    /// The job continues once an invoice is paid.
     PaymentRequired,
     /// It is accepted.
     Processing,
@@ -44,18 +44,18 @@ impl Status {
     }
 }
 
-/// One piece of feedback.
+/// A feedback event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Feedback {
     /// The request's id.
     pub job: EventId,
-    /// Where it stands.
+    /// The status of the job.
     pub status: Status,
     /// More about it, for people: the reason of an error.
     pub extra: Option<String>,
     /// All text so far; empty where there is none.
     pub text: String,
-    /// What is asked for the job, in thousandths of a satoshi.
+    /// The price of the job, in thousandths of a satoshi.
     pub amount_msat: Option<u64>,
     /// An invoice for that.
     pub invoice: Option<String>,
@@ -63,7 +63,7 @@ pub struct Feedback {
     pub cashu: Option<String>,
     /// When the feedback stops to matter.
     pub expiration: Option<u64>,
-    /// How `extra` and `text` are hidden from others.
+    /// The encryption of `extra` and `text`.
     pub encryption: Option<Scheme>,
 }
 

@@ -1,9 +1,9 @@
-//! NIP-90, "Data Vending Machines", for the kinds 5050, text generation, and 5000, speech to text: between events and typed values. No I/O.
+//! NIP-90, "Data Vending Machines", for the kinds 5050, text generation, and 5000, speech to text: conversion between events and typed
+//! values. No I/O.
 //!
-//! Strict in what it writes, lenient in what it reads: unknown tags and parameters are ignored, several spellings in
-//! use are understood, and what is wrong comes back as a [`ReadError`] that can be told to the customer. Events are
-//! taken as they are: whoever receives them verifies their signatures first. [`request`] says where a prompt may be, and
-//! what makes a request one for somebody else.
+//! Strict when writing, lenient when reading: unknown tags and parameters are ignored, several spellings in use are understood, and errors
+//! are returned as a [`ReadError`] that can be sent to the customer. Events are not verified here: the caller verifies their signatures
+//! first. [`request`] lists the locations of a prompt, and the requests that are meant for other providers.
 //!
 //! Written to the revision of NIP-90 of May 2026, which marks the whole document `unrecommended`; there is no successor that
 //! customers use. Heartbeats (kind 11998) follow the open proposal #2465.
@@ -31,7 +31,7 @@ use nostr::nips::nip13::SingleThreadPow;
 use nostr::prelude::{Event, EventBuilder, FinalizeEvent, Keys, Kind, PublicKey, Tag, Timestamp};
 use std::num::NonZeroU8;
 
-/// What a provider says about a job while it is under way.
+/// A provider's feedback on a running job.
 pub const FEEDBACK: u16 = 7000;
 /// A provider's announcement (NIP-89).
 pub const ANNOUNCEMENT: u16 = 31990;
@@ -56,7 +56,7 @@ pub(crate) fn token(tags: &[Vec<String>], keys: &Keys, author: &PublicKey) -> Op
         .map(|(token, _)| token)
 }
 
-/// Why an event is not what it was read as.
+/// The reason why an event cannot be read as the expected type.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReadError {
     /// Another kind of event.
@@ -67,7 +67,7 @@ pub enum ReadError {
         /// The kind it was read as.
         expected: u16,
     },
-    /// Encrypted for somebody else.
+    /// Encrypted for another provider.
     #[error("encrypted for another key")]
     NotForUs,
     /// Encrypted for this key, and neither NIP-44 nor NIP-04 opens it.
@@ -78,29 +78,29 @@ pub enum ReadError {
     Value {
         /// The tag or field.
         name: String,
-        /// What was found, shortened.
+        /// The value found, shortened.
         value: String,
-        /// What was expected.
+        /// The expected value.
         expected: &'static str,
     },
     /// Something that has to be there and is not.
     #[error("`{0}` is missing")]
     Missing(&'static str),
-    /// More of something than is read. Leaving the rest out would answer another question than the one that was asked.
+    /// More items than are read. Dropping the rest would answer another question than the customer's.
     #[error("`{name}`: found {found}; the maximum is {most}")]
     TooMany {
         /// The tag's name.
         name: &'static str,
-        /// How many there are.
+        /// The number found.
         found: usize,
-        /// How many there may be.
+        /// The maximum number.
         most: usize,
     },
 }
 
 impl ReadError {
-    /// Whether the request may be a job of another sort, which others do under the same kind: it has no prompt, an input of an
-    /// unknown type, or asks for something that is no text. Unless it names this provider, the answer is theirs to give.
+    /// Whether the request may be another sort of job that uses the same kind: it has no prompt, has an input of an unknown type, or
+    /// requests output that is not text. Unless the request names this provider, others have to answer it.
     pub fn is_other_job(&self) -> bool {
         match self {
             Self::Missing(name) => *name == "i",
@@ -119,7 +119,7 @@ impl ReadError {
     }
 }
 
-/// Why something cannot be written as an event.
+/// The reason why a value cannot be written as an event.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WriteError {
     /// The value breaks a rule of the format.
@@ -151,7 +151,7 @@ pub(crate) fn first<'a>(tags: &'a [Vec<String>], name: &'a str) -> Option<&'a [S
     all(tags, name).next()
 }
 
-/// The values of each tag of this name, the name itself left out.
+/// The values of each tag of this name, without the name itself.
 pub(crate) fn all<'a>(
     tags: &'a [Vec<String>],
     name: &'a str,
@@ -213,12 +213,12 @@ pub(crate) fn sign_with_work(
     signed.map_err(|err| WriteError::Signing(err.to_string()))
 }
 
-/// Whether `event` shows the work that `bits` asks for (NIP-13): the id has it, and its `nonce` tag says that it was meant to.
+/// Whether `event` has `bits` of proof of work (NIP-13): the id has them, and its `nonce` tag commits to them.
 pub fn has_work(event: &Event, bits: u8) -> bool {
     work(event) >= bits
 }
 
-/// The bits of work that `event` shows (NIP-13): its id has them, and its `nonce` tag says that it was meant to.
+/// The bits of proof of work of `event` (NIP-13): its id has them, and its `nonce` tag commits to them.
 pub fn work(event: &Event) -> u8 {
     let meant = first(&tags(event), "nonce")
         .and_then(|nonce| nonce.get(1)?.parse::<u8>().ok())

@@ -5,7 +5,7 @@
 
 use super::ReadError;
 
-/// What a request asks of the generation; `None` where it says nothing.
+/// The generation parameters of a request; `None` for absent ones.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Params {
     /// The model's name.
@@ -28,7 +28,7 @@ pub struct Params {
     pub stop: Vec<String>,
     /// Whether the prompt is continued as it is, without a chat template.
     pub raw: Option<bool>,
-    /// The system's turn, of a conversation.
+    /// The system message of a conversation.
     pub system: Option<String>,
 }
 
@@ -36,12 +36,12 @@ pub struct Params {
 const STOPS: usize = 16;
 const STOP_BYTES: usize = 256;
 
-/// The parameter that is another place for the prompt.
+/// The parameter that may hold the prompt.
 pub(super) const PROMPT: &str = "prompt";
 /// The one that may have several values.
 pub(super) const STOP: &str = "stop";
 
-/// What a parameter is called here.
+/// The name of a parameter here.
 pub(super) fn name(key: &str) -> String {
     key.trim().to_ascii_lowercase().replace('-', "_")
 }
@@ -72,8 +72,8 @@ pub(super) fn is_of_text(key: &str) -> bool {
     )
 }
 
-/// Reads parameters. Unknown ones are ignored, and of several of one name the last counts; of `stop`, each. A `stop` is taken as it is
-/// written, with the white space at its ends, or is a JSON array of texts.
+/// Reads parameters. Unknown ones are ignored, and the last of several with one name counts; of `stop`, each. A `stop` is used as written,
+/// with the white space at its ends, or is a JSON array of texts.
 ///
 /// # Errors
 /// The first value that does not fit, by its name.
@@ -99,7 +99,7 @@ pub fn read(params: &[(String, String)]) -> Result<Params, ReadError> {
                 let ok = |t: f64| t >= 0.0;
                 read.temperature = Some(real(key, value, ok, "a finite number, 0 or above")?);
             }
-            // 0 turns it off for many other programs.
+            // 0 disables it in many other programs.
             "top_k" if value == "0" => read.top_k = None,
             "top_k" => read.top_k = Some(whole(key, value, "a whole number, 0 or above")?),
             "top_p" => {
@@ -126,7 +126,7 @@ pub fn read(params: &[(String, String)]) -> Result<Params, ReadError> {
             }
             "raw" => read.raw = Some(yes_or_no(key, value)?),
             "system" | "system_prompt" => read.system = Some(value.to_string()),
-            // As others write that none is given.
+            // Other programs write -1 for no seed.
             "seed" if value == "-1" => read.seed = None,
             "seed" => {
                 let expected =
@@ -141,9 +141,10 @@ pub fn read(params: &[(String, String)]) -> Result<Params, ReadError> {
 }
 
 fn add_stops(stops: &mut Vec<String>, key: &str, value: &str) -> Result<(), ReadError> {
-    let list: Option<Vec<String>> = match value.starts_with('[') {
-        true => serde_json::from_str(value).ok(),
-        false => None,
+    let list: Option<Vec<String>> = if value.starts_with('[') {
+        serde_json::from_str(value).ok()
+    } else {
+        None
     };
     for stop in list.unwrap_or_else(|| vec![value.to_string()]) {
         if stop.len() > STOP_BYTES {

@@ -1,6 +1,6 @@
 //! The request, kind 5050 or 5000.
 //!
-//! A recording is one input, an address. Where a prompt may be, in this order; the first place that has one counts alone:
+//! The input of a recording is a URL. A prompt may be in these locations, in this order; only the first that has one counts:
 //!
 //! 1. The tags `i`, `["i", data, type]`, and `input`, which some write as `["input", type, data]`, in the order in which they come.
 //! 2. The parameter `prompt`, of several the last.
@@ -19,16 +19,16 @@ use nostr::prelude::{Event, Keys, PublicKey, Tag};
 /// The most inputs, of parameters, and of relays that a request may have.
 const MOST: usize = 64;
 
-/// What an input's data is.
+/// The type of an input's data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InputKind {
     /// The text itself. Read from `text`, `prompt`, an empty type and none.
     Text,
     /// An address to fetch.
     Url,
-    /// The id of an event, whose content is meant.
+    /// The id of an event, whose content is the input.
     Event,
-    /// The id of another request, whose result is meant.
+    /// The id of another request, whose result is the input.
     Job,
 }
 
@@ -48,11 +48,11 @@ impl InputKind {
 pub struct Input {
     /// The text, address or id.
     pub data: String,
-    /// What it is.
+    /// The type of the data.
     pub kind: InputKind,
-    /// Where the event or the result may be found.
+    /// A relay that may have the event or the result.
     pub relay: Option<String>,
-    /// How the input is to be used; nothing here reads it.
+    /// The use of the input; nothing here reads it.
     pub marker: Option<String>,
 }
 
@@ -100,7 +100,7 @@ pub struct JobRequest {
     pub output: Option<String>,
     /// The most that the customer pays, in thousandths of a satoshi.
     pub bid_msat: Option<u64>,
-    /// Where the customer wants the answers.
+    /// The relays on which the customer wants the answers.
     pub relays: Vec<String>,
     /// The providers of the request; empty means any.
     pub providers: Vec<PublicKey>,
@@ -108,7 +108,7 @@ pub struct JobRequest {
     pub expiration: Option<u64>,
     /// A Cashu token that pays for the job.
     pub cashu: Option<String>,
-    /// How the inputs, the parameters and the token are hidden from others.
+    /// The encryption of the inputs, the parameters and the token.
     pub encryption: Option<Scheme>,
 }
 
@@ -273,7 +273,7 @@ impl JobRequest {
     }
 }
 
-/// The tags in the plain text of an encrypted content. Entries that are no lists of strings are ignored.
+/// The tags in the plain text of an encrypted content. Entries that are not lists of strings are ignored.
 pub(super) fn hidden_tags(text: &str) -> Result<Vec<Vec<String>>, ReadError> {
     let expected = "an array of tags";
     let lists: Vec<serde_json::Value> =

@@ -10,7 +10,7 @@ use super::{
 };
 use nostr::prelude::{Event, EventId, Keys, Tag};
 
-/// What made a text, and from how much.
+/// The model and the token counts of a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Usage {
     /// The model's name.
@@ -31,22 +31,22 @@ pub struct JobResult {
     pub job: EventId,
     /// The generated text.
     pub text: String,
-    /// What is asked for it, in thousandths of a satoshi.
+    /// The price, in thousandths of a satoshi.
     pub amount_msat: Option<u64>,
     /// An invoice for that.
     pub invoice: Option<String>,
     /// A Cashu token for the customer: what was paid beyond the price.
     pub cashu: Option<String>,
-    /// How the text is hidden from others.
+    /// The encryption of the text.
     pub encryption: Option<Scheme>,
-    /// What made the text; nothing of it is written where the text is encrypted.
+    /// The model and the token counts; omitted if the text is encrypted.
     pub usage: Option<Usage>,
 }
 
 impl JobResult {
-    /// Writes the result of `request`, with `relay` as the place where the request is found, in at most `limit` bytes of JSON.
+    /// Writes the result of `request`, with `relay` as the relay that has the request, in at most `limit` bytes of JSON.
     ///
-    /// A result repeats its request twice. Where there is no room, the inputs go first, then the request, then what is there for convenience.
+    /// A result repeats its request twice. If it does not fit, the inputs are left out first, then the request, then the optional tags.
     ///
     /// # Errors
     /// A text for which there is no room, or which the encryption cannot hold.
@@ -117,10 +117,7 @@ impl JobResult {
     /// The tags that a customer can do without. None of them repeats anything of the request or the text.
     fn description(&self, kind: JobKind) -> Vec<Tag> {
         let hidden = self.encryption.is_some();
-        let result = match hidden {
-            true => "Encrypted result",
-            false => "Result",
-        };
+        let result = if hidden { "Encrypted result" } else { "Result" };
         let alt = format!("{result} of a {} job (NIP-90)", kind.name());
         let mut tags = vec![tag("alt", [alt])];
         if let Some(usage) = self.usage.as_ref().filter(|_| !hidden) {
@@ -162,7 +159,7 @@ impl JobResult {
     }
 }
 
-/// What a result says about its making, if it says all of it.
+/// The usage in a result's tags, if it is complete.
 fn usage(tags: &[Vec<String>]) -> Option<Usage> {
     let value = |name| first(tags, name)?.first();
     let [model, prompt, completion] = USAGE.map(value);

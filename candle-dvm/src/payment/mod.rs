@@ -1,4 +1,4 @@
-//! How a job is paid for.
+//! Payment for jobs.
 
 #[cfg(all(feature = "cashu", not(target_arch = "wasm32")))]
 pub mod cashu;
@@ -8,9 +8,9 @@ pub mod nwc;
 use crate::jobs::{Invoice, JobId};
 use crate::platform::Boxed;
 
-/// A way to be paid.
+/// A payment method.
 pub trait Payment: Send + Sync {
-    /// What a job costs, in thousandths of a satoshi; 0 means that it is not asked to be paid.
+    /// The price of a job, in thousandths of a satoshi; 0 for free jobs.
     fn price_msat(&self) -> u64;
 
     /// Makes an invoice. `memo` is for the payer to read.
@@ -39,9 +39,9 @@ pub struct Money {
     pub all: Option<String>,
 }
 
-/// A way to be paid by tokens that come with requests. Errors are for the customer, where nothing else is said, and quote no token.
+/// Payment by tokens that come with requests. Errors go to the customer unless stated otherwise, and quote no token.
 pub trait Cash: Send + Sync {
-    /// The mints whose tokens are taken.
+    /// The mints whose tokens are accepted.
     fn mints(&self) -> Vec<String>;
 
     /// Whether a token claims to be worth the price.
@@ -50,7 +50,7 @@ pub trait Cash: Send + Sync {
     /// Why not.
     fn check(&self, token: &str) -> Result<(), String>;
 
-    /// Whether a job's token was taken, or may have been.
+    /// Whether a job's token was redeemed, or may have been.
     fn has(&self, job: JobId) -> bool;
 
     /// Takes a job's token, once: a call that a crash interrupted is continued. It returns when it is certain what has

@@ -98,7 +98,7 @@ impl Wallet {
         })
     }
 
-    /// `keep` says whether it is asked when its relay can be reached again, or only if that is so now.
+    /// `keep` decides whether an unreachable relay gets the request once it is reachable, or never.
     async fn call(
         &self,
         method: &str,
@@ -182,7 +182,7 @@ impl Payment for Wallet {
     fn is_paid<'a>(&'a self, invoice: &'a Invoice) -> Boxed<'a, std::result::Result<bool, String>> {
         Box::pin(async move {
             let params = json!({ "payment_hash": invoice.payment_hash });
-            // It is asked again and again, so questions must not pile up for a relay that is away.
+            // The service polls this, so requests must not accumulate for an unreachable relay.
             let result = self.call("lookup_invoice", params, Keep::Now).await?;
             let settled = result["settled_at"].as_u64().is_some_and(|at| at > 0);
             Ok(settled || result["state"] == "settled")

@@ -8,14 +8,14 @@ use std::time::Duration;
 /// A future in a box.
 pub type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 
-/// Runs a future beside the caller's.
+/// Runs a future concurrently with the caller's.
 pub fn spawn(future: impl Future<Output = ()> + 'static) -> Task {
     let (future, task) = Task::of(future);
     wasm_bindgen_futures::spawn_local(future);
     task
 }
 
-/// Runs what is long. It has to give way by itself; a panic ends everything here.
+/// Runs long work. It has to yield by itself; a panic ends the whole module.
 ///
 /// # Errors
 /// None, here.

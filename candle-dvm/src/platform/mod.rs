@@ -1,4 +1,4 @@
-//! What the daemon needs of the platform it runs on, beside sockets (`relay`): tasks and timers. tokio natively, the browser's own in a tab.
+//! Platform services apart from sockets (`relay`): tasks and timers. tokio natively, the browser's own in a tab.
 //! Channels are those of `futures-channel` on both.
 
 #[cfg(target_arch = "wasm32")]
@@ -19,7 +19,7 @@ use std::pin::pin;
 use std::time::Duration;
 use web_time::{SystemTime, UNIX_EPOCH};
 
-/// A task that can be ended. It goes on when this is dropped.
+/// A handle to a task, by which it can be aborted. The task continues when the handle is dropped.
 #[derive(Debug)]
 pub struct Task(AbortHandle);
 
@@ -28,7 +28,7 @@ impl Task {
     fn of<F: Future>(future: F) -> (impl Future<Output = ()>, Self) {
         let (future, handle) = abortable(future);
         let ended = async move {
-            // It ran to its end, or somebody ended it.
+            // It ran to its end, or was aborted.
             let _ = future.await;
         };
         (ended, Self(handle))
@@ -40,7 +40,7 @@ impl Task {
     }
 }
 
-/// What a future gives, or `None` if it takes longer than `time`.
+/// The output of a future, or `None` if it takes longer than `time`.
 pub async fn timeout<T>(time: Duration, future: impl Future<Output = T>) -> Option<T> {
     match select(pin!(future), pin!(sleep(time))).await {
         Either::Left((result, _)) => Some(result),
@@ -61,7 +61,7 @@ impl Every {
         Self { period, next }
     }
 
-    /// The next time. A wait that was given up goes on with the next call.
+    /// Waits for the next tick. A cancelled wait continues with the next call.
     pub async fn next(&mut self) {
         (&mut self.next).await;
         self.next = Box::pin(sleep(self.period));

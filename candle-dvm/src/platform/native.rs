@@ -8,7 +8,7 @@ use std::time::Duration;
 /// A future in a box, which any thread may run.
 pub type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// Runs a future beside the caller's.
+/// Runs a future concurrently with the caller's.
 pub fn spawn(future: impl Future<Output = ()> + Send + 'static) -> Task {
     let (future, task) = Task::of(future);
     tokio::spawn(future);

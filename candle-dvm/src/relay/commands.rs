@@ -13,13 +13,13 @@ const MOST: usize = 1024;
 
 type Queue = Arc<Mutex<VecDeque<Command>>>;
 
-/// Where commands go in.
+/// The sending end of the command queue.
 pub(super) struct Sender {
     queue: Queue,
     wake: Mutex<mpsc::Sender<()>>,
 }
 
-/// Where they come out.
+/// The receiving end.
 pub(super) struct Inbox {
     queue: Queue,
     wake: mpsc::Receiver<()>,
@@ -43,7 +43,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Sender {
     pub(super) fn send(&self, command: Command) {
         push(&mut lock(&self.queue), command);
-        // If it is full, the driver will look anyway; if nobody reads it, there is no driver.
+        // If the channel is full, the driver is awake already; if it is closed, there is no driver.
         let _ = lock(&self.wake).try_send(());
     }
 }

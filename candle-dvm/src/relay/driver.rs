@@ -17,8 +17,8 @@ use web_time::Instant;
 const INFORMATION_TIMEOUT: Duration = Duration::from_secs(5);
 const SEND_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What a driver is asked to do. Where commands wait, a subscription takes the place of an earlier one of its name, and the oldest
-/// publications of their sort make way without a report, as they do in [`Machine::publish`].
+/// A command to a driver. Among waiting commands, a subscription replaces an earlier one of its name, and the oldest publications of a sort
+/// are dropped without a report, as in [`Machine::publish`].
 #[derive(Debug)]
 pub enum Command {
     /// Publish an event.
@@ -27,9 +27,9 @@ pub enum Command {
     Subscribe {
         /// The subscription's name.
         name: String,
-        /// What is asked for.
+        /// The requested events.
         filter: Box<Filter>,
-        /// Where it goes on.
+        /// The cursor from which to continue.
         cursor: Option<u64>,
         /// Whether it ends with what is stored.
         once: bool,
@@ -38,14 +38,14 @@ pub enum Command {
     Unsubscribe(String),
 }
 
-/// What a driver has to tell.
+/// A report of a driver.
 #[derive(Debug)]
 pub enum Report {
     /// The connection is open.
     Up,
     /// It is not, for this reason.
     Down(String),
-    /// What the relay says about itself.
+    /// The limits that the relay publishes.
     Limits(RelayLimits),
     /// The relay's own time, in seconds since 1970, where it shows one.
     RelayClock(u64),
@@ -55,7 +55,7 @@ pub enum Report {
     StoredEnd(String),
     /// A subscription has been read up to here.
     Cursor(String, u64),
-    /// What became of a publication.
+    /// The outcome of a publication.
     Settled(EventId, Outcome),
 }
 
@@ -91,8 +91,8 @@ impl Driver {
         Self { commands, task }
     }
 
-    /// Asks it to do something. It takes commands faster than they come, except while nobody takes its reports; what waits then is
-    /// bounded, see [`Command`].
+    /// Sends it a command. The driver takes commands faster than they come, unless the reports are not read; the number of waiting commands
+    /// is bounded, see [`Command`].
     pub fn send(&self, command: Command) {
         self.commands.send(command);
     }
@@ -109,7 +109,7 @@ type Asking = Boxed<'static, Information>;
 /// A relay's information document, and its clock.
 type Information = (Option<RelayLimits>, Option<u64>);
 
-/// What the driver has waited for.
+/// The event that ended the driver's wait.
 enum Next {
     Command(bool),
     Heard(Result<Incoming, String>),
@@ -222,9 +222,10 @@ async fn run(
                 Some(Report::Up)
             }
             Next::Opened(Err(failure)) => {
-                match failure.forever {
-                    true => machine.unreachable(&failure.reason),
-                    false => machine.closed(now),
+                if failure.forever {
+                    machine.unreachable(&failure.reason)
+                } else {
+                    machine.closed(now)
                 }
                 Some(Report::Down(failure.reason))
             }
@@ -272,7 +273,7 @@ fn lost(machine: &mut Machine, socket: &mut Option<Socket>, now: u64) {
     }
 }
 
-/// Sends, if something is open: what is to be sent while nothing is, is asked for again when it is.
+/// Sends a message if the connection is open. Without a connection the message is dropped; the machine issues it again once connected.
 async fn send(timed: &mut Timed, socket: &mut Option<Socket>, message: Outgoing) {
     if let Some(open) = socket {
         if !matches!(

@@ -4,14 +4,14 @@ use super::machine::LARGEST_MESSAGE;
 use nostr::prelude::Event;
 use serde_json::Value;
 
-/// Bytes that are left for what relays count differently.
+/// Bytes reserved for parts that relays count differently.
 pub const MARGIN: usize = 256;
-/// What an answer needs at least: an event with a few words, its signature and the tags that say which job it answers.
+/// Minimum message size for an answer: an event with a few words, its signature and the tags that name its job.
 const LEAST_MESSAGE: usize = 1024;
 const LEAST_CONTENT: usize = 64;
 const LEAST_TAGS: usize = 4;
 
-/// The limits of a relay, as far as it names them.
+/// The limits of a relay, of those that it publishes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RelayLimits {
     /// Bytes of a message.
@@ -22,14 +22,14 @@ pub struct RelayLimits {
     pub max_event_tags: Option<usize>,
     /// Events that one subscription gets from the store.
     pub max_limit: Option<usize>,
-    /// How many seconds before now an event may be dated.
+    /// Maximum number of seconds by which an event may be dated back.
     pub created_at_lower_limit: Option<u64>,
-    /// How many seconds after now an event may be dated.
+    /// Maximum number of seconds by which an event may be dated ahead.
     pub created_at_upper_limit: Option<u64>,
 }
 
 impl RelayLimits {
-    /// Reads them from a relay's information document. Fields that are no numbers, or 0, are ignored.
+    /// Reads the limits from a relay's information document. Fields that are not numbers, or 0, are ignored.
     pub fn read(document: &str) -> Self {
         let json: Value = serde_json::from_str(document).unwrap_or_default();
         let number = |name: &str| {
@@ -91,7 +91,7 @@ impl RelayLimits {
         let bytes = self.event_bytes().unwrap_or(bytes);
         let most = bytes.min(LARGEST_MESSAGE).saturating_sub(MARGIN);
         check("bytes", event.as_json().len(), Some(most))?;
-        // Of the content alone: the tags are not part of it.
+        // The content alone counts: the tags are not part of it.
         let content = event.content.chars().count();
         check("characters of content", content, self.max_content_length)?;
         check("tags", event.tags.len(), self.max_event_tags)

@@ -36,7 +36,7 @@ pub use machine::{Action, Budget, Keep, Machine, Outcome};
 
 use nostr::prelude::RelayUrl;
 
-/// Why there is no connection.
+/// The reason why there is no connection.
 #[cfg(feature = "serve")]
 pub(crate) struct NoConnection {
     pub(crate) reason: String,
@@ -64,15 +64,15 @@ impl<E: std::fmt::Display> From<E> for NoConnection {
     }
 }
 
-/// What goes through a [`Socket`].
+/// A message to a relay.
 #[cfg(feature = "serve")]
 pub(crate) enum Outgoing {
     Text(String),
-    /// A question whether somebody is there.
+    /// A check whether the peer is alive.
     Ping,
 }
 
-/// What comes through a [`Socket`].
+/// A message from a relay.
 #[cfg(feature = "serve")]
 pub(crate) enum Incoming {
     Text(String),
@@ -80,10 +80,10 @@ pub(crate) enum Incoming {
     Other,
 }
 
-/// A relay's address in the one form under which it is known here: an empty path has no `/`.
+/// The canonical form of a relay's address: an empty path has no `/`.
 ///
 /// # Errors
-/// Something that is no `ws://` or `wss://` address.
+/// A text that is not a `ws://` or `wss://` address.
 pub fn normal_url(text: &str) -> Result<String, String> {
     let url = RelayUrl::parse(text.trim()).map_err(|err| err.to_string())?;
     Ok(url.to_string().trim_end_matches('/').to_string())

@@ -1,14 +1,14 @@
-//! Which addresses may be reached at all.
+//! Restricts the addresses to which the service connects.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Which addresses may be connected to.
+/// The addresses to which a connection is allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
     /// Any: for what the configuration names.
     Anywhere,
-    /// Public ones: for what a stranger names. Natively a name is resolved first, and what is checked is what is
-    /// connected to. A browser does not tell what a name stands for, and has separate rules for the networks around it.
+    /// Public addresses only, for relays that a stranger names. Natively, the name is resolved first, and the checked address is the one
+    /// connected to. A browser does not reveal the address of a name, and has separate rules for local networks.
     Public,
 }
 
@@ -50,7 +50,7 @@ fn is_public_v6(address: Ipv6Addr) -> bool {
         (0x2002, ..) => is_public_v4(v4(s1, s2)),
         // Documentation, and Teredo, which hides an address too.
         (0x2001, 0xdb8 | 0, ..) => false,
-        // Only 2000::/3 is given out.
+        // Only 2000::/3 is allocated.
         _ => s0 & 0xe000 == 0x2000,
     }
 }

@@ -36,19 +36,19 @@ use web_time::Instant;
 pub(super) const JOBS: &str = "jobs";
 pub(super) const CANCELLATIONS: &str = "cancellations";
 
-/// What tasks tell the service.
+/// A message from a task to the service.
 pub enum Message {
     /// A job is ready to run, or the reason why it cannot.
     Prepared(JobId, std::result::Result<Ready, String>),
     /// The relays that customers read; none where there is no list.
     RelayLists(Vec<(PublicKey, Vec<String>)>),
-    /// An invoice was made for a job.
+    /// A wallet made an invoice for a job.
     Billed(JobId, Invoice),
     /// A job's invoice was paid.
     Paid(JobId),
-    /// A job's token is about to be taken. From the answer on, the job is not given up.
+    /// A job's token is about to be redeemed. After the answer to this message, the job is not given up.
     Redeems(JobId, oneshot::Sender<()>),
-    /// A job's token was taken.
+    /// A job's token was redeemed.
     Redeemed(JobId),
     /// All text of a job so far.
     Partial(JobId, String),
@@ -60,7 +60,7 @@ pub enum Message {
     Search(Search),
 }
 
-/// After as many jobs in a row that panicked, the process is better started anew.
+/// Consecutive panics after which the process exits to be restarted.
 const MOST_PANICS: usize = 3;
 
 /// A job that is open and has no answer yet.
@@ -69,31 +69,31 @@ pub(super) struct Live {
     pub(super) request: JobRequest,
     pub(super) task: Asked,
     pub(super) found_on: String,
-    /// Relays beside our own that get the answers.
+    /// Relays other than our own that get the answers.
     pub(super) guests: BTreeSet<String>,
-    /// What was said last, beside partial results.
+    /// The last feedback, other than partial results.
     pub(super) told: Option<Event>,
     /// Later jobs have higher numbers.
     pub(super) number: u64,
     pub(super) place: Place,
     pub(super) bill: Bill,
-    /// Whether its customer cancelled it while its token was taken.
+    /// Whether its customer cancelled it while its token was being redeemed.
     pub(super) is_unwanted: bool,
     pub(super) state: LiveState,
 }
 
-/// Whose place a job takes.
+/// The slot that a job uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
     /// One of the queue, or it runs.
     Queue,
     /// One of those that wait for inputs or payment.
     Waiting,
-    /// None any more: the wallet is asked a last time.
+    /// No slot: the wallet is polled once more.
     Leaving,
 }
 
-/// What of a job's payment is known.
+/// The state of a job's payment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Bill {
     None,
@@ -110,7 +110,7 @@ pub(super) enum LiveState {
     Running(Arc<Stop>),
 }
 
-/// What the service has waited for.
+/// The event that ended the service's wait.
 enum Next {
     Report(String, Report),
     Message(Box<Message>),
@@ -138,12 +138,12 @@ pub struct Service {
     pub(super) next_job: u64,
     /// Jobs that panicked since one was done.
     pub(super) panics: usize,
-    /// What is said of a job that hangs.
+    /// The error for a job that hangs.
     hang: Option<String>,
     /// Answers that relays have to get yet.
     pub(super) answers: Deliveries,
     pub(super) shed_said: Option<Instant>,
-    /// How far the configured relays are read.
+    /// The cursors of the configured relays.
     pub(super) readings: BTreeMap<String, Reading>,
     pub(super) clock: Clock,
     pub(super) reachable: Reachable,
@@ -155,7 +155,7 @@ pub struct Service {
     pub(super) cancellations_changed: bool,
     ticks: u64,
     pub(super) announcement: Option<Event>,
-    /// When it was made.
+    /// The time of the announcement.
     pub(super) announced: Instant,
     inbox: mpsc::UnboundedReceiver<Message>,
     reports: mpsc::Receiver<(String, Report)>,
@@ -218,8 +218,8 @@ impl Service {
     /// is left is done at the next start.
     ///
     /// # Errors
-    /// A journal that cannot be written: going on would mean to forget jobs. A generator that has failed, see [`super::Generator::failure`], at
-    /// which three jobs in a row panicked, or which does not come back from a job. Its thread is left behind then, so the process has to end.
+    /// A journal that cannot be written: continuing would lose jobs. A generator that has failed, see [`super::Generator::failure`], at
+    /// which three consecutive jobs panicked, or which does not return from a job. Its thread still runs then, so the process has to exit.
     pub async fn run(mut self, stop: impl Future<Output = ()>) -> Result<()> {
         self.start()?;
         let mut stop = std::pin::pin!(stop.fuse());
@@ -248,14 +248,14 @@ impl Service {
         failure.map_or(Ok(()), |why| Err(candle_engine::Error::Batch(why).into()))
     }
 
-    /// Why no job will be done any more, if so.
+    /// The reason why no further job will succeed, if there is one.
     fn failure(&self) -> Option<String> {
         let panics = || format!("{} jobs in a row panicked", self.panics);
         let failure = self.offers.failure().or_else(|| self.hang.clone());
         failure.or_else(|| (self.panics >= MOST_PANICS).then(panics))
     }
 
-    /// Looks for a job that does not end although its time is over: between two tokens each asks whether to go on.
+    /// Searches for a job that does not end although its time is over: each checks between two tokens whether to continue.
     fn look_for_hangs(&mut self) {
         let grace = Duration::from_secs(self.settings.hang_seconds);
         let hangs =
@@ -289,7 +289,7 @@ impl Service {
             self.resume(id, entry)?;
         }
         self.shed_deliveries()?;
-        // At the first start, what was asked before is not for us.
+        // At the first start, older requests are not for us.
         let since = started.saturating_sub(self.settings.look_back_seconds);
         self.read_relays(started, since)
     }
@@ -310,18 +310,17 @@ impl Service {
             }
             Report::Down(reason) => {
                 let reason: String = reason.chars().take(200).collect();
-                match self.relays.is_own(url) {
-                    true => {
-                        tracing::info!(relay = url, reason, "not connected");
-                        self.reachable.down(url, &reason);
-                    }
+                if self.relays.is_own(url) {
+                    tracing::info!(relay = url, reason, "not connected");
+                    self.reachable.down(url, &reason);
+                } else {
                     // The reason may name it.
-                    false => tracing::info!(relay = self.relays.shown(url), "not connected"),
+                    tracing::info!(relay = self.relays.shown(url), "not connected")
                 }
                 self.relays.set_up(url, false);
                 self.set_live(url, false);
             }
-            // What relays of strangers show is not asked for.
+            // The clocks of strangers' relays are not requested.
             Report::RelayClock(theirs) if self.relays.is_own(url) => {
                 self.clock.relay(url, theirs, now());
             }
@@ -336,7 +335,7 @@ impl Service {
             }
             Report::StoredEnd(name) if name == JOBS => self.set_live(url, true),
             Report::StoredEnd(subscription) => self.search_ended(url, &subscription),
-            // A cursor that moved on now would lead past requests that are not taken any more.
+            // Advancing the cursor now would skip requests that are no longer accepted.
             Report::Cursor(name, to) if name == JOBS && !self.stopping => {
                 self.journal.advance_cursor(url, to.min(now()))?;
             }
@@ -378,7 +377,7 @@ impl Service {
         }
     }
 
-    /// What follows from any change.
+    /// Work that follows any change.
     fn after_step(&mut self) {
         // After a failure of the generator they would be answered with an error each; the next start does them.
         if !self.stopping && self.failure().is_none() {

@@ -1,7 +1,7 @@
-//! Whether this machine's clock is right, by what relays and customers show of theirs.
+//! Checks this machine's clock against those of relays and customers.
 //!
-//! With a clock that is ahead, relays are asked for requests that do not exist yet; with one that is behind, requests seem to be from the
-//! future. Neither can be mended here, so it is said.
+//! If the clock is ahead, the service subscribes to requests that do not exist yet; if it is behind, requests seem to be from the future.
+//! Neither can be fixed here, so it is logged.
 
 use crate::jobs::Customer;
 use std::collections::{BTreeMap, VecDeque};
@@ -12,29 +12,29 @@ use web_time::Instant;
 const TOLERANCE: i64 = 120;
 /// Requests that are new on a relay come within this many seconds of their date, or a clock is wrong.
 const LATE: i64 = 600;
-/// Customers whose clocks are compared with ours; with fewer than the second number nothing is said.
+/// Number of customers whose clocks are compared with ours; with fewer than the second number there is no report.
 const CUSTOMERS: usize = 16;
 const ENOUGH: usize = 5;
-/// Seconds by which the clock has to be set back for relays to be asked anew.
+/// Minimum number of seconds by which the clock was set back for the service to subscribe again.
 const SET: i64 = 60;
 
-/// What is known about the clock.
+/// The measurements of the clock.
 pub(super) struct Clock {
-    /// The clock's time at an instant: it goes on from there, unless somebody sets it.
+    /// The clock's time at an instant, from which it advances unless it is set.
     wall: u64,
     at: Instant,
     /// For each relay that shows its clock, how far ours is ahead of it.
     relays: BTreeMap<String, i64>,
     /// The same for the customers of the latest new requests, each once.
     customers: VecDeque<(Customer, i64)>,
-    /// How far ours is said to be ahead; 0 while it is right.
+    /// The reported number of seconds by which ours is ahead; 0 while it is right.
     said: i64,
 }
 
 /// The clock was set while the service ran.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct SetBack {
-    /// How far, in seconds.
+    /// The difference, in seconds.
     pub(super) by: u64,
     /// When the service began to go by the wrong time, in the new one.
     pub(super) since: u64,
@@ -51,7 +51,7 @@ impl Clock {
         }
     }
 
-    /// Looks whether the clock was set. One that was set forward needs nothing: relays were asked from an earlier time on.
+    /// Checks whether the clock was set. A clock that was set forward needs no action: the subscriptions start at an earlier time.
     pub(super) fn set(&mut self, wall: u64, at: Instant) -> Option<SetBack> {
         let ran = at.saturating_duration_since(self.at).as_secs();
         let by = difference(wall, self.wall.saturating_add(ran));
@@ -61,7 +61,7 @@ impl Clock {
         (self.wall, self.at) = (wall, at);
         self.relays.values_mut().for_each(|ahead| *ahead += by);
         self.customers.clear();
-        // Asleep, a machine's instants may stand still: that comes out as a clock that was set forward.
+        // While a machine sleeps, its instants may stop: this shows as a clock that was set forward.
         (by < 0).then(|| SetBack {
             by: by.unsigned_abs(),
             since: wall.saturating_sub(ran),
@@ -84,7 +84,8 @@ impl Clock {
         self.customers.push_back((customer, ahead));
     }
 
-    /// How many seconds the clock is ahead, by most relays' clocks, or where none is shown by every customer's; 0 where it is right.
+    /// Number of seconds by which the clock is ahead, by most relays' clocks, or if no relay shows one by those of all customers; 0 if it
+    /// is right.
     pub(super) fn ahead(&self) -> i64 {
         let relays = middle(self.relays.values().copied());
         if let Some(ahead) = relays {
@@ -95,15 +96,16 @@ impl Clock {
             return 0;
         }
         let early = customers().all(|ahead| ahead < -TOLERANCE);
-        // Somebody may publish old requests anew; that all do is not likely.
+        // One customer may publish old requests again; all of them are unlikely to.
         let late = customers().all(|ahead| ahead > LATE);
-        match early || late {
-            true => middle(customers()).unwrap_or(0),
-            false => 0,
+        if early || late {
+            middle(customers()).unwrap_or(0)
+        } else {
+            0
         }
     }
 
-    /// How far the clock is ahead, if that is news: whether it is right, or how wrong it is by much.
+    /// Number of seconds by which the clock is ahead, if the state changed: right again, or wrong by a very different number.
     pub(super) fn news(&mut self) -> Option<i64> {
         let ahead = self.ahead();
         let same_side = ahead.signum() == self.said.signum();
@@ -125,7 +127,7 @@ fn middle(values: impl Iterator<Item = i64>) -> Option<i64> {
 }
 
 fn difference(a: u64, b: u64) -> i64 {
-    // Dates are what somebody claims: this one may be any number.
+    // Dates are claims of their authors: this one may be any number.
     i64::try_from(a)
         .unwrap_or(i64::MAX)
         .saturating_sub(i64::try_from(b).unwrap_or(i64::MAX))
@@ -159,7 +161,7 @@ impl Reachable {
         relays.iter().all(|url| self.failed.contains_key(url))
     }
 
-    /// What to say about it, when it is time: why each of them cannot be reached.
+    /// The message about unreachable relays, when it is due: the reason for each.
     pub(super) fn news(&mut self, relays: &[String], at: Instant) -> Option<String> {
         let due = |said: Instant| at.saturating_duration_since(said) >= AGAIN;
         if !self.none(relays) || !self.said.is_none_or(due) {
@@ -206,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn customers_are_asked_where_relays_show_no_clock() {
+    fn customers_dates_count_if_relays_show_no_clock() {
         for (created, expected) in [(NOW + 3600, -3600), (NOW - 3600, 3600), (NOW - 60, 0)] {
             let mut clock = clock();
             for _ in 0..100 {

@@ -1,4 +1,4 @@
-//! Which relay has to get which answers: their ids only, since the journal has the answers.
+//! The answers that each relay has to get: their ids only, since the journal has the answers.
 
 use super::guests::LATER;
 use crate::jobs::JobId;
@@ -15,11 +15,12 @@ type Key = (u64, u64, JobId);
 #[derive(Default)]
 pub(super) struct Deliveries {
     answers: HashMap<JobId, Signed>,
-    /// Which answer an event is, or a shorter form of it; of those that relays were given.
+    /// The job of each answer, and of each shorter form of it, that relays were given.
     events: HashMap<EventId, JobId>,
     relays: BTreeMap<String, Queue>,
     added: u64,
-    /// How many wait, and their bytes: one that waits for two relays counts twice, and for relays that are not known yet not at all.
+    /// Number of waiting answers, and their bytes: an answer for two relays counts twice, and one for relays that are not known yet does
+    /// not count.
     count: usize,
     bytes: u64,
 }
@@ -36,7 +37,7 @@ struct Signed {
 struct Queue {
     waiting: BTreeSet<Key>,
     handed: BTreeSet<Key>,
-    /// How often the relay had to leave its place to others.
+    /// Number of times that the relay had to give its slot to others.
     parked: u32,
 }
 
@@ -56,7 +57,7 @@ impl Deliveries {
         self.answers.is_empty()
     }
 
-    /// How many wait.
+    /// Number of waiting answers.
     pub(super) fn len(&self) -> usize {
         self.count
     }
@@ -104,8 +105,8 @@ impl Deliveries {
         }
     }
 
-    /// What to give up next, if more wait than may: of relays that are not connected, or if all are then of all, the one for which most
-    /// wait; and of what waits for it, the oldest.
+    /// The answer to drop next, if more wait than allowed: the oldest one for the relay with the most waiting answers, among relays that
+    /// are not connected, or among all if every relay is.
     pub(super) fn excess(
         &self,
         most: usize,
@@ -121,7 +122,7 @@ impl Deliveries {
         Some((relay.clone(), queue.oldest()?))
     }
 
-    /// The answer that a relay is to get next, if it can take one: the newest, for which somebody waits.
+    /// The next answer for a relay, if it can take one: the newest, for which the customer still waits.
     pub(super) fn hand(&mut self, relay: &str) -> Option<JobId> {
         let queue = self.relays.get_mut(relay)?;
         if queue.handed.len() >= HANDED {
@@ -145,7 +146,7 @@ impl Deliveries {
         self.events.get(event).copied()
     }
 
-    /// Takes back what a relay was given: it had to leave its place.
+    /// Takes back the answers handed to a relay that had to give up its slot.
     pub(super) fn park(&mut self, relay: &str) {
         if let Some(queue) = self.relays.get_mut(relay) {
             queue.waiting.append(&mut queue.handed);
@@ -184,7 +185,7 @@ impl Deliveries {
         self.relays.contains_key(relay)
     }
 
-    /// Relays for which answers wait, those first that have not had to leave their place yet.
+    /// Relays for which answers wait; first those that have not had to give up a slot.
     pub(super) fn waiting(&self) -> Vec<String> {
         let waits = |(_, queue): &(&String, &Queue)| {
             !queue.waiting.is_empty() && queue.handed.len() < HANDED

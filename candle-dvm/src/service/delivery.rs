@@ -1,4 +1,4 @@
-//! Answers: signed once, in the journal before anybody sees them, and sent until every relay has them, or never will.
+//! Answers: signed once, in the journal before they are published, and sent until every relay has them, or never will.
 //!
 //! A relay that does not take an answer as it is gets it once more without what it repeats of the request: the same text, date and key, so
 //! that this form has one id too, however often it is made. The other relays are not affected by what one of them refuses.
@@ -20,7 +20,7 @@ use web_time::Instant;
 /// Seconds for which a relay is tried: one of ours, and one that a customer named.
 const OWN_PATIENCE: u64 = 86_400;
 const GUEST_PATIENCE: u64 = 600;
-/// Between two lines in the log about answers that are given up because too many wait.
+/// Time between two log lines about answers that are dropped because too many wait.
 const SHED_SAID: Duration = Duration::from_secs(60);
 
 impl Service {
@@ -64,7 +64,7 @@ impl Service {
                         completion_tokens: product.tokens as u64,
                     }),
                     text: product.text,
-                    // The invoice is the one that was paid, so that nobody takes it for another.
+                    // The invoice is the paid one, so that it is not mistaken for another.
                     amount_msat: invoice.as_ref().map(|invoice| invoice.amount_msat),
                     invoice: invoice.map(|invoice| invoice.bolt11),
                     cashu: change,
@@ -109,9 +109,10 @@ impl Service {
             return Ok(());
         }
         self.settle_money(id, is_result)?;
-        let counter = match is_result {
-            true => &self.metrics.results,
-            false => &self.metrics.errors,
+        let counter = if is_result {
+            &self.metrics.results
+        } else {
+            &self.metrics.errors
         };
         counter.fetch_add(1, Relaxed);
         tracing::info!(job = %id, answer = %event.id, is_result, "answered");
@@ -123,7 +124,7 @@ impl Service {
         Ok(())
     }
 
-    /// Why no relay of ours takes an event, if that is so.
+    /// The reason why no relay of ours takes an event, if none does.
     fn fits_none(&self, event: &Event) -> Option<String> {
         let mut problem = None;
         let small = smaller(&self.keys, event);
@@ -137,7 +138,7 @@ impl Service {
         problem
     }
 
-    /// Takes up an answer that was signed before the service was started anew. Relays get it with the next tick.
+    /// Resumes an answer that was signed before a restart. Relays get it with the next tick.
     pub(super) fn deliver_again(&mut self, id: JobId, entry: &Entry) {
         if let Some(answer) = &entry.answer {
             let bytes = answer.body.len() as u64;
@@ -188,8 +189,8 @@ impl Service {
         Ok(())
     }
 
-    /// Hands a relay the answers that it has to get, as far as it takes more now and has a place. `known` is one that need not be read from
-    /// the journal.
+    /// Hands a relay its waiting answers, up to the number that it takes now, if it has a slot. `known` is an answer that need not be read
+    /// from the journal.
     pub(super) fn hand_over(&mut self, url: &str, known: Option<(JobId, &Event)>) -> Result<()> {
         // One of ours that is down gets them when it is back: until then the journal has them, and memory need not.
         let absent = self.relays.is_own_and_down(url);
@@ -275,7 +276,7 @@ impl Service {
 
     /// The form in which a refused answer may be taken.
     fn smaller_form(&self, id: JobId, event: EventId, reason: &str) -> Result<Option<Event>> {
-        // Who we are, and how much we send, is what these are about.
+        // These concern our identity and the amount that we send.
         let others = [
             "auth-required:",
             "blocked:",
@@ -306,10 +307,12 @@ impl Service {
     pub(super) fn give_up_deliveries(&mut self, at: u64) -> Result<()> {
         let relays = &self.relays;
         let late = self.answers.late(|relay| {
-            let patience = match relays.is_own(relay) {
-                true => OWN_PATIENCE,
-                false if relays.is_barred(relay) => 0,
-                false => GUEST_PATIENCE,
+            let patience = if relays.is_own(relay) {
+                OWN_PATIENCE
+            } else if relays.is_barred(relay) {
+                0
+            } else {
+                GUEST_PATIENCE
             };
             at.saturating_sub(patience)
         });

@@ -1,8 +1,7 @@
-//! Where a customer wants to be answered beside our own relays: the relays that a request names, or else those that its customer reads
-//! (NIP-65).
+//! The relays for answers in addition to our own: those that a request names, or else those that its customer reads (NIP-65).
 //!
-//! The list of a customer is looked for beside the job, which waits for it nowhere. What was said meanwhile goes to those relays when
-//! they are known, an answer too: until then [`LATER`] stands for them in the journal.
+//! The customer's list is looked up concurrently with the job, which never waits for it. When the relays are known, they get all earlier
+//! messages, an answer too: until then [`LATER`] represents them in the journal.
 
 use super::actor::{Message, Service};
 use super::now;
@@ -17,13 +16,13 @@ use nostr::prelude::{Event, Filter, Kind, PublicKey};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// The most relays that are taken from a request or a relay list.
+/// Maximum number of relays used from a request or a relay list.
 pub(super) const MOST_RELAYS: usize = 5;
-/// Stands for relays that are not known yet, in the place of an address.
+/// Represents relays that are not known yet, instead of an address.
 pub(super) const LATER: &str = "later";
-/// How long relays may take to bring a list.
+/// Timeout of the search for a list.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// Lists that are looked for at the same time, in one question.
+/// Number of relay lists requested at the same time, in one subscription.
 const BATCH: usize = 64;
 /// Lists that may be wanted; beyond it answers go to our relays alone.
 const WANTED: usize = 1024;
@@ -32,7 +31,7 @@ const REMEMBERED: usize = 4096;
 const FOUND: u64 = 600;
 const ABSENT: u64 = 60;
 
-/// Relay lists of customers: those that are known, and those that are looked for.
+/// Relay lists of customers: known ones, and those being looked up.
 pub(super) struct RelayLists {
     known: Cache<PublicKey, Vec<String>>,
     wanted: BTreeMap<PublicKey, Vec<JobId>>,
@@ -49,7 +48,7 @@ impl Default for RelayLists {
     }
 }
 
-/// What of a list of relays is used: the first few addresses that are no relays of ours.
+/// The usable part of a list of relays: the first few addresses that are not our own relays.
 pub(super) fn usable(named: &[String], settings: &Settings) -> BTreeSet<String> {
     let mut relays = BTreeSet::new();
     for url in named.iter().filter_map(|url| normal_url(url).ok()) {
@@ -67,7 +66,7 @@ pub(super) fn known(relays: &BTreeSet<String>) -> BTreeSet<String> {
 }
 
 impl Service {
-    /// Where a job's customer wants the answers, as far as it is known.
+    /// The relays on which a job's customer wants the answers, of those known so far.
     pub(super) fn guests(
         &mut self,
         id: JobId,
@@ -150,7 +149,7 @@ impl Service {
         Ok(())
     }
 
-    /// A job's customer reads these relays: they get what was said already.
+    /// A job's customer reads these relays: they get the earlier messages.
     fn guests_found(&mut self, id: JobId, relays: &BTreeSet<String>) -> Result<()> {
         if let Some(live) = self.live.get_mut(&id) {
             if live.guests.remove(LATER) {

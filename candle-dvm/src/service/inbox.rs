@@ -27,18 +27,19 @@ pub(super) fn customer(event: &Event) -> Customer {
     Customer(event.pubkey.to_bytes())
 }
 
-/// How a request is encrypted, if it is: what is said of it is encrypted in the same way, also where its content does not open.
+/// The encryption scheme of a request, if any. Answers use the same scheme, even if the content cannot be decrypted.
 fn scheme(event: &Event) -> Option<Scheme> {
     let is_encrypted = event.tags.iter().any(|tag| tag.kind() == "encrypted");
     // Only NIP-04 has this separator, whose `?` no base64 holds.
-    let scheme = match event.content.contains("?iv=") {
-        true => Scheme::Nip04,
-        false => Scheme::Nip44,
+    let scheme = if event.content.contains("?iv=") {
+        Scheme::Nip04
+    } else {
+        Scheme::Nip44
     };
     is_encrypted.then_some(scheme)
 }
 
-/// What is wrong with a request, in a line for its customer: without any value of it if that was hidden.
+/// The problem with a request, in a line for its customer: without any value of it if that was hidden.
 fn problem(err: &ReadError, hidden: Option<Scheme>) -> String {
     match (err, hidden) {
         (ReadError::Value { name, expected, .. }, Some(_)) => {
@@ -54,11 +55,11 @@ fn waits(request: &JobRequest, price_msat: u64) -> bool {
     price_msat > 0 || request.inputs.iter().any(fetched)
 }
 
-/// What becomes of a request that is not let in.
+/// The outcome for a request that is not admitted.
 enum Verdict {
-    /// It is counted by this name, and nothing is said.
+    /// It is counted under this name, without a report.
     Pass(&'static str),
-    /// Its customer is told.
+    /// The customer gets the refusal.
     Refuse(Refusal),
 }
 
@@ -217,7 +218,7 @@ impl Service {
         Ok((request, task))
     }
 
-    /// Which sort of place a job would take, and whether there is one; one of those that wait may have to leave for it.
+    /// The kind of slot that a job would take, and whether there is one; a waiting job may have to leave for it.
     fn place(
         &self,
         offer: &Offer,
@@ -244,7 +245,7 @@ impl Service {
         open.count() >= most
     }
 
-    /// The jobs that have a place of the queue. Those whose prompts are being looked at will come into it as well.
+    /// The jobs that hold a slot of the queue. Those whose prompts are still being prepared count too.
     fn seats(&self) -> impl Iterator<Item = Seat> + '_ {
         let seated = |(_, live): &(&JobId, &Live)| live.place == Place::Queue;
         self.live.iter().filter(seated).map(|(id, live)| Seat {
@@ -263,7 +264,7 @@ impl Service {
             .note_load(waiting, self.settings.queue, now());
     }
 
-    /// A job that is in the journal goes on from where it was.
+    /// Resumes a job that is in the journal.
     pub(super) fn resume(&mut self, id: JobId, entry: Entry) -> Result<()> {
         if entry.stage == Stage::Answered {
             self.deliver_again(id, &entry);
@@ -283,13 +284,15 @@ impl Service {
                 self.seen.insert(event.id);
                 self.admission.reopen(customer(&event));
                 let is_paid = entry.invoice.as_ref().is_some_and(|invoice| invoice.paid);
-                let price = match is_paid {
-                    true => 0,
-                    false => self.payment.price_msat(),
+                let price = if is_paid {
+                    0
+                } else {
+                    self.payment.price_msat()
                 };
-                let place = match waits(&request, price) {
-                    true => Place::Waiting,
-                    false => Place::Queue,
+                let place = if waits(&request, price) {
+                    Place::Waiting
+                } else {
+                    Place::Queue
                 };
                 self.take_up(id, event, request, task, entry, place);
             }
@@ -338,7 +341,7 @@ impl Service {
             Some(invoice) if invoice.paid => Bill::Paid,
             Some(_) => Bill::Open,
         };
-        // Before anything is said, so that it is said there too.
+        // Before the first message, so that the guests get it too.
         let guests = self.guests(id, event.pubkey, &request.relays);
         let live = Live {
             event,

@@ -1,6 +1,6 @@
-//! What has to be fetched before a job can run: inputs that are no text.
+//! Fetches the inputs of a job that are not text.
 //!
-//! Errors name an input by its place and never quote it: it may have been hidden.
+//! Errors name an input by its index and never quote it: it may have been hidden.
 
 use super::lookup::Lookup;
 use super::offers::Recording;
@@ -19,7 +19,7 @@ const FETCH: Duration = Duration::from_secs(20);
 const FETCH_RECORDING: Duration = Duration::from_secs(120);
 /// The kinds of results that others give: of jobs on texts and recordings.
 const RESULTS: std::ops::Range<u16> = 6000..6100;
-/// The most relays of inputs where something is looked for.
+/// Maximum number of input relays that are searched.
 const MOST_HINTS: usize = 5;
 
 /// The inputs' texts, in order.
@@ -36,7 +36,7 @@ pub async fn texts(
     let mut texts = Vec::new();
     let mut hints = 0;
     let mut bytes = 0;
-    // For all of them together: 64 that never come would else be waited for one after the other.
+    // One timeout for all inputs: otherwise 64 missing ones would each take the full time.
     let started = Instant::now();
     let left = || Duration::from_secs(settings.chain_seconds).saturating_sub(started.elapsed());
     for (number, input) in request.inputs.iter().enumerate() {
@@ -82,9 +82,10 @@ pub async fn recording(request: &JobRequest, settings: &Settings) -> Result<Reco
         let url = allowed_url(address, &settings.url_hosts)?;
         let ending = url.path().rsplit_once('.').map_or("", |(_, ending)| ending);
         let is_ending = ending.len() <= 5 && ending.bytes().all(|b| b.is_ascii_alphanumeric());
-        let name = match is_ending && !ending.is_empty() {
-            true => format!("recording.{ending}"),
-            false => "recording".to_string(),
+        let name = if is_ending && !ending.is_empty() {
+            format!("recording.{ending}")
+        } else {
+            "recording".to_string()
         };
         let most = settings.recording_bytes;
         // The operator has named the host, so it may be one inside.
@@ -99,7 +100,7 @@ pub async fn recording(request: &JobRequest, settings: &Settings) -> Result<Reco
 fn fetch_problem(problem: String, request: &JobRequest) -> String {
     match request.encryption {
         None => problem,
-        // It may name what was asked.
+        // The error may contain the URL.
         Some(_) => "cannot fetch the URL".to_string(),
     }
 }
@@ -127,9 +128,10 @@ pub fn allowed_url(text: &str, hosts: &[String]) -> Result<Url, String> {
         None => entry == host,
     });
     let web = matches!(url.scheme(), "http" | "https");
-    match allowed && web {
-        true => Ok(url),
-        false => Err("this service does not fetch URLs from this host".to_string()),
+    if allowed && web {
+        Ok(url)
+    } else {
+        Err("this service does not fetch URLs from this host".to_string())
     }
 }
 
@@ -164,7 +166,7 @@ async fn event(
     }
 }
 
-/// Why there is no result of a job.
+/// The reason why a job has no result.
 enum Absent {
     /// The name is not the id of an event.
     NoId,
@@ -184,9 +186,10 @@ async fn job(
         let mut providers = providers(id, hint.clone(), lookup).await;
         loop {
             let filter = Filter::new().kinds(RESULTS.map(Kind::from_u16)).event(id);
-            let filter = match providers.is_empty() {
-                true => filter,
-                false => filter.authors(providers.clone()),
+            let filter = if providers.is_empty() {
+                filter
+            } else {
+                filter.authors(providers.clone())
             };
             let event = lookup.first(filter, hint.clone()).await?;
             if providers.is_empty() {
@@ -202,7 +205,7 @@ async fn job(
     result.await.flatten().ok_or(Absent::NoResult)
 }
 
-/// Who may answer a job: those whom its request names. Nobody where it names nobody, or is not found: then anybody may.
+/// The providers that may answer a job: those that its request names. Empty, which means any, if it names none or is not found.
 async fn providers(id: EventId, hint: Option<String>, lookup: &Lookup) -> Vec<PublicKey> {
     let filter = Filter::new().id(id).limit(1);
     let found = lookup.stored(filter, hint, STORED, 1).await;

@@ -43,12 +43,15 @@ impl Lanes {
         lane.queue.push(customer, is_known, id, ready);
     }
 
-    /// Takes the next job for which there is a free place, if any.
+    /// Takes the next job for which there is a free slot, if any.
     pub(super) fn pop(&mut self) -> Option<(JobId, Ready)> {
         let mut lanes = [&mut self.text, &mut self.speech].into_iter();
-        lanes.find_map(|lane| match lane.running < lane.most {
-            true => lane.queue.pop(),
-            false => None,
+        lanes.find_map(|lane| {
+            if lane.running < lane.most {
+                lane.queue.pop()
+            } else {
+                None
+            }
         })
     }
 
@@ -68,12 +71,12 @@ impl Lanes {
         lane.running = lane.running.saturating_sub(1);
     }
 
-    /// How many jobs wait.
+    /// Number of waiting jobs.
     pub(super) fn len(&self) -> usize {
         self.text.queue.len() + self.speech.queue.len()
     }
 
-    /// How many run.
+    /// Number of running jobs.
     pub(super) fn running(&self) -> usize {
         self.text.running + self.speech.running
     }

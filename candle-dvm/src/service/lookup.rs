@@ -1,4 +1,4 @@
-//! Events that are looked for on the service's relays.
+//! Searches for events on the service's relays.
 
 use super::actor::{Message, Service, CANCELLATIONS};
 use super::now;
@@ -13,24 +13,24 @@ use web_time::Instant;
 /// The least time between two requests for cancellations.
 const CANCELLATIONS_EVERY: Duration = Duration::from_secs(1);
 
-/// A way to look for events, for tasks beside the service's own.
+/// A handle with which tasks search for events through the service.
 #[derive(Clone)]
 pub struct Lookup {
     pub(super) service: mpsc::UnboundedSender<Message>,
 }
 
-/// What the service is asked for.
+/// A search request to the service.
 pub struct Search {
     pub(super) filter: Filter,
-    /// A relay to look on beside our own.
+    /// A relay to search in addition to our own.
     pub(super) hint: Option<String>,
-    /// Whether to go on when relays have sent what they stored.
+    /// Whether to continue after relays have sent their stored events.
     pub(super) waits: bool,
     pub(super) found: mpsc::Sender<Event>,
 }
 
 impl Lookup {
-    /// The events that the relays have stored, as far as they come in time. Their signatures are verified.
+    /// The matching events that the relays return in time. Their signatures are verified.
     pub async fn stored(
         &self,
         filter: Filter,
@@ -66,13 +66,13 @@ impl Lookup {
             waits,
             found,
         };
-        // Without a service there is nobody to wait for the results either.
+        // Without a service, no caller waits for the results either.
         let _ = self.service.unbounded_send(Message::Search(search));
         results
     }
 }
 
-/// A search that goes on.
+/// A running search.
 pub(super) struct Searching {
     pub(super) search: Search,
     /// Relays that have not sent all that they stored.
@@ -91,7 +91,7 @@ impl Service {
         let name = format!("search-{}", self.next_search);
         let mut waiting = self.relays.up();
         if waiting.is_empty() {
-            // As after a start: whoever comes up first may have it. How long that is waited for is up to who searches.
+            // As after a start: the relay that connects first may have the event. The caller decides how long to wait.
             waiting = self.relays.own().iter().cloned().collect();
         }
         self.relays.subscribe(&name, &search.filter, !search.waits);
@@ -120,8 +120,8 @@ impl Service {
         });
     }
 
-    /// An event that may be what a search looks for. A relay that sends many that are not, or the same one without end, is left if a customer
-    /// named it.
+    /// Handles an event that may match a search. A customer's relay that sends many that do not match, or the same one without end, is
+    /// disconnected.
     pub(super) fn found(&mut self, url: &str, name: &str, event: Event) {
         let Some(searching) = self.searches.get_mut(name) else {
             return;
@@ -152,7 +152,7 @@ impl Service {
         }
     }
 
-    /// Ends those that nobody waits for any more.
+    /// Ends searches whose callers have gone.
     pub(super) fn drop_searches(&mut self) {
         self.searches.retain(|name, searching| {
             let open = !searching.search.found.is_closed();
@@ -192,7 +192,7 @@ impl Service {
     }
 }
 
-/// The jobs whose cancellations relays are asked for, and since when.
+/// The jobs for whose cancellations the service is subscribed, and since when.
 #[derive(Default)]
 pub(super) struct Watch {
     ids: BTreeSet<EventId>,

@@ -8,7 +8,7 @@ use std::sync::Mutex;
 /// Counters and gauges of a service.
 #[derive(Debug, Default)]
 pub struct Metrics {
-    /// Jobs that were let in.
+    /// Admitted jobs.
     pub accepted: AtomicU64,
     /// Results that were signed.
     pub results: AtomicU64,
@@ -18,7 +18,7 @@ pub struct Metrics {
     pub cancelled: AtomicU64,
     /// Answers that relays have acknowledged.
     pub delivered: AtomicU64,
-    /// Tokens that were made.
+    /// Generated tokens.
     pub tokens: AtomicU64,
     /// Milliseconds that generation took.
     pub busy_millis: AtomicU64,
@@ -36,7 +36,7 @@ pub struct Metrics {
     pub unreachable: AtomicBool,
     /// Seconds by which this machine's clock is ahead of the others; 0 where it agrees.
     pub clock_ahead: AtomicI64,
-    /// What was refused or dropped, by reason.
+    /// Refused and dropped events, by reason.
     pub refused: Mutex<BTreeMap<&'static str, u64>>,
 }
 
@@ -131,9 +131,10 @@ impl Metrics {
             .refused
             .lock()
             .map_or(0, |refused| refused.values().sum());
-        let none = match self.unreachable.load(Relaxed) {
-            true => " (none reachable)",
-            false => "",
+        let none = if self.unreachable.load(Relaxed) {
+            " (none reachable)"
+        } else {
+            ""
         };
         let clock = match self.clock_ahead.load(Relaxed) {
             0 => String::new(),

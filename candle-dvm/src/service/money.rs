@@ -10,7 +10,7 @@ use crate::{Error, Result};
 pub(super) const CANCELLED: &str = "cancelled; the token with this answer is what you paid";
 
 impl Service {
-    /// Whether a job can be paid for in the way that its request wants.
+    /// Whether a job can be paid by the method of its request.
     pub(super) fn pays(&self, request: &JobRequest, price: u64) -> std::result::Result<(), String> {
         match (&request.cashu, self.payment.cash()) {
             (Some(token), Some(cash)) => cash.check(token),
@@ -58,7 +58,7 @@ impl Service {
         Ok(())
     }
 
-    /// Nobody takes a job's place any more.
+    /// Protects a job from losing its slot to another.
     pub(super) fn keep(&mut self, id: JobId) {
         self.waiting.leave(id);
         if let Some(live) = self.live.get_mut(&id) {

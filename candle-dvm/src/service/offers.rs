@@ -31,10 +31,11 @@ pub trait Listener: Send + Sync + 'static {
     /// A format that is not known, and a recording that is too long.
     fn check(&self, recording: &Recording) -> EngineResult<()>;
 
-    /// Transcribes a recording. Calls `on_piece` with each piece of text, and before each window with an empty one, and stops if it says so.
+    /// Transcribes a recording. Calls `on_piece` with each piece of text, and with an empty one before each window; stops if it returns
+    /// `Break`.
     ///
     /// # Errors
-    /// Failures of the device, and that it was to stop.
+    /// Failures of the device, and the stop itself.
     fn listen(
         &self,
         recording: &Recording,
@@ -49,9 +50,9 @@ pub struct Product {
     pub text: String,
     /// Tokens that were read; 0 of a recording.
     pub prompt_tokens: usize,
-    /// Tokens that were made.
+    /// Generated tokens.
     pub tokens: usize,
-    /// How long it took.
+    /// The duration.
     pub seconds: f64,
 }
 
@@ -179,7 +180,7 @@ impl Offers {
         }
     }
 
-    /// Why a model cannot do a job that names none or its own.
+    /// The reason why a model cannot do a job that names no model or this one.
     pub(super) fn problem(&self, task: &Task) -> Option<String> {
         match task {
             Task::Text(params) => {
@@ -194,7 +195,7 @@ impl Offers {
         }
     }
 
-    /// Why a model fails at every job from now on, if one does.
+    /// The reason why a model fails at every job from now on, if one does.
     pub(super) fn failure(&self) -> Option<String> {
         self.text.as_ref()?.generator.failure()
     }

@@ -1,4 +1,4 @@
-//! What a job needs before it can run: its inputs, then its payment. One task for each job, beside the service's own.
+//! Prepares a job to run: fetches its inputs, then waits for its payment. One task per job, concurrent with the service's own.
 
 use super::actor::Message;
 use super::lookup::Lookup;
@@ -25,15 +25,15 @@ const POLL: (u64, u64) = (3, 20);
 const LAST_ANSWER: u64 = 10;
 const AFTER_RESTART: u64 = 60;
 
-/// What customers are told whose place was given to another job.
+/// The message to customers whose slot was given to another job.
 pub(super) const GAVE_WAY: &str =
     "the job waited too long for inputs or payment and a newer one replaced it; submit it again, and do not pay its invoice";
 
-/// The answer to a stranger's job whose place in the queue went to a known customer.
+/// The answer to a stranger's job whose slot in the queue went to a known customer.
 pub(super) const MADE_ROOM: &str =
     "the queue is full and a customer who had results before took this job's place; try again later";
 
-/// What a job's preparation needs.
+/// The inputs of a job's preparation.
 pub(super) struct Preparation {
     pub(super) id: JobId,
     pub(super) customer: PublicKey,
@@ -51,7 +51,7 @@ pub(super) struct Preparation {
     pub(super) hurry: oneshot::Receiver<String>,
 }
 
-/// Fetches what a job needs, then waits for its payment: nobody pays for inputs that cannot be had.
+/// Fetches the inputs of a job, then waits for its payment: a customer must not pay for inputs that cannot be fetched.
 pub(super) async fn prepare(mut job: Preparation) {
     let done: Result<Ready, String> = async {
         // What became of a token that was about to be taken before a restart has to be known before the job can fail.
@@ -145,7 +145,7 @@ async fn pay(job: &mut Preparation) -> Result<(), String> {
     let mut warned = false;
     let mut over = None;
     loop {
-        // However silent the wallet is, the place is not held for longer.
+        // The slot is not held longer, even if the wallet does not answer.
         let patience = (last.saturating_sub(now()) + LAST_ANSWER).min(WALLET);
         let asked = job.payment.is_paid(&invoice);
         match timeout(Duration::from_secs(patience), asked).await {
@@ -175,7 +175,7 @@ async fn pay(job: &mut Preparation) -> Result<(), String> {
         let wait = poll.min(last.saturating_sub(now())).max(1);
         let rest = Box::pin(platform::sleep(Duration::from_secs(wait)));
         if let Either::Left((hurried, _)) = select(&mut job.hurry, rest).await {
-            // Without anybody who could say why, the service is gone.
+            // If no sender is left to give the reason, the service is gone.
             over = Some(hurried.unwrap_or_default());
         }
     }

@@ -62,9 +62,10 @@ impl Settings {
 }
 
 fn speech_params(offer: &SpeechOffer) -> Vec<(&'static str, ParamInfo)> {
-    let translate: &[&str] = match offer.listener.translates() {
-        true => &YES_OR_NO,
-        false => &["false"],
+    let translate: &[&str] = if offer.listener.translates() {
+        &YES_OR_NO
+    } else {
+        &["false"]
     };
     vec![
         ("language", one_of(offer.listener.languages(), None)),
@@ -74,7 +75,7 @@ fn speech_params(offer: &SpeechOffer) -> Vec<(&'static str, ParamInfo)> {
 }
 
 impl Service {
-    /// What is announced: the limits that hold.
+    /// The announcement, with the current limits.
     pub(super) fn announcement(&self) -> Announcement {
         let settings = &self.settings;
         let kinds = self.offers.kinds();
@@ -122,7 +123,7 @@ impl Service {
         Ok(())
     }
 
-    /// Makes the announcement anew before it is too old for those who look for services.
+    /// Publishes the announcement again before clients treat it as outdated.
     pub(super) fn renew_announcement(&mut self) -> Result<()> {
         let old = self.announced.elapsed().as_secs() >= self.settings.announce_seconds;
         if !old || self.announcement.is_none() {

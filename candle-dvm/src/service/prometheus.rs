@@ -28,9 +28,10 @@ pub async fn serve(address: SocketAddr, metrics: Arc<Metrics>) -> std::io::Resul
             let metrics = metrics.clone();
             let answer = service_fn(move |request: Request<hyper::body::Incoming>| {
                 let found = request.uri().path() == "/metrics";
-                let (status, text) = match found {
-                    true => (StatusCode::OK, metrics.page()),
-                    false => (StatusCode::NOT_FOUND, "see /metrics\n".to_string()),
+                let (status, text) = if found {
+                    (StatusCode::OK, metrics.page())
+                } else {
+                    (StatusCode::NOT_FOUND, "see /metrics\n".to_string())
                 };
                 let mut response = Response::new(http_body_util::Full::new(Bytes::from(text)));
                 *response.status_mut() = status;

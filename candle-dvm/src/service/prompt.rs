@@ -1,4 +1,4 @@
-//! A job's inputs become a prompt: the turns of a conversation in the form of the model's chat template, or the texts as they are.
+//! Makes a prompt of a job's inputs: a conversation in the form of the model's chat template, or plain text.
 
 use crate::nip90::params::Params;
 use crate::nip90::{Input, JobRequest};
@@ -7,11 +7,11 @@ use candle_engine::model::{ChatTemplate, Message, Role};
 use candle_engine::thinking::Thinking;
 use candle_engine::Error;
 
-/// The problem of requests that want turns from a model without a template.
+/// The error for requests with turns to a model without a template.
 pub(super) const NO_TEMPLATE: &str = "`raw`: expected true: this model has no chat template";
 
-/// The prompt of a job, where `texts` are those of its inputs, in order. Without a template, and where `raw` says so, they are joined by line
-/// breaks, unless the request asks for something else.
+/// The prompt of a job; `texts` are its inputs, in order. Without a template, or with `raw`, they are joined by line breaks, unless the
+/// request sets another separator.
 ///
 /// # Errors
 /// Inputs that do not end with a turn of the user, and turns that the template rejects, in a line for the customer.
@@ -51,7 +51,7 @@ pub(super) fn prompt(
     })
 }
 
-/// Whose turn an input is, by its marker.
+/// The role of an input, by its marker.
 fn role(marker: Option<&str>) -> Role {
     match marker.unwrap_or_default().to_ascii_lowercase().as_str() {
         "system" | "developer" => Role::System,
@@ -60,7 +60,7 @@ fn role(marker: Option<&str>) -> Role {
     }
 }
 
-/// The turns of a conversation. Neighbours of one role are one turn: many templates take no two of the user.
+/// The messages of a conversation. Neighbours of one role are joined: many templates reject two consecutive user messages.
 fn turns(
     inputs: &[Input],
     texts: Vec<String>,
@@ -95,7 +95,7 @@ fn turns(
 mod tests {
     use super::*;
 
-    /// Names roles, and takes no system turn but the first.
+    /// Prints roles, and rejects a system message other than the first.
     const TEMPLATE: &str = "{% for m in messages %}{% if m.role == 'system' and not loop.first %}{{ raise_exception('late: ' + m.content) }}{% endif %}[{{ m.role }}]{{ m.content }}{% endfor %}[assistant]";
 
     fn asked(inputs: &[(&str, &str)], params: Params, raw: bool) -> Result<(String, bool), String> {

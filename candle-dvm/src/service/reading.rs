@@ -9,16 +9,16 @@ use nostr::prelude::{Event, Filter, Kind};
 use std::sync::atomic::Ordering::Relaxed;
 use web_time::Instant;
 
-/// How far the requests of a relay are read.
+/// The state of reading the requests of a relay.
 pub(super) struct Reading {
-    /// What is dated before this was asked before our first start.
+    /// Requests dated earlier were made before our first start.
     since: u64,
     /// Whether everything stored is here.
     is_live: bool,
 }
 
 impl Service {
-    /// Asks the configured relays for requests. By the right clock it is `at`, or later; where a relay is asked for the first time, only
+    /// Subscribes to requests on the configured relays. `at` is the earliest possible time by the right clock; on a relay that is new, only
     /// requests of `since` and after are for us.
     pub(super) fn read_relays(&mut self, at: u64, since: u64) -> Result<()> {
         let jobs = Filter::new().kinds(
@@ -61,8 +61,8 @@ impl Service {
         }
     }
 
-    /// Whether a request was made after the first start here: relays are asked from a while before it, because clocks differ. One that comes
-    /// while we listen is new whatever its date, which is compared with our clock.
+    /// Whether a request was made after the first start here: subscriptions begin a while before it, because clocks differ. A request that
+    /// arrives while we listen is new whatever its date, which is compared with our clock.
     pub(super) fn is_for_us_to_read(&mut self, url: &str, event: &Event) -> bool {
         let Some(reading) = self.readings.get(url) else {
             return true;

@@ -1,4 +1,4 @@
-//! Memories that forget: a set without its oldest members, and a map without what was not asked for longest, or is too old.
+//! Bounded caches: a set without its oldest members, and a map without the least recently used and the outdated entries.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::hash::Hash;

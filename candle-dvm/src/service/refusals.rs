@@ -1,4 +1,4 @@
-//! Refusals: counted, and told to customers in their turns.
+//! Refusals: counted, and sent to customers within the limits.
 
 use super::actor::Service;
 use super::guests::usable;
@@ -25,7 +25,8 @@ pub(super) struct Untold {
 }
 
 impl Service {
-    /// Counts a refusal, and tells the customer when it is their turn, once: on our relays, and on those that the request names in the open.
+    /// Counts a refusal, and sends it to the customer once, when the limits allow it: on our relays, and on those that the request names in
+    /// the open.
     pub(super) fn refuse(
         &mut self,
         url: &str,
@@ -61,7 +62,7 @@ impl Service {
         self.tell_strangers()
     }
 
-    /// Tells strangers whose turn it is.
+    /// Sends the refusals of strangers that are due.
     pub(super) fn tell_strangers(&mut self) -> Result<()> {
         while let Some(untold) = self.telling.next(now()) {
             self.tell(untold)?;

@@ -1,8 +1,8 @@
 //! The connections: those to the configured relays, and for a while those to relays that customers name ("guests").
 //!
-//! A guest stays as long as it has answers to take or is searched, and a minute beyond. Where all places are taken, those that wait get one
-//! in rotation: guests that have nothing to do leave at once, those that cannot be reached after some seconds, and come again later. A
-//! guest that sends forged or useless events is barred for an hour.
+//! A guest stays while it has answers to take or is searched, and a minute longer. When all slots are in use, waiting relays rotate in:
+//! idle guests leave at once; unreachable ones leave after some seconds and return later. A guest that sends forged or useless events is
+//! barred for an hour.
 
 use super::lookup::Watch;
 use super::now;
@@ -17,19 +17,19 @@ use std::sync::Arc;
 
 /// Relays of customers that are connected at the same time, at most.
 pub(super) const GUESTS: usize = 32;
-/// Those of them where something is looked for, at most: the others are for answers.
+/// Maximum number of them that are searched: the others are for answers.
 const HINTED: usize = 16;
-/// Seconds after which one that got nothing to do is left; and where others wait.
+/// Seconds after which an idle one is disconnected; and while others wait.
 const GUEST_IDLE: u64 = 60;
 const GUEST_IDLE_CROWDED: u64 = 2;
-/// Seconds that one which cannot be reached keeps its place where others wait.
+/// Seconds for which an unreachable relay keeps its slot while others wait.
 const GUEST_TRY: u64 = 10;
 /// Forged or useless events after which a relay is warned of, and a guest barred; and for how many seconds.
 const FORGERIES: u32 = 20;
 const BARRED: u64 = 3600;
 /// Relays that are barred at the same time, at most.
 const MOST_BARRED: usize = 1024;
-/// Events that wait for a place for their relay, at most, beside answers, which the journal has.
+/// Maximum number of events that wait for a relay's slot, not counting answers, which the journal has.
 const MOST_HELD: usize = 256;
 
 struct Relay {
@@ -39,7 +39,7 @@ struct Relay {
     limits: RelayLimits,
     started: u64,
     last_used: u64,
-    /// What is looked for on a customer's relay.
+    /// The running searches on a customer's relay.
     searches: BTreeSet<String>,
     forgeries: u32,
 }
@@ -62,9 +62,10 @@ impl Relays {
         settings: &Settings,
         reports: mpsc::Sender<(String, Report)>,
     ) -> Self {
-        let guest_reach = match settings.private_relays {
-            true => Reach::Anywhere,
-            false => Reach::Public,
+        let guest_reach = if settings.private_relays {
+            Reach::Anywhere
+        } else {
+            Reach::Public
         };
         Self {
             keys,
@@ -83,11 +84,12 @@ impl Relays {
         self.own.iter().any(|own| own == url)
     }
 
-    /// How a relay is called in the log. Those that customers name may have been hidden.
+    /// The name of a relay in the log. Those that customers name may have been hidden.
     pub(super) fn shown<'a>(&self, url: &'a str) -> &'a str {
-        match self.is_own(url) {
-            true => url,
-            false => "a customer's",
+        if self.is_own(url) {
+            url
+        } else {
+            "a customer's"
         }
     }
 
@@ -99,16 +101,17 @@ impl Relays {
         self.barred.contains_key(url)
     }
 
-    /// The relay, connected to if there is a place.
+    /// The relay, which is connected if there is a free slot.
     fn relay(&mut self, url: &str) -> Option<&mut Relay> {
         if !self.relays.contains_key(url) {
             let is_own = self.is_own(url);
             if !is_own && (self.guests() >= GUESTS || self.is_barred(url)) {
                 return None;
             }
-            let (reach, budget) = match is_own {
-                true => (Reach::Anywhere, Budget::OWN),
-                false => (self.guest_reach, Budget::GUEST),
+            let (reach, budget) = if is_own {
+                (Reach::Anywhere, Budget::OWN)
+            } else {
+                (self.guest_reach, Budget::GUEST)
             };
             let (keys, reports) = (self.keys.clone(), self.reports.clone());
             let relay = Relay {
@@ -161,7 +164,7 @@ impl Relays {
         (true, Some(gone))
     }
 
-    /// Sends a command. `false` if there is no place for the relay.
+    /// Sends a command. `false` if there is no slot for the relay.
     pub(super) fn send(&mut self, url: &str, command: Command) -> bool {
         let Some(relay) = self.relay(url) else {
             return false;
@@ -178,7 +181,7 @@ impl Relays {
         }
     }
 
-    /// Subscribes on a customer's relay, until it is unsubscribed. `false` if there is no place, or nothing to gain.
+    /// Subscribes on a customer's relay, until it is unsubscribed. `false` if there is no slot, or nothing to gain.
     pub(super) fn subscribe_guest(
         &mut self,
         url: &str,
@@ -206,7 +209,7 @@ impl Relays {
         }
     }
 
-    /// Publishes on one relay. What only matters now is left out where it does not fit, or there is no place; the rest waits for a place.
+    /// Publishes on one relay. Short-lived events are dropped if they do not fit, or if there is no slot; the others wait for a slot.
     pub(super) fn publish_to(&mut self, url: &str, event: &Event, keep: Keep) {
         if keep == Keep::Now && self.check(url, event).is_err() {
             return;
@@ -261,10 +264,10 @@ impl Relays {
         self.up().len()
     }
 
-    /// Whether a relay takes an event, as far as it says.
+    /// Whether a relay takes an event, by the limits that it publishes.
     ///
     /// # Errors
-    /// Why not, in a line.
+    /// The reason for a refusal, in a line.
     pub(super) fn check(&self, url: &str, event: &Event) -> Result<(), String> {
         let limits = self.relays.get(url).map(|relay| &relay.limits);
         let default = RelayLimits::default();
@@ -309,14 +312,14 @@ impl Relays {
         true
     }
 
-    /// Relays for which events wait, because there was no place.
+    /// Relays with events that wait for a slot.
     pub(super) fn held(&self) -> Vec<String> {
         let mut urls: Vec<String> = self.held.iter().map(|(url, _)| url.clone()).collect();
         urls.dedup();
         urls
     }
 
-    /// Leaves guests that owe no answer and have had nothing to do for a while, and sends what waited for a place.
+    /// Disconnects guests that owe no answer and have been idle for a while, and sends the events that waited for a slot.
     pub(super) fn tick(&mut self, at: u64, owes: impl Fn(&str) -> bool) {
         self.barred.retain(|_, until| *until > at);
         self.relays.retain(|url, relay| {
@@ -385,7 +388,7 @@ mod tests {
         }
         let next = guest(GUESTS);
         assert!(!relays.send(&next, end()));
-        // All have answers to take; those that cannot be reached make way after a while, those that are connected do not.
+        // All have answers to take; unreachable ones give up their slots after a while, connected ones do not.
         for n in 1..GUESTS {
             relays.set_up(&guest(n), true);
         }

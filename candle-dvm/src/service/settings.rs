@@ -13,7 +13,7 @@ use std::path::PathBuf;
 pub(super) const DAY: u64 = 86_400;
 const YEAR: u64 = 365 * DAY;
 
-/// The settings, with the values that hold where nothing is said.
+/// The settings, with their defaults.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Settings {
@@ -39,15 +39,15 @@ pub struct Settings {
     pub key_file: Option<PathBuf>,
     /// The folder for the journal.
     pub data_dir: Option<PathBuf>,
-    /// What tells announcements of one key apart.
+    /// Distinguishes the announcements of one key.
     pub identifier: String,
     /// A name for people.
     pub name: String,
-    /// What is offered, for people.
+    /// The description of the service, for people.
     pub about: String,
     /// The address of a picture.
     pub picture: Option<String>,
-    /// What the model is called in announcements and requests; `None` takes its file's name.
+    /// The model's name in announcements and requests; `None` means its file's name.
     pub model_name: Option<String>,
     /// Whether prompts are continued as they are, also where the model has a chat template. A request may ask for either.
     pub raw: bool,
@@ -55,7 +55,7 @@ pub struct Settings {
     pub announce: bool,
     /// Seconds between heartbeats.
     pub heartbeat_seconds: u64,
-    /// Seconds after which the announcement is made anew: there are clients that hide old ones.
+    /// Seconds between announcements: some clients hide old ones.
     pub announce_seconds: u64,
     /// Jobs that run at the same time, natively in the same steps of the model, where it is one of attention layers on one device.
     pub running: usize,
@@ -70,7 +70,7 @@ pub struct Settings {
     pub drain_seconds: u64,
     /// Milliseconds between two partial results of a job, at least.
     pub partial_millis: u64,
-    /// Tokens of a job that asks for no number.
+    /// Maximum number of tokens of a job that sets none.
     pub default_tokens: usize,
     /// Tokens of a job that asks for many.
     pub max_tokens: usize,
@@ -90,13 +90,13 @@ pub struct Settings {
     pub private_relays: bool,
     /// The most bytes of an event, where a relay does not say.
     pub event_bytes: usize,
-    /// Where to serve metrics: an address of this machine.
+    /// The address for metrics: one of this machine.
     pub metrics: Option<SocketAddr>,
     /// Days for which jobs that are done are known again.
     pub remember_days: u64,
-    /// At the very first start on a relay: seconds back from which requests are answered. 0 answers what is asked from then on.
+    /// At the very first start on a relay: age in seconds of the oldest requests to answer. 0 answers only requests from then on.
     pub look_back_seconds: u64,
-    /// Answers that wait for a relay to take them, counted once for each relay; beyond it the oldest are given up.
+    /// Maximum number of answers that wait for a relay, counted once per relay; beyond it the oldest are dropped.
     pub undelivered: usize,
     /// Bytes of them.
     pub undelivered_bytes: u64,

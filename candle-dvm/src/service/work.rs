@@ -1,4 +1,4 @@
-//! Runs jobs: each on a separate thread where there are threads, up to the limit, and until it is told to stop.
+//! Runs jobs: each on a separate thread if the platform has threads, up to the limit, and until it is stopped.
 
 use super::actor::{Bill, LiveState, Message, Place, Service};
 use super::inbox::{customer, event_id};
@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use web_time::Instant;
 
-/// What customers are told whose job was not done in time, by their own word.
+/// The message to customers whose job was not done within the time that they set.
 const EXPIRED: &str = "the request expired while it waited";
 
 /// An error for the customer, without any value of the request if that was hidden.
@@ -38,7 +38,7 @@ pub(super) fn told(err: &Error, is_hidden: bool) -> String {
     }
 }
 
-/// What makes the text. Natively it is called from several threads, and may block the one it runs on; in a browser it gives way.
+/// Generates text. Natively it is called from several threads, and may block its thread; in a browser it yields.
 pub trait Generator: Send + Sync + 'static {
     /// Whether a request's prompt can be worked on at all.
     ///
@@ -51,7 +51,7 @@ pub trait Generator: Send + Sync + 'static {
         None
     }
 
-    /// Completes a prompt, and asks after each piece of text whether to go on.
+    /// Completes a prompt, and calls back after each piece of text to learn whether to continue.
     ///
     /// # Errors
     /// Parameters that do not fit, and failures of the device.
@@ -61,7 +61,7 @@ pub trait Generator: Send + Sync + 'static {
         on_piece: &'a mut dyn FnMut(&str) -> ControlFlow<()>,
     ) -> LocalBoxFuture<'a, EngineResult<Completion>>;
 
-    /// Why it will fail at every job from now on, if it will: the service starts no more jobs and ends.
+    /// The reason why it will fail at every job from now on, if it will: the service starts no more jobs and ends.
     fn failure(&self) -> Option<String> {
         None
     }
@@ -109,7 +109,7 @@ impl Generator for candle_engine::batch::BatchEngine {
     }
 }
 
-/// Why a running job is to stop.
+/// The reason for stopping a running job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StopReason {
     /// Its customer does not want it any more.
@@ -178,14 +178,15 @@ impl Service {
         let Some(live) = self.live.get_mut(&id) else {
             return Ok(());
         };
-        let prepared = match live.is_unwanted {
-            true => prepared.and(Err(CANCELLED.to_string())),
-            false => prepared,
+        let prepared = if live.is_unwanted {
+            prepared.and(Err(CANCELLED.to_string()))
+        } else {
+            prepared
         };
         match prepared {
             Ok(ready) => {
                 live.state = LiveState::Queued;
-                // It waited for something that it has now, so it is not refused for want of a place.
+                // It waited for an input or payment that is there now, so the lack of a slot is not a reason to refuse it.
                 live.place = Place::Queue;
                 let customer = customer(&live.event);
                 let is_known = self.admission.is_known(customer);
@@ -196,7 +197,7 @@ impl Service {
         }
     }
 
-    /// Gives up the jobs that nobody wants any more by their own word. What was paid for is done.
+    /// Gives up the jobs whose customers set an earlier end. Paid jobs are done.
     pub(super) fn drop_expired(&mut self, at: u64) -> Result<()> {
         let expired = |(_, live): &(&JobId, &super::actor::Live)| {
             let waits = matches!(live.state, LiveState::Preparing(..) | LiveState::Queued);
@@ -214,7 +215,7 @@ impl Service {
         Ok(())
     }
 
-    /// Ends a job that waits, unless its invoice turns out to be paid.
+    /// Ends a waiting job, unless its invoice has been paid after all.
     pub(super) fn end_wait(&mut self, id: JobId, problem: &str) -> Result<()> {
         let Some(live) = self.live.get_mut(&id) else {
             return Ok(());
@@ -242,7 +243,7 @@ impl Service {
         }
     }
 
-    /// Fills the places that are free.
+    /// Starts jobs in the free slots.
     pub(super) fn start_jobs(&mut self) {
         while let Some((id, ready)) = self.lanes.pop() {
             let live = self.live.get(&id);
@@ -447,8 +448,8 @@ impl Work {
 }
 
 impl super::settings::Settings {
-    /// What a request's parameters mean here. `max_tokens` is a ceiling, so a lower one of ours keeps the promise. Where no seed is asked
-    /// for, the job's id gives one: it is another for every job, and the same when a job runs again after a restart.
+    /// Converts a request's parameters. `max_tokens` is a ceiling, so our lower limit keeps the promise. Without a seed, the job's id gives
+    /// one: it differs between jobs, and is the same when a job runs again after a restart.
     fn completion(
         &self,
         id: JobId,
@@ -481,7 +482,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn a_time_beyond_the_clock_is_no_limit() {
+    fn a_time_beyond_the_clock_does_not_limit() {
         for seconds in [i64::MAX as u64, u64::MAX] {
             let stop = Stop::new(Duration::from_secs(seconds));
             assert!(stop.go_on().is_continue());

@@ -1,4 +1,4 @@
-//! What programs ask beside plain texts: several answers, penalties, tokens, vectors, JSON.
+//! Features that agents use in addition to plain text: several answers, penalties, tokens, vectors, JSON.
 
 use super::{plain, with, Server, COMPLETIONS};
 use crate::embed::Folder;
@@ -370,7 +370,7 @@ fn functions_are_called() {
         assert_eq!(pieces.collect::<String>(), content);
     }
 
-    // The conversation goes on with what was called and what came back.
+    // The conversation continues with the call and its result.
     let said = json!([
         user,
         {"role": "assistant", "content": null, "tool_calls": [call]},

@@ -17,7 +17,7 @@ fn metric(server: &Server, name: &str) -> u64 {
 }
 
 #[test]
-fn models_are_loaded_when_they_are_asked_for() {
+fn models_are_loaded_on_request() {
     let folders = [ModelFolder::new(), ModelFolder::new()];
     folders[1].write("chat_template.jinja", "{{ messages[0].content }}");
     let paths = folders

@@ -59,7 +59,7 @@ impl Server {
     }
 }
 
-/// A prompt that no model of 1,024 tokens takes is refused before it is tokenised, and nobody waits behind it.
+/// A prompt too long for a model of 1,024 tokens is refused before it is tokenised, and blocks no other request.
 #[test]
 fn megabytes_hold_nobody_up() {
     let server = Server::start(&[]);
@@ -95,7 +95,7 @@ fn megabytes_hold_nobody_up() {
     }
 }
 
-/// Texts that are tokenised all the same wait for each other, and nobody else waits.
+/// Long texts that have to be tokenised wait for each other, and no other request waits.
 #[test]
 fn long_texts_wait_for_each_other_alone() {
     let server = Server::start(&[]);

@@ -163,7 +163,7 @@ fn forms_hold_after_thoughts() {
     assert!(arguments["kind"].is_string(), "{answer}");
 }
 
-/// A model of which the template marks thoughts, and which has none, says what it says.
+/// The answer of a model whose template has marks of thoughts, and which writes none, is unchanged.
 #[test]
 fn answers_without_thoughts_are_unchanged() {
     let plain = "{% for m in messages %}{{ m.content }}\n{% endfor %}";

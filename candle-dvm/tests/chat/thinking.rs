@@ -21,7 +21,7 @@ fn request() -> CompletionRequest {
 
 /// Thoughts are heard and then forgotten; what is read again is the answer.
 #[test]
-fn thoughts_are_no_part_of_what_was_said() {
+fn messages_do_not_contain_thoughts() {
     let backend = embedded(DeviceKind::Cpu);
     let template = ChatTemplate::new("test", TEMPLATE.to_string());
     let mut talk = Chat::new(backend, &template, None).with_thinking(Variables::new(), Some(6));

@@ -44,7 +44,7 @@ pub fn stored(url: &str, kind: u16) -> Vec<Event> {
     events
 }
 
-/// Sends a message on a separate connection and reads, until `done` says so; anew if it says no or the connection ends.
+/// Sends a message on a separate connection and reads until `done` returns `Some(true)`; again after `Some(false)` or the connection's end.
 fn again_and_again(url: &str, message: &str, mut done: impl FnMut(RelayMessage) -> Option<bool>) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

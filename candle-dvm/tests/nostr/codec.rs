@@ -66,9 +66,10 @@ prop_compose! {
         encryption in scheme(),
         cashu in option::of(".*"),
     ) -> JobRequest {
-        let providers = match named || encryption.is_some() {
-            true => vec![PROVIDER.public_key()],
-            false => vec![],
+        let providers = if named || encryption.is_some() {
+            vec![PROVIDER.public_key()]
+        } else {
+            vec![]
         };
         JobRequest { kind, inputs, params, output, bid_msat, relays, providers, expiration, cashu, encryption }
     }
@@ -252,7 +253,7 @@ fn a_prompt_may_be_a_parameter_or_an_input_with_the_type_first() {
 }
 
 #[test]
-fn jobs_of_another_sort_are_told_from_mistakes() {
+fn jobs_of_another_sort_are_not_mistakes() {
     let problem = |tags: &[&[&str]], content: &str| {
         let read = read(tags, content).and_then(|request| request.task());
         read.map(|_| ()).unwrap_err()
@@ -432,7 +433,7 @@ fn a_request_shows_the_work_that_it_was_written_with() {
     event.verify().unwrap();
     assert_eq!(JobRequest::read(&event, &PROVIDER).unwrap(), request);
     assert!(has_work(&event, 9));
-    assert!(!has_work(&event, 10), "luck is no work");
+    assert!(!has_work(&event, 10), "luck does not count as work");
     assert!(!has_work(&request.write(&CUSTOMER, NOW).unwrap(), 1));
 }
 
@@ -500,7 +501,7 @@ fn other_providers_encrypted_feedback_is_read_as_text() {
 }
 
 #[test]
-fn schemes_are_told_apart() {
+fn schemes_are_distinguished() {
     for scheme in [Scheme::Nip04, Scheme::Nip44] {
         let text = scheme
             .encrypt(&CUSTOMER, &PROVIDER.public_key(), "hello")

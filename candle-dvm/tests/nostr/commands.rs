@@ -22,7 +22,7 @@ impl Daemon {
         Self(Self::command(relays, dir, extra).spawn().unwrap())
     }
 
-    /// What starts it.
+    /// The command of a service.
     pub fn command(relays: &[&str], dir: &Path, extra: &[&str]) -> Command {
         let key = dir.join("key");
         if !key.exists() {
@@ -120,7 +120,7 @@ fn a_request_is_served_by_the_program_itself() {
     assert_eq!(accepted.count(), 2);
 }
 
-/// What a running `candle-dvm request` prints once a provider has answered it.
+/// The output of `candle-dvm request` once a provider has answered it.
 fn asked(relay: &TestRelay, args: &[&str], answer: impl FnOnce(&Event)) -> Output {
     // Long past what any of these tests waits for, so that a failure takes no ten minutes.
     let request = ["request", "--timeout", "20", "--relay", &relay.url];

@@ -40,7 +40,7 @@ fn number(name: &str, standard: usize) -> usize {
     std::env::var(name).map_or(standard, |text| text.parse().unwrap())
 }
 
-/// Ends the threads beside the test, also when it fails.
+/// Ends the test's other threads, also if the test fails.
 struct Over<'a>(&'a AtomicBool);
 
 impl Drop for Over<'_> {
@@ -49,7 +49,7 @@ impl Drop for Over<'_> {
     }
 }
 
-/// `CRASH_JOBS` and `CRASH_KILLS` make it longer, `NOSTR_RELAY_VENV` has it run over relays that nobody here wrote.
+/// `CRASH_JOBS` and `CRASH_KILLS` make it longer, `NOSTR_RELAY_VENV` runs it over an independent relay.
 #[test]
 fn each_job_has_one_result_though_the_service_and_its_relays_are_killed() {
     let (jobs, kills) = (number("CRASH_JOBS", 24), number("CRASH_KILLS", 6));
@@ -60,7 +60,7 @@ fn each_job_has_one_result_though_the_service_and_its_relays_are_killed() {
     let start = || Daemon::start(&urls, dir.path(), &["--config", &config]);
     let mut random = Random::new();
     let mut daemon = start();
-    // What is asked before the first start is not for it.
+    // Requests before the first start are not for it.
     let announced = |url| !client::stored(url, 31990).is_empty();
     let silent = || "the service does not announce itself";
     wait_until(silent, || urls.iter().all(|&url| announced(url)));
@@ -154,7 +154,7 @@ fn each_job_has_one_result_though_the_service_and_its_relays_are_killed() {
     }
 }
 
-/// How often the service has connected to a relay, by its log.
+/// Number of the service's connections to a relay, by its log.
 fn connections(dir: &Path) -> usize {
     let log = std::fs::read_to_string(dir.join("log")).unwrap();
     log.lines()

@@ -93,7 +93,7 @@ fn a_crowd_of_fresh_keys_shuts_nobody_out() {
         "a stranger has a result {waited:.1?} after the crowd's end, asked {} times",
         jobs.len()
     );
-    // Every other turn is theirs, behind the crowd's jobs of two seconds.
+    // Known customers get every other turn, after the crowd's jobs of two seconds.
     let answers = || {
         let answered = asked.iter().filter(|job| has_result(&relay, &known, job));
         answered.count()
@@ -130,7 +130,7 @@ fn a_known_customer_gets_the_place_of_the_newest_stranger() {
     jobs.iter().for_each(|job| relay.publish(job));
     let told = |n: usize| error(&relay, &strangers[n], &jobs[n]);
     assert!(told(4).contains("the queue is full"), "{}", told(4));
-    // The place that is kept for known customers, then that of the fourth stranger.
+    // The slot that is kept for known customers, then that of the fourth stranger.
     let theirs = ["b", "c"].map(|prompt| known.request(prompt));
     theirs.iter().for_each(|job| relay.publish(job));
     assert!(told(3).contains("took this job's place"), "{}", told(3));
@@ -142,7 +142,7 @@ fn a_known_customer_gets_the_place_of_the_newest_stranger() {
             .map(|event| JobResult::read(event, &known.0).unwrap().job);
         jobs.position(|id| id == job.id).unwrap()
     };
-    // Their first job has the next turn, whoever else waits; the second waits for its own.
+    // Their first job is next, before all others; the second waits for its own turn.
     assert_eq!(theirs.each_ref().map(place), [2, 5]);
 }
 
@@ -258,7 +258,7 @@ fn a_refused_stranger_hears_it_in_spite_of_a_crowd() {
     let asked = Instant::now();
     assert!(error(&relay, &stranger, &job).contains("the queue is full"));
     println!("told {:.1?} after the crowd", asked.elapsed());
-    // While the crowd comes, who asks again has a turn: nobody is the newest for long.
+    // While the crowd arrives, a stranger who asks again gets an answer: no key is the newest for long.
     let stranger = Customer::new();
     let mut jobs: Vec<Event> = Vec::new();
     let has_error = |job: &Event| {

@@ -33,7 +33,7 @@ fn a_full_disk_ends_the_service_and_every_job_is_done_once_there_is_space() {
     let mut daemon = Daemon(child.unwrap());
     relay.wait_for(31990, 1);
 
-    // Parameters that nobody knows are passed over, but they are part of the request.
+    // Unknown parameters are ignored, but they are part of the request.
     let filler = || ("note".to_string(), "x".repeat(1000));
     let mut jobs = Vec::new();
     let status = loop {

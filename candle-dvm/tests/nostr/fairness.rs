@@ -1,4 +1,4 @@
-//! Ten customers at once, one of whom asks for much: nobody waits for more than a turn of each.
+//! Ten customers at once, one with many jobs: each waits for at most one job of every other.
 
 use super::commands::Daemon;
 use super::relay::TestRelay;
@@ -20,7 +20,7 @@ const TOKENS: usize = 48;
 struct Times {
     partial: Option<Duration>,
     result: Option<Duration>,
-    /// How many results came before.
+    /// Number of earlier results.
     place: usize,
 }
 
@@ -54,11 +54,11 @@ fn ten_customers_wait_no_more_than_twice_their_share() {
         .iter()
         .filter_map(|(_, job)| times[&job.id].result)
         .max();
-    // Everything took that long; with turns for all, the first job of each is among the first ten.
+    // All jobs took that long; with round-robin, the first job of each customer is among the first ten.
     let share = end.unwrap().mul_f64(CUSTOMERS as f64 / jobs.len() as f64);
     let mut slowest = Duration::ZERO;
     for who in 0..CUSTOMERS {
-        // Of jobs that come at once, any may be let in first.
+        // If jobs arrive at once, any may be admitted first.
         let own = jobs.iter().filter(|(other, _)| *other == who);
         let first = own.map(|(_, job)| &times[&job.id]);
         let times = first.min_by_key(|times| times.place).unwrap();

@@ -45,7 +45,7 @@ impl Files {
         format!("{}/{name}", self.address)
     }
 
-    /// How many files were asked for.
+    /// Number of requested files.
     pub fn asked(&self) -> u32 {
         self.state.asked.load(SeqCst)
     }

@@ -10,9 +10,9 @@ use serde_json::{json, Value};
 use std::time::{Duration, Instant};
 
 const MIB: f64 = 1024.0 * 1024.0;
-/// What the flood may add to the memory of the process.
+/// Maximum growth of the process's memory during the flood.
 const BOUND: f64 = 64.0;
-/// How long it lasts, and what the service has to have taken in that time for the test to mean something.
+/// The duration, and the minimum number of events that the service has to read in that time for the test to be meaningful.
 const SECONDS: u64 = 12;
 const LEAST: f64 = 32.0;
 
@@ -21,10 +21,10 @@ fn forged(mut event: Value) -> String {
     event_message(event)
 }
 
-/// Relays that send, each of its sort, for as long as somebody reads.
+/// Relays that send, each of its sort, as long as a client reads.
 fn floods() -> Vec<TestRelay> {
     let request = |bytes: usize| request_at(now(), &"x".repeat(bytes));
-    // Above what is read at all; below it, and each time to be verified; real ones that are no jobs of ours.
+    // Larger than the read limit; smaller, so that each has to be verified; valid ones that are not jobs for us.
     let large = vec![
         event_message(request(1_000_000)),
         forged(request(1_000_000)),

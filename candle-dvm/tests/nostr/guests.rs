@@ -1,5 +1,5 @@
-//! Where customers hear of their jobs: on the relays that they name from the first word on, and on those that they read, for which no job
-//! waits.
+//! The relays on which customers hear of their jobs: those that they name, from the first event on, and those that they read, for which no
+//! job waits.
 
 use super::relay::{Behaviour, TestRelay};
 use super::served::{error, feedback, wait_read, Customer, Served};
@@ -112,7 +112,7 @@ fn no_job_waits_for_a_relay_that_is_slow_to_look_for_its_customers_list() {
     let took = asked.elapsed();
     assert!(took < Duration::from_secs(2), "{took:?}");
     assert!(listed.of_kind(6050).is_empty(), "nobody knows it yet");
-    // It is not forgotten that the answer has to go there, though nobody knows where that is.
+    // The restarted service remembers that the answer has to go to relays that are not known yet.
     drop(served);
     let _served = start();
     let answers = listed.wait_for(6050, 1);
@@ -140,7 +140,7 @@ fn a_list_is_looked_for_once_for_many_jobs() {
 }
 
 #[test]
-fn a_refusal_is_told_once_over_restarts() {
+fn a_refusal_is_sent_once_over_restarts() {
     let relay = TestRelay::start();
     let dir = tempfile::tempdir().unwrap();
     let keys = Keys::generate();
@@ -181,6 +181,6 @@ fn refusals_to_strangers_are_few_however_many_there_are() {
     relay.publish(&job);
     error(&relay, &known, &job);
     let errors = relay.of_kind(7000).len();
-    // Beside them, what the known customer was told.
+    // And the feedback to the known customer.
     assert!((60..=most + 4).contains(&errors), "{errors}");
 }

@@ -1,4 +1,4 @@
-//! A relay that does everything a relay should not, beside an honest one.
+//! A relay that does everything a relay should not, together with an honest one.
 
 use super::relay::{Behaviour, TestRelay};
 use super::served::{Customer, Served};

@@ -1,4 +1,4 @@
-//! Inputs that are no text: events and results, on the service's relays and where the customer says, in the open and hidden.
+//! Inputs that are not text: events and results, on the service's relays and on those that the customer names, in the open and hidden.
 
 use super::relay::TestRelay;
 use super::served::{error, Customer, Served};
@@ -91,7 +91,7 @@ fn inputs_are_looked_for_where_the_customer_says_too() {
     own.publish(&job(InputKind::Event, note.id.to_hex()));
     let result = customer.read(&own.wait_for(6050, 1)[0]);
     assert!(result.text.starts_with("from-elsewhere "));
-    // A result of somebody else, which is not there yet.
+    // A result of another provider, which is not there yet.
     let first = customer.request("x");
     own.publish(&job(InputKind::Job, first.id.to_hex()));
     std::thread::sleep(Duration::from_millis(300));
@@ -112,7 +112,7 @@ fn inputs_are_looked_for_where_the_customer_says_too() {
 }
 
 #[test]
-fn a_result_counts_if_its_author_was_asked() {
+fn a_result_counts_if_its_author_is_a_named_provider() {
     let relay = TestRelay::start();
     let dir = tempfile::tempdir().unwrap();
     let _served = Served::on(&[&relay], dir.path());

@@ -129,7 +129,7 @@ fn what_was_written_is_there_after_it_is_opened_again() {
 }
 
 #[test]
-fn a_file_that_is_no_journal_is_named() {
+fn errors_name_a_file_that_is_not_a_journal() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("journal.redb");
     std::fs::write(&file, "something else").unwrap();

@@ -1,4 +1,4 @@
-//! Where keys are kept, and that they stay there.
+//! The files and memory that hold keys, and that keys do not leave them.
 
 use crate::cli::{assert_one_line, program, run, stdout};
 use std::io::Write;
@@ -60,7 +60,7 @@ fn keys_come_from_standard_input_and_the_environment() {
 }
 
 #[test]
-fn what_is_no_key_is_not_repeated() {
+fn errors_do_not_quote_invalid_keys() {
     let output = program(&["key", "show-public"])
         .env("CANDLE_DVM_KEY", "nsec1almostasecret")
         .output()
@@ -80,7 +80,7 @@ fn what_is_no_key_is_not_repeated() {
     );
 }
 
-/// How often the bytes are in the memory of a process.
+/// Number of occurrences of the bytes in the memory of a process.
 #[cfg(target_os = "linux")]
 fn copies(process: u32, bytes: &[u8]) -> usize {
     use std::os::unix::fs::FileExt;

@@ -440,7 +440,7 @@ fn a_silent_relay_is_pinged_and_then_left() {
 }
 
 #[test]
-fn a_refused_subscription_is_asked_for_again_later() {
+fn a_refused_subscription_is_retried_later() {
     let mut machine = up();
     machine.subscribe("jobs", Filter::new(), Some(START / 1000), false, START);
     assert_eq!(sent(&mut machine).len(), 1);

@@ -31,7 +31,7 @@ impl Mint {
         }
     }
 
-    /// A token of this worth, which somebody's wallet made.
+    /// A token of this worth, from another wallet.
     pub fn token(&self, sat: u64) -> String {
         match self {
             Self::Own(mint) => mint.token(sat),
@@ -120,7 +120,7 @@ impl OwnMint {
         self.state.lock().unwrap().asked
     }
 
-    /// How many swaps it has done.
+    /// Number of swaps so far.
     pub fn swaps(&self) -> usize {
         self.state.lock().unwrap().swaps
     }
@@ -322,9 +322,10 @@ impl Nutshell {
             .output()
             .unwrap();
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        match output.status.success() && !text.contains("Error") {
-            true => Ok(text),
-            false => Err(format!("{text}{}", String::from_utf8_lossy(&output.stderr))),
+        if output.status.success() && !text.contains("Error") {
+            Ok(text)
+        } else {
+            Err(format!("{text}{}", String::from_utf8_lossy(&output.stderr)))
         }
     }
 

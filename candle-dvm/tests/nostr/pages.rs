@@ -156,7 +156,7 @@ fn a_second_with_more_events_than_the_relay_gives_hides_nothing_older_and_nothin
 }
 
 #[test]
-fn a_relay_that_refuses_a_large_limit_is_asked_for_what_is_older_all_the_same() {
+fn older_events_are_fetched_from_a_relay_that_refuses_a_large_limit() {
     let mut store: Vec<Stored> = (0..600).map(|_| Stored::good(NOW - 100)).collect();
     store.extend((0..3).map(|n| Stored::good(NOW - 200 - n)));
     let (delivered, ..) = fetch(&mut up(), &store, 500, 500);
@@ -166,9 +166,12 @@ fn a_relay_that_refuses_a_large_limit_is_asked_for_what_is_older_all_the_same() 
 #[test]
 fn events_that_cannot_be_read_hide_nothing() {
     for same_second in [true, false] {
-        let date = |n: u64| match same_second {
-            true => NOW - 100,
-            false => NOW - 100 - n / 100,
+        let date = |n: u64| {
+            if same_second {
+                NOW - 100
+            } else {
+                NOW - 100 - n / 100
+            }
         };
         let mut store: Vec<Stored> = (0..520).map(|n| Stored::bad(date(n))).collect();
         store.extend((0..3).map(|n| Stored::good(NOW - 200 - n)));
@@ -178,7 +181,7 @@ fn events_that_cannot_be_read_hide_nothing() {
 }
 
 #[test]
-fn a_page_that_never_ends_is_asked_for_again_and_a_second_passed_over() {
+fn a_page_that_never_ends_is_retried_and_a_second_is_skipped() {
     let mut machine = up();
     machine.subscribe("jobs", Filter::new(), Some(NOW - 3600), false, START);
     let asked = |machine: &mut Machine| -> Vec<Option<u64>> {
@@ -237,5 +240,5 @@ fn events_of_strangers_do_not_close_the_connection_whatever_is_in_them() {
     for n in 0..1100 {
         machine.receive("[\"EVENT\",\"jobs\"]", START + n);
     }
-    assert!(!machine.is_up(), "that is no event");
+    assert!(!machine.is_up(), "an EVENT message without an event");
 }

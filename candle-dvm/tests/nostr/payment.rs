@@ -69,7 +69,7 @@ fn a_paid_job_waits_for_its_one_invoice_over_a_restart() {
     drop(served);
 }
 
-/// A wallet's side of NIP-47: one request is read, answered with `result`, and returned. A forgery by somebody else comes first.
+/// A wallet's side of NIP-47: reads one request, answers it with `result`, and returns it. A forgery by a third party comes first.
 fn answer(relay: &TestRelay, wallet: &Keys, count: usize, result: Value, forged: Value) -> Value {
     let request = relay.wait_for(23194, count).pop().unwrap();
     let (text, scheme) = crypto::decrypt(wallet, &request.pubkey, &request.content).unwrap();
@@ -88,7 +88,7 @@ fn answer(relay: &TestRelay, wallet: &Keys, count: usize, result: Value, forged:
 }
 
 #[test]
-fn a_wallet_is_asked_for_invoices_and_whether_they_are_paid() {
+fn a_wallet_makes_invoices_and_reports_their_payment() {
     let relay = TestRelay::start();
     let wallet = Keys::generate();
     let secret = Keys::generate().secret_key().to_secret_hex();
@@ -111,7 +111,7 @@ fn a_wallet_is_asked_for_invoices_and_whether_they_are_paid() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let _inside = runtime.enter();
     let payment = Arc::new(Wallet::connect(&file, 1000).unwrap());
-    // Its subscription is on its way.
+    // Its subscription is in transit.
     let alone = || "the wallet does not connect";
     wait_until(alone, || relay.connections() > 0);
     std::thread::sleep(std::time::Duration::from_millis(200));
@@ -135,9 +135,10 @@ fn a_wallet_is_asked_for_invoices_and_whether_they_are_paid() {
         let asking = payment.clone();
         let looked_up = invoice.clone();
         let paid = runtime.spawn(async move { asking.is_paid(&looked_up).await });
-        let result = match settled {
-            true => json!({ "settled_at": now() }),
-            false => json!({ "settled_at": null }),
+        let result = if settled {
+            json!({ "settled_at": now() })
+        } else {
+            json!({ "settled_at": null })
         };
         let asked = answer(
             &relay,

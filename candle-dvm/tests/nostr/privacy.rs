@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex};
 
 /// In every hidden text; neither hexadecimal nor likely in base64.
 const MARK: &str = "q7zhushed";
-/// What all hidden bids start with, which are below the price.
+/// The first digits of all hidden bids, which are below the price.
 const BID: &str = "739055";
 const PRICE: u64 = 9_000_000_000_000;
 const CASES: u32 = 24;
@@ -76,7 +76,7 @@ impl Payment for Paid {
     }
 }
 
-/// What is encrypted.
+/// The encrypted content.
 #[derive(Clone, Debug)]
 enum Inside {
     Tags(Vec<Vec<String>>),
@@ -100,7 +100,7 @@ impl Inside {
     }
 }
 
-/// A hidden tag, right or wrong; `%` stands for the address of a relay.
+/// A hidden tag, right or wrong; `%` is replaced by the address of a relay.
 fn hidden_tag() -> impl Strategy<Value = Vec<String>> {
     let forms: Vec<Vec<&'static str>> = vec![
         vec!["i", "$"],
@@ -203,7 +203,7 @@ impl World {
         self.asked.borrow_mut().push((customer, job));
     }
 
-    /// What was said of the requests.
+    /// The feedback on the requests.
     fn said(&self) -> Vec<Event> {
         let mut events = self.relay.events();
         events.extend(self.other.events());

@@ -1,4 +1,4 @@
-//! Relays that refuse events in ways of their own, and such as send without end, played through without one.
+//! The machine against relays that refuse events in different ways, and relays that send without end, without a socket.
 
 use super::machine::{actions, event, say, sent, up, START};
 use candle_dvm::relay::machine::{Action, Keep, Machine, Outcome};
@@ -6,7 +6,7 @@ use candle_dvm::relay::Budget;
 use nostr::prelude::{ClientMessage, Event, EventId, Filter, RelayMessage, SubscriptionId};
 use std::collections::BTreeMap;
 
-/// What a relay does with events.
+/// The response of a relay to events.
 enum Refuses {
     /// Says NOTICE, and nothing else.
     Notices,
@@ -191,7 +191,7 @@ fn a_relay_that_is_killed_again_and_again_gets_everything() {
     let mut now = START;
     let (mut kills, mut accepted) = (0, 0);
     while machine.unsettled() > 0 {
-        // Of what a connection gets, the relay has answered to two events when it is killed.
+        // The relay has answered to two events of a connection when it is killed.
         let mut answered = 0;
         while let Some(action) = machine.next_action() {
             match action {
@@ -241,7 +241,7 @@ fn a_notice_at_the_start_refuses_nothing() {
 }
 
 #[test]
-fn a_notice_while_something_else_is_asked_is_not_held_against_an_event() {
+fn a_notice_during_another_request_does_not_count_against_an_event() {
     let mut machine = up();
     machine.subscribe("jobs", Filter::new(), None, false, START);
     let event = event(2);
@@ -366,11 +366,11 @@ fn a_relay_that_is_out_of_reach_is_not_tried_again() {
     assert!(actions(&mut machine).is_empty());
 }
 
-/// How many messages are read in ten seconds of a relay that sends a message like this without end.
+/// Number of messages read in ten seconds from a relay that repeats this message without end.
 fn read_in_ten_seconds(machine: &mut Machine, message: Option<&str>) -> u64 {
     let mut now = START;
     let mut read = 0;
-    // Where nothing pauses there is no end.
+    // Without pauses there is no end.
     while now < START + 10_000 && read < 1_000_000 {
         match message {
             Some(text) => machine.receive(text, now),

@@ -16,7 +16,7 @@ use tokio::sync::broadcast;
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::WebSocketStream;
 
-/// What a relay does beyond its duty.
+/// Additional behaviour of a relay.
 #[derive(Clone, Default)]
 pub struct Behaviour {
     /// Nothing is taken or given before an answer to an AUTH challenge.
@@ -33,7 +33,7 @@ pub struct Behaviour {
     pub endless_search: bool,
     /// Its information document.
     pub information: Option<String>,
-    /// Which events it does not take, and says NOTICE to.
+    /// The events that it refuses with a NOTICE.
     pub notices: Notices,
 }
 
@@ -46,7 +46,7 @@ pub enum Notices {
     LongTags,
     /// All events.
     Always,
-    /// Subscriptions too, of which none has an end.
+    /// Refuses subscriptions too, none of which ends.
     Everything,
 }
 
@@ -137,7 +137,7 @@ impl TestRelay {
         self.state.events.lock().unwrap()[first..].to_vec()
     }
 
-    /// Everything that was asked for.
+    /// All requested filters.
     pub fn asked(&self) -> Vec<Filter> {
         self.state.asked.lock().unwrap().clone()
     }
@@ -148,7 +148,7 @@ impl TestRelay {
         events
     }
 
-    /// Stores an event and passes it on, as if somebody had published it.
+    /// Stores an event and forwards it, as if a client had published it.
     pub fn publish(&self, event: &Event) {
         store(&self.state, event.clone());
     }
@@ -157,18 +157,18 @@ impl TestRelay {
         self.state.connections.load(SeqCst)
     }
 
-    /// How often a subscription of a name was asked for.
+    /// Number of requests for the subscription `name`.
     pub fn requests(&self, name: &str) -> u32 {
         let requests = self.state.requests.lock().unwrap();
         requests.get(name).copied().unwrap_or(0)
     }
 
-    /// How often it has said NOTICE instead of taking an event.
+    /// Number of events that it refused with a NOTICE.
     pub fn refused(&self) -> u32 {
         self.state.refused.load(SeqCst)
     }
 
-    /// How much of its noise clients have taken.
+    /// Number of bytes of its noise that clients have read.
     pub fn noise_bytes(&self) -> u64 {
         self.state.noise_bytes.load(SeqCst)
     }
@@ -320,10 +320,12 @@ async fn client(mut stream: TcpStream, state: Arc<State>) {
                             let _ = socket.send(Message::text(notice)).await;
                             continue;
                         }
-                        let (taken, why) = match known {
-                            false => (false, "auth-required: who are you"),
-                            true if store(&state, event.clone().into_owned()) => (true, ""),
-                            true => (true, "duplicate: have it"),
+                        let (taken, why) = if !known {
+                            (false, "auth-required: who are you")
+                        } else if store(&state, event.clone().into_owned()) {
+                            (true, "")
+                        } else {
+                            (true, "duplicate: have it")
                         };
                         replies.push(RelayMessage::ok(event.id, taken, why).as_json());
                     }

@@ -91,7 +91,7 @@ fn the_limits_of_one_relay_are_not_those_of_the_others() {
     let relays = [&plain, &absurd, &small, &short];
     let dir = tempfile::tempdir().unwrap();
     let served = Served::on(&relays, dir.path());
-    // Their documents are read beside the connection.
+    // The service reads their documents concurrently with the connection.
     std::thread::sleep(Duration::from_millis(500));
     let customer = Customer::new();
     plain.publish(&customer.request(&"word ".repeat(300)));
@@ -171,7 +171,7 @@ fn a_relay_that_an_input_names_and_that_forges_without_end_is_left() {
 }
 
 #[test]
-fn cancellations_of_many_jobs_are_asked_for_together() {
+fn one_subscription_covers_the_cancellations_of_many_jobs() {
     let relay = TestRelay::start();
     let dir = tempfile::tempdir().unwrap();
     let started = Instant::now();
@@ -194,7 +194,7 @@ fn cancellations_of_many_jobs_are_asked_for_together() {
         candle_dvm::nip90::cancellation::write(&customer.0, now(), JobKind::Text, &last.id)
             .unwrap();
     relay.publish(&cancelled);
-    // It is asked for within a second; then the model may go on, and is stopped.
+    // The service subscribes within a second; then the model may continue, and is stopped.
     std::thread::sleep(Duration::from_millis(2500));
     served.echo.pause.store(0, SeqCst);
     wait_until(
@@ -258,7 +258,7 @@ const HERE: [&str; 25] = [
     "[64:ff9b::127.0.0.1]",
 ];
 
-/// How many of them, those of one meaning once, are connected to.
+/// Number of them, equivalent ones counted once, to which the service connects.
 fn knocks(reach: Reach) -> usize {
     let v4 = TcpListener::bind("0.0.0.0:0").unwrap();
     let port = v4.local_addr().unwrap().port();

@@ -1,4 +1,4 @@
-//! A service in the test's own process, with a model that does as it is told.
+//! A service in the test's own process, with a scripted model.
 
 use super::relay::TestRelay;
 use super::wait::wait_until;
@@ -29,9 +29,10 @@ pub struct Echo {
 
 impl Generator for Echo {
     fn check(&self, request: &CompletionRequest) -> Result<()> {
-        match request.prompt.trim().is_empty() {
-            true => Err(candle_engine::Error::EmptyPrompt),
-            false => Ok(()),
+        if request.prompt.trim().is_empty() {
+            Err(candle_engine::Error::EmptyPrompt)
+        } else {
+            Ok(())
         }
     }
 
@@ -222,7 +223,7 @@ impl Served {
         self.end().1
     }
 
-    /// The same where one of its threads hangs, which is left behind.
+    /// The same for a service one of whose threads hangs and keeps running.
     pub fn ended_but_for_its_threads(self) -> candle_dvm::Result<()> {
         let (runtime, result) = self.end();
         runtime.shutdown_background();
@@ -283,7 +284,7 @@ impl Customer {
     }
 }
 
-/// What a customer was told about a job.
+/// The feedback to a customer about a job.
 pub fn feedback(relay: &TestRelay, customer: &Customer, job: &Event) -> Vec<Feedback> {
     let events = relay.of_kind(7000).into_iter();
     events
@@ -303,7 +304,8 @@ pub fn error(relay: &TestRelay, customer: &Customer, job: &Event) -> String {
     found().unwrap().extra.unwrap()
 }
 
-/// Waits until a service has read all that a relay has. Relays pass events on in turn, so the last, which is refused at once, has its answer then.
+/// Waits until a service has read all events of a relay. Relays forward events in order, so the last one, which is refused at once, has its
+/// answer then.
 #[track_caller]
 pub fn wait_read(relay: &TestRelay) {
     let last = Customer::new();

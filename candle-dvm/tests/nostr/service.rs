@@ -1,4 +1,4 @@
-//! The service over a relay, with a model that does as it is told.
+//! The service over a relay, with a scripted model.
 
 use super::relay::{Behaviour, TestRelay};
 use super::served::{error, feedback, wait_read, Customer, Served, HELD};
@@ -45,7 +45,7 @@ fn a_job_is_answered_on_every_relay() {
 }
 
 #[test]
-fn work_that_is_asked_for_has_to_be_done() {
+fn requests_below_min_pow_are_refused() {
     let relay = TestRelay::start();
     let dir = tempfile::tempdir().unwrap();
     let served = Served::with(&[&relay], dir.path(), Keys::generate(), |settings| {
@@ -154,7 +154,7 @@ fn jobs_for_others_are_left_alone() {
 }
 
 #[test]
-fn refusals_are_told_with_their_reason() {
+fn refusals_give_their_reason() {
     let relay = TestRelay::start();
     let dir = tempfile::tempdir().unwrap();
     let denied = Customer::new();
@@ -192,7 +192,7 @@ fn refusals_are_told_with_their_reason() {
 }
 
 #[test]
-fn quotas_and_the_queues_end_are_told() {
+fn quotas_and_a_full_queue_are_refused() {
     let relay = TestRelay::start();
     let dir = tempfile::tempdir().unwrap();
     let served = Served::with(&[&relay], dir.path(), Keys::generate(), |settings| {
@@ -251,7 +251,7 @@ fn only_the_author_cancels_and_it_takes_a_token() {
     assert_eq!(served.metrics.running.load(SeqCst), 0);
 }
 
-/// A process that is started anew does better than one that answers each job with an error.
+/// A restarted process does better than one that answers each job with an error.
 #[test]
 fn a_model_that_has_failed_ends_the_service_and_what_waits_is_done_at_the_next_start() {
     let relay = TestRelay::start();
@@ -412,7 +412,7 @@ fn a_service_shows_itself_and_leaves() {
 }
 
 #[test]
-fn a_relay_that_wants_to_know_who_we_are_is_told() {
+fn the_service_authenticates_to_a_relay() {
     let relay = TestRelay::with(Behaviour {
         auth: true,
         ..Behaviour::default()
@@ -481,6 +481,6 @@ fn who_sends_many_waits_for_itself() {
         let nth = results.iter().filter(mine).nth(n).unwrap();
         results.iter().position(|event| event.id == nth.id).unwrap()
     };
-    // It has one turn in ten until the others have no more, and one before if it was the first.
+    // It gets one turn in ten until the others have no jobs left, and one earlier if it was the first.
     assert_eq!([2, 7].map(place), [11, 16]);
 }

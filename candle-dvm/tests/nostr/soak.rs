@@ -37,7 +37,7 @@ fn start(relays: &[&str], dir: &Path, settings: &str) -> Daemon {
     Daemon::start(relays, dir, &["--config", config.to_str().unwrap()])
 }
 
-/// What strangers send, of seven sorts; `greedy` is one who asks again and again.
+/// The strangers' events, of seven sorts; `greedy` is one who asks again and again.
 fn spam(n: u64, greedy: &Customer, dead: &[String]) -> Event {
     let stranger = Customer::new();
     let prompt = format!("spam {n}");
@@ -58,7 +58,7 @@ fn spam(n: u64, greedy: &Customer, dead: &[String]) -> Event {
         // As good as any other.
         2 => stranger.request(&prompt),
         3 => greedy.request(&prompt),
-        // For somebody else.
+        // For another provider.
         4 => stranger.request_with(&prompt, |request| {
             request.providers = vec![Keys::generate().public_key()];
         }),
@@ -80,7 +80,7 @@ fn percentile(sorted: &[Duration], hundredths: usize) -> Duration {
     sorted[(sorted.len() * hundredths).div_ceil(100).max(1) - 1]
 }
 
-/// `SOAK_SECONDS` and `SOAK_SPAM` make it longer: 600 and 5000 are what the service has to stand.
+/// `SOAK_SECONDS` and `SOAK_SPAM` make it longer: the service has to withstand 600 and 5000.
 #[test]
 fn honest_jobs_are_answered_beside_a_dead_relay_one_that_says_notice_and_spam() {
     let seconds = number("SOAK_SECONDS", 6);
@@ -165,12 +165,12 @@ fn honest_jobs_are_answered_beside_a_dead_relay_one_that_says_notice_and_spam() 
     );
     assert!(noticing.connections() > 0, "it has had its chance");
     assert!(noticing.refused() > 0, "it has said NOTICE");
-    // Of a few jobs the longest wait is the 99th hundredth, and one pause of a busy machine would be it.
+    // With few jobs the longest wait is the 99th percentile, and one pause of a busy machine would be it.
     let most = if seconds < 60 { 10 } else { 3 };
     assert!(p99 < Duration::from_secs(most), "p99 {p99:.0?}");
 }
 
-/// Ends the thread beside the test, also when it fails.
+/// Ends the test's other thread, also if the test fails.
 struct Over<'a>(&'a AtomicBool);
 
 impl Drop for Over<'_> {

@@ -1,4 +1,4 @@
-//! Kind 5000: recordings become text, by a tiny Whisper, beside texts and alone.
+//! Kind 5000: recordings become text, by a tiny Whisper, with a language model and alone.
 
 use super::commands::Daemon;
 use super::files::Files;
@@ -278,7 +278,7 @@ fn recordings_are_heard_one_at_a_time_and_hold_up_no_text() {
     let started = || ears.started.load(SeqCst);
     wait_until(|| "nothing starts".to_string(), || started() == 1);
     wait_until(|| "not all are fetched".to_string(), || files.asked() == 3);
-    // A quarter of the places is for known customers.
+    // A quarter of the slots is for known customers.
     relay.publish(&jobs[3]);
     let reason = error(&relay, &customers[3], &jobs[3]);
     assert!(reason.contains("queue is full"), "{reason}");

@@ -1,4 +1,4 @@
-//! How a service starts, what it makes of wrong clocks and absent relays, and what it does with answers that nobody takes.
+//! The start of a service: wrong clocks, absent relays, and answers that no relay takes.
 
 use super::commands::Daemon;
 use super::relay::TestRelay;
@@ -25,7 +25,7 @@ fn old(seconds: u64) -> Event {
 }
 
 #[test]
-fn the_first_start_answers_only_what_is_asked_after_it() {
+fn the_first_start_answers_only_later_requests() {
     let relay = TestRelay::start();
     for seconds in [5, 60, 300, 590] {
         relay.publish(&old(seconds));
@@ -38,7 +38,7 @@ fn the_first_start_answers_only_what_is_asked_after_it() {
         served.wait_refused("before_start", 4);
         relay.publish(&Customer::new().request("new"));
         relay.wait_for(6050, 2 * start + 1);
-        // Of a customer whose clock is slow, but new.
+        // From a customer whose clock is slow, but new.
         relay.publish(&old(400));
         relay.wait_for(6050, 2 * start + 2);
         served.stop();
@@ -47,7 +47,7 @@ fn the_first_start_answers_only_what_is_asked_after_it() {
 }
 
 #[test]
-fn the_first_start_looks_back_if_it_is_told_to() {
+fn the_first_start_looks_back_with_the_option() {
     let relay = TestRelay::start();
     for seconds in [5, 60, 300, 590] {
         relay.publish(&old(seconds));
@@ -195,7 +195,7 @@ fn a_relay_that_comes_back_ends_the_alarm() {
 }
 
 #[test]
-fn the_announcement_is_made_anew() {
+fn the_announcement_is_renewed() {
     let relay = TestRelay::start();
     let dir = tempfile::tempdir().unwrap();
     let served = Served::with(&[&relay], dir.path(), Keys::generate(), |settings| {

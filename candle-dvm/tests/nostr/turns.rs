@@ -1,4 +1,4 @@
-//! Jobs as turns of a conversation, through the model's chat template, and as raw prompts.
+//! Jobs whose inputs are the messages of a conversation, through the model's chat template, and raw prompts.
 
 use super::commands::Daemon;
 use super::relay::TestRelay;

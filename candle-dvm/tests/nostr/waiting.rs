@@ -1,4 +1,4 @@
-//! Jobs that wait for inputs or payment hold no place of the queue, and not for ever.
+//! Jobs that wait for inputs or payment hold no slot of the queue, and do not wait for ever.
 
 use super::relay::TestRelay;
 use super::served::{error, feedback, Customer, Served, HELD};
@@ -43,9 +43,10 @@ impl Payment for Till {
 
     fn is_paid<'a>(&'a self, invoice: &'a Invoice) -> Boxed<'a, Result<bool, String>> {
         let is_paid = self.paid.lock().unwrap().contains(&invoice.payment_hash);
-        let answer = match self.silent.load(SeqCst) {
-            true => Err("not reached".to_string()),
-            false => Ok(is_paid),
+        let answer = if self.silent.load(SeqCst) {
+            Err("not reached".to_string())
+        } else {
+            Ok(is_paid)
         };
         Box::pin(std::future::ready(answer))
     }
@@ -147,7 +148,7 @@ fn an_unpaid_job_ends_with_its_invoice_whatever_the_wallet_says() {
         let took = asked.elapsed();
         assert!(took < Duration::from_secs(10), "{took:?}");
     }
-    // Its place is free again.
+    // Its slot is free again.
     assert_eq!(served.echo.started.load(SeqCst), 0);
     till.silent.store(false, SeqCst);
     till.expiry.store(600, SeqCst);
@@ -205,7 +206,7 @@ fn an_unpaid_job_that_expires_is_given_up_unless_it_turns_out_to_be_paid() {
     };
     let (_, unpaid) = ask(&customers[0]);
     let (bill, paid) = ask(&customers[1]);
-    // Just after the wallet was asked, and before it is asked again.
+    // Between two polls of the wallet.
     till.paid.lock().unwrap().insert(bill);
     let reason = error(&relay, &customers[0], &unpaid);
     assert!(reason.contains("expired"), "{reason}");

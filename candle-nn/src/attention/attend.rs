@@ -8,9 +8,9 @@ use candle_core::{DType, Device, Result, Tensor};
 pub(super) struct AttnWindow {
     /// The position of the first query; without it, the last query is at the last key.
     pub(super) offset: Option<usize>,
-    /// How far back a query sees; without it to the first key.
+    /// Number of earlier keys that a query sees; `None` for all.
     pub(super) left: Option<usize>,
-    /// How far ahead a query sees, 0 being causal; without it to the last key.
+    /// Number of later keys that a query sees; 0 is causal, `None` means all.
     pub(super) right: Option<usize>,
 }
 
@@ -19,7 +19,7 @@ pub(super) struct Rules {
     pub(super) scale: f32,
     pub(super) softcap: Option<f32>,
     pub(super) window: AttnWindow,
-    /// What is added to the scores; broadcasts to (batch, heads, queries, keys).
+    /// Added to the scores; broadcasts to (batch, heads, queries, keys).
     pub(super) mask: Option<Tensor>,
     /// ALiBi slopes, one per head: a key's score is reduced by its slope times the distance from the query; see
     /// <https://arxiv.org/abs/2108.12409>.

@@ -1,5 +1,5 @@
-//! Attention over batches ([`flash_attn`]) and over sequences of different lengths that are packed one after the other
-//! ([`flash_attn_varlen_unfused`]), with masks, windows, softcapping and ALiBi.
+//! Attention over batches ([`flash_attn`]) and over packed sequences of different lengths ([`flash_attn_varlen_unfused`]), with masks,
+//! windows, softcapping and ALiBi.
 //!
 //! The names are those of Candle's CPU kernels; here all of them work on every device and with autograd, and call
 //! [`ops::sdpa`](crate::ops::sdpa). Layouts are those of flash attention: heads come after the sequence.
@@ -15,7 +15,7 @@ pub use varlen::flash_attn_varlen_unfused;
 
 use candle_core::Tensor;
 
-/// Which keys a query may see.
+/// The keys that a query may see.
 #[derive(Clone, Debug, Default)]
 pub enum AttnMask {
     /// All of them.
@@ -23,10 +23,10 @@ pub enum AttnMask {
     None,
     /// Query `i` sees the keys up to `i + kv_offset`; a single query sees all of them.
     Causal {
-        /// How many keys come before that of the first query: those of a cache.
+        /// Number of keys before that of the first query: those of a cache.
         kv_offset: usize,
     },
-    /// What is added to the scores: (batch, queries, keys), or what broadcasts to (batch, heads, queries, keys).
+    /// Added to the scores: (batch, queries, keys), or a shape that broadcasts to (batch, heads, queries, keys).
     Mask(Tensor),
 }
 

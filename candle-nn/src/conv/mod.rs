@@ -50,7 +50,7 @@ macro_rules! layer {
                 }
             }
 
-            /// How the kernel is moved over the input.
+            /// The stride, padding and dilation of the kernel.
             pub fn config(&self) -> &$config {
                 &self.config
             }
@@ -60,7 +60,7 @@ macro_rules! layer {
                 &self.weight
             }
 
-            /// What is added to each channel of the result, of shape (out_channels).
+            /// The bias, added to each channel of the result: (out_channels).
             pub fn bias(&self) -> Option<&Tensor> {
                 self.bias.as_ref()
             }
@@ -100,7 +100,7 @@ fn weights(
     Ok((weight, bias.transpose()?))
 }
 
-/// How many channels of the input a group has.
+/// Number of input channels per group.
 fn channels_per_group(channels: usize, groups: usize) -> Result<usize> {
     if groups == 0 || !channels.is_multiple_of(groups) {
         candle_core::bail!("conv: {channels} channels cannot be split into {groups} groups")

@@ -37,12 +37,12 @@ macro_rules! config {
 }
 
 config! {
-    /// How a [`Conv1d`] moves its kernel.
+    /// The settings of a [`Conv1d`].
     Conv1dConfig
 }
 
 config! {
-    /// How a [`Conv2d`] moves its kernel, the same in both dimensions.
+    /// The settings of a [`Conv2d`], the same in both dimensions.
     Conv2dConfig
 }
 

@@ -4,12 +4,12 @@ use super::{add_bias, channels_per_group, layer, weights, within};
 use crate::VarBuilder;
 use candle_core::{Module, Result, Tensor};
 
-/// How a [`ConvTranspose1d`] moves its kernel.
+/// The settings of a [`ConvTranspose1d`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConvTranspose1dConfig {
-    /// What is cut off the result on both sides; 0 by default.
+    /// Elements cut off both ends of the result; 0 by default.
     pub padding: usize,
-    /// What is added to the result at its end; 0 by default.
+    /// Elements added at the end of the result; 0 by default.
     pub output_padding: usize,
     /// Distance in the result between neighbouring input elements; 1 by default.
     pub stride: usize,
@@ -31,12 +31,12 @@ impl Default for ConvTranspose1dConfig {
     }
 }
 
-/// How a [`ConvTranspose2d`] moves its kernel, the same in both dimensions.
+/// The settings of a [`ConvTranspose2d`], the same in both dimensions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConvTranspose2dConfig {
-    /// What is cut off the result on all sides; 0 by default.
+    /// Elements cut off all sides of the result; 0 by default.
     pub padding: usize,
-    /// What is added to the result at its ends; 0 by default.
+    /// Elements added at the end of both dimensions of the result; 0 by default.
     pub output_padding: usize,
     /// Distance in the result between neighbouring input elements; 1 by default.
     pub stride: usize,

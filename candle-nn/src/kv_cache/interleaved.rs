@@ -2,7 +2,7 @@
 
 use candle_core::{bail, Result, Tensor};
 
-/// Keys and values of one sequence in one tensor, concatenated anew at each step: (seq, kv_heads, 2 * head_dim), a head's key before its
+/// Keys and values of one sequence in one tensor, concatenated at each step: (seq, kv_heads, 2 * head_dim), the key of a head before its
 /// value.
 #[derive(Clone, Debug)]
 pub struct InterleavedKvCache {
@@ -39,12 +39,12 @@ impl InterleavedKvCache {
         Ok(kv)
     }
 
-    /// What is in the cache; `None` if nothing was appended yet.
+    /// The contents of the cache; `None` if nothing was appended yet.
     pub fn kv(&self) -> Option<&Tensor> {
         self.kv.as_ref()
     }
 
-    /// How many tokens are in it.
+    /// Number of tokens in the cache.
     pub fn current_seq_len(&self) -> usize {
         let len = |kv: &Tensor| kv.dims().first().copied();
         self.kv.as_ref().and_then(len).unwrap_or(0)
@@ -118,12 +118,12 @@ impl RawInterleavedKvCache {
         self.len += seq_len;
     }
 
-    /// What is in it: (len, h_kv, 2, d).
+    /// The contents: (len, h_kv, 2, d).
     pub fn data(&self) -> &[f32] {
         &self.data
     }
 
-    /// How many tokens are in it.
+    /// Number of tokens in the cache.
     pub fn len(&self) -> usize {
         self.len
     }
@@ -150,8 +150,8 @@ impl RawInterleavedKvCache {
     }
 }
 
-/// Rotates one token's `num_heads` heads of dimension `d` in place, pairing element `2 i` with `2 i + 1`; `cos` and `sin` are of
-/// length `d / 2`. It is [`rope_i`](crate::rotary_emb::rope_i) for slices.
+/// Rotates one token's `num_heads` heads of dimension `d` in place, pairing element `2 i` with `2 i + 1`; `cos` and `sin` have length
+/// `d / 2`. The same as [`rope_i`](crate::rotary_emb::rope_i), on slices.
 ///
 /// # Panics
 /// The slices are shorter than that.

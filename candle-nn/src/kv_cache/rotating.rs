@@ -11,7 +11,7 @@ use candle_core::{Device, Result, Tensor};
 pub struct RotatingCache {
     all_data: Option<Tensor>,
     dim: usize,
-    /// Where the next entry goes.
+    /// The index of the next entry.
     offset: usize,
     current_seq_len: usize,
     max_seq_len: usize,
@@ -39,12 +39,12 @@ impl RotatingCache {
         self.dim
     }
 
-    /// How many entries were appended, overwritten ones included.
+    /// Number of appended entries, overwritten ones included.
     pub fn current_seq_len(&self) -> usize {
         self.current_seq_len
     }
 
-    /// How many entries it keeps.
+    /// Maximum number of entries.
     pub fn max_seq_len(&self) -> usize {
         self.max_seq_len
     }
@@ -212,7 +212,7 @@ impl RotatingKvCache {
         self.k.offset()
     }
 
-    /// How many tokens were appended, overwritten ones included.
+    /// Number of appended tokens, overwritten ones included.
     pub fn current_seq_len(&self) -> usize {
         self.k.current_seq_len()
     }

@@ -12,8 +12,8 @@ pub struct IndicesAndMask {
 }
 
 impl IndicesAndMask {
-    /// What is added to the scores: 0 where a token may see an entry, -infinity elsewhere; of shape (batch, 1, seq, context), or
-    /// (seq, seq) for steps that fill the whole ring.
+    /// The mask to add to the scores: 0 where a token may see an entry, -infinity elsewhere; of shape (batch, 1, seq, context), or (seq,
+    /// seq) for steps that fill the whole ring.
     pub fn mask(&self) -> &Tensor {
         &self.mask
     }
@@ -46,7 +46,7 @@ impl ScatteredKvCache {
                 iam.indices.dim(1)?
             )
         }
-        // Of those that share a slot the last one is kept.
+        // If several entries share a slot, the last one is kept.
         let kept = seq_len.min(self.context);
         let slots = iam.indices.narrow(1, seq_len - kept, kept)?;
         let slots = slots.unsqueeze(2)?.unsqueeze(1)?;
@@ -76,7 +76,7 @@ impl ScatteredKvCache {
 #[derive(Clone, Debug)]
 pub struct ScatteredCacheBuilder {
     context: usize,
-    /// How many tokens each sequence had.
+    /// Number of tokens of each sequence so far.
     positions: Vec<usize>,
     /// The slot of each sequence's next token.
     indices: Vec<usize>,
@@ -85,7 +85,7 @@ pub struct ScatteredCacheBuilder {
 }
 
 impl ScatteredCacheBuilder {
-    /// For `batch_size` sequences, of which the last `context` tokens are kept.
+    /// A cache for `batch_size` sequences, which keeps the last `context` tokens of each.
     ///
     /// # Errors
     /// None.
@@ -113,17 +113,17 @@ impl ScatteredCacheBuilder {
         })
     }
 
-    /// How many tokens each sequence had.
+    /// Number of tokens of each sequence so far.
     pub fn positions(&self) -> &[usize] {
         &self.positions
     }
 
-    /// The device that caches and masks are made on.
+    /// The device of caches and masks.
     pub fn device(&self) -> &Device {
         &self.device
     }
 
-    /// How many sequences there are.
+    /// Number of sequences.
     pub fn batch_size(&self) -> usize {
         self.positions.len()
     }

@@ -6,7 +6,7 @@ use crate::Activation;
 use candle_core::fused::{Fused, Gate, Operand};
 use candle_core::{CpuStorage, CustomOp2, Error, Layout, Result, Shape, Tensor, WithDType, D};
 
-/// What a gated feed-forward block makes of its gate and of what passes it (`up`): `f(gate) * up`. Not in upstream's interface.
+/// The combination of gate and up projection in a gated feed-forward block: `f(gate) * up`. Not in upstream's interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum GatedActivation {
     /// `f(x) = x * sigmoid(x)`: SwiGLU, as in Llama.

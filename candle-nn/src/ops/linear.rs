@@ -12,12 +12,12 @@ use candle_core::{
     CpuStorage, CustomOp1, CustomOp2, DType, Error, Layout, Module, Result, Shape, Tensor, Var, D,
 };
 
-/// The weight of a linear layer, `(n, k)`: what `&Tensor`, `&Var` and `&QMatMul` turn into. Not in upstream's interface.
+/// The weight of a linear layer, `(n, k)`; converted from `&Tensor`, `&Var` and `&QMatMul`. Not in upstream's interface.
 #[derive(Debug, Clone, Copy)]
 pub enum LinearWeight<'a> {
     /// A tensor of the input's dtype, any layout.
     Dense(&'a Tensor),
-    /// Of any format. It has no gradient; the gradient flows to the input.
+    /// A weight of any format. It has no gradient; the gradient flows to the input.
     Quantized(&'a QMatMul),
 }
 
@@ -60,17 +60,17 @@ impl<'a> LinearWeight<'a> {
     }
 }
 
-/// What a linear layer does besides its product, in this order: a norm, a bias, a gate or an activation, a residual sum. Not in
-/// upstream's interface.
+/// The operations fused with a linear layer, in this order: a norm, a bias, a gate or an activation, a residual sum. Not in upstream's
+/// interface.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct LinearExtras<'a> {
     /// The input's rows are replaced by their [`rms_norm`]: weights (k) and epsilon.
     pub norm: Option<(&'a Tensor, f32)>,
     /// Added to each row of the product: (n), with a gate (2 n).
     pub bias: Option<&'a Tensor>,
-    /// The product is a gate and what passes it, side by side, which become one: (…, 2 n) to (…, n).
+    /// The product is the concatenation of gate and up projection, reduced to `f(gate) * up`: (…, 2 n) to (…, n).
     pub gate: Option<GatedActivation>,
-    /// Applied to the product: what a feed-forward block has in place of a gate. [`Activation::Swiglu`] is one, so it is refused.
+    /// Applied to the product, instead of a gate. [`Activation::Swiglu`] is a gate and therefore refused.
     pub activation: Option<Activation>,
     /// Added to the result, (…, n).
     pub residual: Option<&'a Tensor>,
@@ -84,7 +84,7 @@ impl<'a> LinearExtras<'a> {
         }
     }
 
-    /// What these are called in errors.
+    /// The name in errors.
     fn name(&self) -> &'static str {
         match (self.norm, self.gate, self.residual) {
             (Some(_), Some(GatedActivation::Silu), _) => "rms-norm-swiglu",
@@ -431,7 +431,7 @@ impl FusedLinear<'_> {
         let names = ["norm's weight", "bias", "residual"];
         for ((other, held), what) in others.iter_mut().zip(&held).zip(names) {
             if let Some((storage, layout)) = held {
-                *other = Some((super::beside::<S>(storage, name, what)?, *layout));
+                *other = Some((super::same_backend::<S>(storage, name, what)?, *layout));
             }
         }
         let [norm, bias, residual] = others;
@@ -469,7 +469,7 @@ impl CustomOp2 for FusedLinear<'_> {
     super::on_devices!(xs xs_l, weight weight_l);
 }
 
-/// The same of (xs), with a weight that is no tensor.
+/// The same op on (xs), with a quantized weight, which is not a tensor.
 struct FusedQuantized<'a> {
     fused: FusedLinear<'a>,
     weight: &'a QTensor,

@@ -1,9 +1,9 @@
 //! Functions over tensors: activations, softmax, norms, attention.
 //!
-//! The fused ones ([`softmax_last_dim`], [`rms_norm`], [`layer_norm`], [`act_mul`], [`sdpa`] and those of
-//! [`rotary_emb`](crate::rotary_emb)) are one kernel on each device, take any strided layout, and compute 16-bit inputs in
-//! f32. Beside each stands its plain form, made of tensor ops. Inputs that are part of a graph for autograd take the plain
-//! form, so that gradients flow through all of them.
+//! The fused functions ([`softmax_last_dim`], [`rms_norm`], [`layer_norm`], [`act_mul`], [`sdpa`] and those of
+//! [`rotary_emb`](crate::rotary_emb)) are one kernel on each device, take any strided layout, and compute 16-bit inputs in f32. Each also
+//! has a plain form, composed of tensor ops. Inputs that are part of an autograd graph take the plain form, so that gradients flow through
+//! all functions.
 
 mod dropout;
 mod elementwise;
@@ -144,8 +144,11 @@ macro_rules! with_fused {
 }
 pub(crate) use with_fused;
 
-/// The storage of an argument that has to be where the input is.
-pub(crate) fn beside<'a, S: Fused>(
+/// The storage of an argument on the input's backend `S`.
+///
+/// # Errors
+/// The argument is on another backend.
+pub(crate) fn same_backend<'a, S: Fused>(
     storage: &'a Storage,
     op: &'static str,
     what: &'static str,

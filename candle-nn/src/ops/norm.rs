@@ -15,11 +15,11 @@ use num_traits::Float as _;
 pub struct Norm<'a> {
     /// Whether the mean is subtracted first.
     pub centred: bool,
-    /// What the result is multiplied with, (n), or nothing.
+    /// Multiplied with the normalised rows: (n); `None` for no weight.
     pub weight: Option<&'a Tensor>,
-    /// What is added then, (n), or nothing.
+    /// Added after the weight: (n); `None` for no bias.
     pub bias: Option<&'a Tensor>,
-    /// Added to the mean square before its root is taken.
+    /// Added to the mean square before the square root.
     pub eps: f32,
 }
 
@@ -67,7 +67,7 @@ pub fn norm_slow(xs: &Tensor, norm: Norm<'_>) -> Result<Tensor> {
 /// # Errors
 /// The inputs' shapes differ, or those of [`norm()`].
 pub fn norm_add(xs: &Tensor, norm: Norm<'_>, residual: &Tensor) -> Result<Tensor> {
-    NormOp::new(xs, norm, Some((Beside::AddAfter, residual)))?.run(xs)
+    NormOp::new(xs, norm, Some((Second::AddAfter, residual)))?.run(xs)
 }
 
 /// The plain form of [`norm_add`].
@@ -75,7 +75,7 @@ pub fn norm_add(xs: &Tensor, norm: Norm<'_>, residual: &Tensor) -> Result<Tensor
 /// # Errors
 /// Those of [`norm_add`].
 pub fn norm_add_slow(xs: &Tensor, norm: Norm<'_>, residual: &Tensor) -> Result<Tensor> {
-    NormOp::new(xs, norm, Some((Beside::AddAfter, residual)))?.plain(xs)
+    NormOp::new(xs, norm, Some((Second::AddAfter, residual)))?.plain(xs)
 }
 
 /// `xs + residual` and the norm of that sum, in one kernel: as between two blocks of a transformer. Both inputs are (…, n) of one
@@ -84,7 +84,7 @@ pub fn norm_add_slow(xs: &Tensor, norm: Norm<'_>, residual: &Tensor) -> Result<T
 /// # Errors
 /// The inputs' shapes differ, or those of [`norm()`].
 pub fn add_norm(xs: &Tensor, residual: &Tensor, norm: Norm<'_>) -> Result<(Tensor, Tensor)> {
-    let op = NormOp::new(xs, norm, Some((Beside::AddBefore, residual)))?;
+    let op = NormOp::new(xs, norm, Some((Second::AddBefore, residual)))?;
     if xs.elem_count() == 0 || op.in_graph(xs) {
         let sum = (xs + residual)?;
         let normed = self::norm(&sum, norm)?;
@@ -99,7 +99,7 @@ pub fn add_norm(xs: &Tensor, residual: &Tensor, norm: Norm<'_>) -> Result<(Tenso
 /// # Errors
 /// Those of [`add_norm`].
 pub fn add_norm_slow(xs: &Tensor, residual: &Tensor, norm: Norm<'_>) -> Result<(Tensor, Tensor)> {
-    NormOp::new(xs, norm, Some((Beside::AddBefore, residual)))?;
+    NormOp::new(xs, norm, Some((Second::AddBefore, residual)))?;
     let sum = (xs + residual)?;
     let normed = norm_slow(&sum, norm)?;
     Ok((sum, normed))
@@ -111,7 +111,7 @@ pub fn add_norm_slow(xs: &Tensor, residual: &Tensor, norm: Norm<'_>) -> Result<(
 /// # Errors
 /// The inputs' shapes differ, or those of [`norm()`].
 pub fn gate_norm(xs: &Tensor, gate: &Tensor, norm: Norm<'_>) -> Result<Tensor> {
-    NormOp::new(xs, norm, Some((Beside::GateBefore, gate)))?.run(xs)
+    NormOp::new(xs, norm, Some((Second::GateBefore, gate)))?.run(xs)
 }
 
 /// The plain form of [`gate_norm`].
@@ -119,7 +119,7 @@ pub fn gate_norm(xs: &Tensor, gate: &Tensor, norm: Norm<'_>) -> Result<Tensor> {
 /// # Errors
 /// Those of [`gate_norm`].
 pub fn gate_norm_slow(xs: &Tensor, gate: &Tensor, norm: Norm<'_>) -> Result<Tensor> {
-    NormOp::new(xs, norm, Some((Beside::GateBefore, gate)))?.plain(xs)
+    NormOp::new(xs, norm, Some((Second::GateBefore, gate)))?.plain(xs)
 }
 
 /// `silu(gate) * norm(xs)`, in one kernel: the gated norm of gated delta nets. `gate` has the shape of `xs`. Any layouts. Not in
@@ -128,7 +128,7 @@ pub fn gate_norm_slow(xs: &Tensor, gate: &Tensor, norm: Norm<'_>) -> Result<Tens
 /// # Errors
 /// The inputs' shapes differ, or those of [`norm()`].
 pub fn norm_gate(xs: &Tensor, norm: Norm<'_>, gate: &Tensor) -> Result<Tensor> {
-    NormOp::new(xs, norm, Some((Beside::GateAfter, gate)))?.run(xs)
+    NormOp::new(xs, norm, Some((Second::GateAfter, gate)))?.run(xs)
 }
 
 /// The plain form of [`norm_gate`].
@@ -136,7 +136,7 @@ pub fn norm_gate(xs: &Tensor, norm: Norm<'_>, gate: &Tensor) -> Result<Tensor> {
 /// # Errors
 /// Those of [`norm_gate`].
 pub fn norm_gate_slow(xs: &Tensor, norm: Norm<'_>, gate: &Tensor) -> Result<Tensor> {
-    NormOp::new(xs, norm, Some((Beside::GateAfter, gate)))?.plain(xs)
+    NormOp::new(xs, norm, Some((Second::GateAfter, gate)))?.plain(xs)
 }
 
 /// `xs / sqrt(mean(xs²) + eps) * alpha`, the mean being over the last dimension, in one kernel; see
@@ -211,9 +211,9 @@ pub(crate) fn normed(x: &Tensor, eps: f64) -> Result<Tensor> {
     x.broadcast_div(&(mean_square + eps)?.sqrt()?)
 }
 
-/// What a tensor of the input's shape does to a norm.
+/// How a second input of the same shape enters the norm.
 #[derive(Clone, Copy, PartialEq)]
-enum Beside {
+enum Second {
     /// Added to the input; the sum is a second result.
     AddBefore,
     /// The input is multiplied with its silu.
@@ -226,12 +226,12 @@ enum Beside {
 /// One call, its shapes checked.
 struct NormOp<'a> {
     norm: Norm<'a>,
-    beside: Option<(Beside, &'a Tensor)>,
+    second: Option<(Second, &'a Tensor)>,
 }
 
 impl<'a> NormOp<'a> {
-    fn new(xs: &Tensor, norm: Norm<'a>, beside: Option<(Beside, &'a Tensor)>) -> Result<Self> {
-        let op = Self { norm, beside };
+    fn new(xs: &Tensor, norm: Norm<'a>, second: Option<(Second, &'a Tensor)>) -> Result<Self> {
+        let op = Self { norm, second };
         let name = op.name();
         let mismatch = |rhs: &Tensor| {
             Error::ShapeMismatchBinaryOp {
@@ -248,19 +248,19 @@ impl<'a> NormOp<'a> {
         if let Some(vector) = vectors.clone().find(|vector| vector.dims() != [*n]) {
             return Err(mismatch(vector));
         }
-        let beside = beside.map(|(_, tensor)| tensor);
-        if let Some(tensor) = beside.filter(|tensor| tensor.shape() != xs.shape()) {
+        let second = second.map(|(_, tensor)| tensor);
+        if let Some(tensor) = second.filter(|tensor| tensor.shape() != xs.shape()) {
             return Err(mismatch(tensor));
         }
-        let all = [xs].into_iter().chain(beside).chain(vectors);
+        let all = [xs].into_iter().chain(second).chain(vectors);
         check_dtypes(name, &all.collect::<Vec<_>>())?;
         Ok(op)
     }
 
     /// The inputs of the result.
     fn tensors<'b>(&'b self, xs: &'b Tensor) -> Vec<&'b Tensor> {
-        let beside = self.beside.map(|(_, tensor)| tensor);
-        let all = [Some(xs), self.norm.weight, self.norm.bias, beside];
+        let second = self.second.map(|(_, tensor)| tensor);
+        let all = [Some(xs), self.norm.weight, self.norm.bias, second];
         all.into_iter().flatten().collect()
     }
 
@@ -278,13 +278,13 @@ impl<'a> NormOp<'a> {
         xs.apply_op1_no_bwd(self)
     }
 
-    /// Of a sum before the norm, only the norm.
+    /// The plain form; for a sum before the norm, it returns the norm alone.
     fn plain(&self, xs: &Tensor) -> Result<Tensor> {
-        let before = match self.beside {
-            Some((Beside::GateBefore, gate)) => {
+        let before = match self.second {
+            Some((Second::GateBefore, gate)) => {
                 Some(act_mul_slow(gate, xs, GatedActivation::Silu)?)
             }
-            Some((Beside::AddBefore, residual)) => Some((xs + residual)?),
+            Some((Second::AddBefore, residual)) => Some((xs + residual)?),
             _ => None,
         };
         let xs = before.as_ref().unwrap_or(xs);
@@ -299,17 +299,17 @@ impl<'a> NormOp<'a> {
         if let Some(bias) = self.norm.bias {
             ys = ys.broadcast_add(bias)?;
         }
-        match self.beside {
-            Some((Beside::AddAfter, residual)) => ys + residual,
-            Some((Beside::GateAfter, gate)) => act_mul(gate, &ys, GatedActivation::Silu),
+        match self.second {
+            Some((Second::AddAfter, residual)) => ys + residual,
+            Some((Second::GateAfter, gate)) => act_mul(gate, &ys, GatedActivation::Silu),
             _ => Ok(ys),
         }
     }
 
-    /// The result's shape: of a sum and its norm, one after the other.
+    /// The shape of the result: of a sum followed by its norm.
     fn output(&self, x_l: &Layout) -> Shape {
-        match self.beside {
-            Some((Beside::AddBefore, _)) => Shape::from([&[2], x_l.dims()].concat()),
+        match self.second {
+            Some((Second::AddBefore, _)) => Shape::from([&[2], x_l.dims()].concat()),
             _ => x_l.shape().clone(),
         }
     }
@@ -319,13 +319,13 @@ impl<'a> NormOp<'a> {
         x: &StridedRows<'_, T>,
         x_l: &Layout,
         weights: [Option<&StridedRows<'_, T>>; 2],
-        beside: Option<&StridedRows<'_, T>>,
+        second: Option<&StridedRows<'_, T>>,
     ) -> Vec<T> {
         let (n, count) = (x.len(), x_l.shape().elem_count());
-        let (Some((how, _)), Some(tensor)) = (self.beside, beside) else {
+        let (Some((how, _)), Some(tensor)) = (self.second, second) else {
             return norm_rows(x, count, &self.norm, weights, None);
         };
-        if how != Beside::AddBefore {
+        if how != Second::AddBefore {
             return norm_rows(x, count, &self.norm, weights, Some((how, tensor)));
         }
         let scratch = || (fused_cpu::scratch(n), fused_cpu::scratch(n));
@@ -345,21 +345,21 @@ impl<'a> NormOp<'a> {
 
 impl CustomOp1 for NormOp<'_> {
     fn name(&self) -> &'static str {
-        let beside = self.beside.map(|(beside, _)| beside);
-        match (beside, self.norm.centred) {
+        let second = self.second.map(|(second, _)| second);
+        match (second, self.norm.centred) {
             (None, false) => "rms-norm",
             (None, true) => "layer-norm",
-            (Some(Beside::AddBefore), false) => "add-rms-norm",
-            (Some(Beside::AddBefore), true) => "add-layer-norm",
-            (Some(Beside::AddAfter), _) => "norm-add",
-            (Some(Beside::GateBefore), _) => "gate-norm",
-            (Some(Beside::GateAfter), _) => "norm-gate",
+            (Some(Second::AddBefore), false) => "add-rms-norm",
+            (Some(Second::AddBefore), true) => "add-layer-norm",
+            (Some(Second::AddAfter), _) => "norm-add",
+            (Some(Second::GateBefore), _) => "gate-norm",
+            (Some(Second::GateAfter), _) => "norm-gate",
         }
     }
 
     fn cpu_fwd(&self, x: &CpuStorage, x_l: &Layout) -> Result<(CpuStorage, Shape)> {
-        let beside = self.beside.map(|(_, tensor)| tensor);
-        let held = [self.norm.weight, self.norm.bias, beside]
+        let second = self.second.map(|(_, tensor)| tensor);
+        let held = [self.norm.weight, self.norm.bias, second]
             .map(|tensor| tensor.map(Tensor::storage_and_layout));
         let dst = with_float!(self.name(), x, T => {
             let mut others = [const { None }; 3];
@@ -371,9 +371,9 @@ impl CustomOp1 for NormOp<'_> {
                     *other = Some(StridedRows::new(storage.as_slice::<T>()?, layout));
                 }
             }
-            let [weight, bias, beside] = others.each_ref().map(Option::as_ref);
+            let [weight, bias, second] = others.each_ref().map(Option::as_ref);
             let x = StridedRows::new(x.as_slice::<T>()?, x_l);
-            Ok(T::to_cpu_storage_owned(self.cpu(&x, x_l, [weight, bias], beside)))
+            Ok(T::to_cpu_storage_owned(self.cpu(&x, x_l, [weight, bias], second)))
         })?;
         Ok((dst, self.output(x_l)))
     }
@@ -383,24 +383,24 @@ impl CustomOp1 for NormOp<'_> {
 
 impl NormOp<'_> {
     fn on_device<S: Fused>(&self, [x]: [Operand<'_, S>; 1]) -> Result<(S, Shape)> {
-        let beside = self.beside.map(|(_, tensor)| tensor);
-        let held = [self.norm.weight, self.norm.bias, beside]
+        let second = self.second.map(|(_, tensor)| tensor);
+        let held = [self.norm.weight, self.norm.bias, second]
             .map(|tensor| tensor.map(Tensor::storage_and_layout));
         let mut others = [None; 3];
         for (other, held) in others.iter_mut().zip(&held) {
             if let Some((storage, layout)) = held {
-                let storage = super::beside::<S>(storage, self.name(), "other argument")?;
+                let storage = super::same_backend::<S>(storage, self.name(), "other argument")?;
                 *other = Some((storage, *layout));
             }
         }
-        let [weight, bias, beside] = others;
+        let [weight, bias, second] = others;
         let norm = fused::Norm {
             op: self.name(),
             centred: self.norm.centred,
             weight,
             bias,
             eps: self.norm.eps,
-            beside: match (self.beside, beside) {
+            beside: match (self.second, second) {
                 (Some((how, _)), Some(operand)) => Some((how.kernel(), operand)),
                 _ => None,
             },
@@ -409,7 +409,7 @@ impl NormOp<'_> {
     }
 }
 
-impl Beside {
+impl Second {
     /// As the devices' kernels name it.
     fn kernel(self) -> BesideNorm {
         match self {
@@ -427,7 +427,7 @@ fn norm_rows<T: Float>(
     elem_count: usize,
     norm: &Norm<'_>,
     [alpha, beta]: [Option<&StridedRows<'_, T>>; 2],
-    beside: Option<(Beside, &StridedRows<'_, T>)>,
+    second: Option<(Second, &StridedRows<'_, T>)>,
 ) -> Vec<T> {
     let n = x.len();
     let len = T::Acc::from_f64(n as f64);
@@ -442,17 +442,17 @@ fn norm_rows<T: Float>(
     fused_cpu::map_rows(elem_count / n, n, 4 * n, scratch, |rows, index, dst| {
         let ([widened, centred, results], [others, gates]) = rows;
         let mut row = x.get(index, widened);
-        let other = beside.map(|(_, beside)| beside.get(index, others));
+        let other = second.map(|(_, second)| second.get(index, others));
         let gated = |gate: &[T::Acc], gates: &mut [T::Acc]| {
             Acc::sigmoid(gate, gates);
             for (gate, &x) in gates.iter_mut().zip(gate) {
                 *gate *= x;
             }
         };
-        if let Some((Beside::GateBefore | Beside::GateAfter, _)) = beside {
+        if let Some((Second::GateBefore | Second::GateAfter, _)) = second {
             gated(other.unwrap_or_default(), gates);
         }
-        if let Some((Beside::GateBefore, _)) = beside {
+        if let Some((Second::GateBefore, _)) = second {
             for (gate, &x) in gates.iter_mut().zip(row) {
                 *gate *= x;
             }
@@ -484,13 +484,13 @@ fn norm_rows<T: Float>(
                     *dst += beta;
                 }
             }
-            match beside {
-                Some((Beside::AddAfter, _)) => {
+            match second {
+                Some((Second::AddAfter, _)) => {
                     for (dst, &r) in dst.iter_mut().zip(other.unwrap_or_default()) {
                         *dst += r;
                     }
                 }
-                Some((Beside::GateAfter, _)) => {
+                Some((Second::GateAfter, _)) => {
                     for (dst, &gate) in dst.iter_mut().zip(gates.iter()) {
                         *dst *= gate;
                     }

@@ -9,9 +9,9 @@ use candle_core::{Result, Tensor, Var};
 pub struct ParamsAdamW {
     /// The learning rate; 0.001 by default.
     pub lr: f64,
-    /// How much of the running mean of gradients a step keeps; 0.9 by default.
+    /// Decay of the running mean of gradients; 0.9 by default.
     pub beta1: f64,
-    /// How much of the running mean of squared gradients a step keeps; 0.999 by default.
+    /// Decay of the running mean of squared gradients; 0.999 by default.
     pub beta2: f64,
     /// Added to the root of the mean square, so that nothing is divided by 0; 1e-8 by default.
     pub eps: f64,

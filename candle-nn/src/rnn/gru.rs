@@ -23,13 +23,13 @@ impl GRUState {
 #[allow(clippy::upper_case_acronyms)]
 #[derive(Clone, Copy, Debug)]
 pub struct GRUConfig {
-    /// How new weights of the input are filled; Kaiming uniform by default.
+    /// Initialization of the input's weights; Kaiming uniform by default.
     pub w_ih_init: Init,
-    /// How new weights of the state are filled; Kaiming uniform by default.
+    /// Initialization of the state's weights; Kaiming uniform by default.
     pub w_hh_init: Init,
-    /// How a new bias of the input is filled, or `None` for no bias; zeros by default.
+    /// Initialization of the input's bias, or `None` for no bias; zeros by default.
     pub b_ih_init: Option<Init>,
-    /// How a new bias of the state is filled, or `None` for no bias; zeros by default.
+    /// Initialization of the state's bias, or `None` for no bias; zeros by default.
     pub b_hh_init: Option<Init>,
 }
 

@@ -72,7 +72,7 @@ pub trait RNN {
     fn states_to_tensor(&self, states: &[Self::State]) -> Result<Tensor>;
 }
 
-/// The weights of a layer with `gates` gates: each turns the input and the last state into one number per hidden unit.
+/// The weights of a layer with `gates` gates: each maps the input and the last state to one number per hidden unit.
 #[derive(Clone, Debug)]
 struct Gates {
     w_ih: Tensor,
@@ -84,7 +84,7 @@ struct Gates {
     dtype: DType,
 }
 
-/// How new weights of [`Gates`] are filled.
+/// Initialization of the weights of [`Gates`].
 struct Inits {
     w_ih: Init,
     w_hh: Init,

@@ -2,16 +2,16 @@
 
 use super::heads::Checked;
 use super::{Pairs, Rotation};
-use crate::ops::{beside, check_dtypes, in_graph, on_devices, with_fused, zeros_of};
+use crate::ops::{check_dtypes, in_graph, on_devices, same_backend, with_fused, zeros_of};
 use candle_core::fused::{Fused, Operand, RopeCache, RopePosition};
 use candle_core::{CpuStorage, CustomOp3, DType, Layout, Result, Shape, Tensor};
 
-/// Where in a cache new keys and values go. Not in upstream's interface.
+/// The index of new keys and values in a cache. Not in upstream's interface.
 #[derive(Clone, Copy, Debug)]
 pub enum CachePosition<'a> {
-    /// From this place on in all sequences of the batch.
+    /// The same first index for all sequences of the batch.
     Same(usize),
-    /// From a place on for each sequence: (batch), u32, on the cache's device. So sequences of different lengths are one batch.
+    /// A first index per sequence: (batch), u32, on the cache's device. Sequences of different lengths can form one batch.
     PerRow(&'a Tensor),
     /// Each new position to a separate place: (batch, seq), u32, on the cache's device. All sequences share one cache, whose batch is 1.
     Each(&'a Tensor),
@@ -59,12 +59,12 @@ pub fn rope_append_slow(
     rope_append_with_slow(xs, &Rotation::new(cos, sin, pairs), cache, position)
 }
 
-/// Applies `rotation` to the queries and keys of `xs`, (batch, queries + 2 * kv_heads, seq, head_dim), where the heads of the
-/// queries come first, then those of the keys, then those of the values. Keys and values are written to `cache`, (batch,
-/// 2 * kv_heads, capacity, head_dim), from `position` on, in place; the result are the queries, (batch, queries, seq, head_dim).
+/// Applies `rotation` to the queries and keys of `xs`, (batch, queries + 2 * kv_heads, seq, head_dim): first the heads of the queries, then
+/// those of the keys, then those of the values. Writes keys and values to `cache`, (batch, 2 * kv_heads, capacity, head_dim), in place,
+/// starting at `position`. Returns the queries, (batch, queries, seq, head_dim).
 ///
-/// The cache may be of another float dtype than `xs`, f16 beside f32 say: what is written is rounded to it. On a WebGPU device this
-/// is one kernel. Not in upstream's interface.
+/// The cache may have another float dtype than `xs`, such as f16 for `xs` in f32; keys and values are rounded to it. One kernel on a WebGPU
+/// device. Not in upstream's interface.
 ///
 /// # Errors
 /// Those of [`super::rope_heads_with`], or `cache` is not contiguous, does not fit `xs`, or ends before. Positions that are on a
@@ -179,7 +179,7 @@ impl<'a> Append<'a> {
         self.finish(self.heads.plain(xs)?)
     }
 
-    /// Puts the keys and values of all heads into the cache; the queries are left.
+    /// Writes the keys and values of all heads to the cache; returns the queries.
     fn finish(&self, heads: Tensor) -> Result<Tensor> {
         let new = heads.narrow(1, self.queries, heads.dim(1)? - self.queries)?;
         if new.elem_count() > 0 {
@@ -198,7 +198,7 @@ impl<'a> Append<'a> {
         let last = self.cache.dim(2)? - seq;
         if new.device().is_cpu() {
             let positions = positions.to_vec1::<u32>()?;
-            // All are looked at before the first is used: an error leaves the cache as it was.
+            // All positions are checked before the first write: an error leaves the cache unchanged.
             if let Some(position) = positions.iter().find(|&&position| position as usize > last) {
                 return Err(candle_core::Error::InvalidIndex {
                     op: NAME,
@@ -300,7 +300,7 @@ impl Append<'_> {
     fn on_device<S: Fused>(&self, inputs: [Operand<'_, S>; 3]) -> Result<(S, Shape)> {
         let (batch, _, seq, dim) = inputs[0].1.shape().dims4()?;
         let (cache, cache_l) = self.cache.storage_and_layout();
-        let cache = beside::<S>(&cache, NAME, "cache")?;
+        let cache = same_backend::<S>(&cache, NAME, "cache")?;
         let positions = match self.position {
             CachePosition::Same(_) => None,
             CachePosition::PerRow(positions) | CachePosition::Each(positions) => {

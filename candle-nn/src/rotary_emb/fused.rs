@@ -2,11 +2,11 @@
 
 use super::{HeadNorms, Kind};
 use crate::fused_cpu::{self, with_float, Acc, Float, StridedRows};
-use crate::ops::{beside, on_devices};
+use crate::ops::{on_devices, same_backend};
 use candle_core::fused::{Fused, Operand, RopeKind, Rotation};
 use candle_core::{CpuStorage, CustomOp3, Layout, Result, Shape, Storage, WithDType};
 
-/// A rotation of (x, cos, sin). Without a rotation, `rotary` being 0, cos and sin are not looked at.
+/// A rotation of (x, cos, sin). Without a rotation (`rotary` is 0), cos and sin are not read.
 pub(super) struct Rope<'a> {
     pub(super) kind: Kind,
     /// The first elements of a head that are rotated; those after them stay.
@@ -15,7 +15,7 @@ pub(super) struct Rope<'a> {
     pub(super) queries: usize,
     /// The heads after those. All others are copied.
     pub(super) keys: usize,
-    /// Of queries and keys, before the rotation.
+    /// The norms of queries and keys, before the rotation.
     pub(super) norms: Option<&'a HeadNorms>,
 }
 
@@ -94,7 +94,7 @@ impl Rope<'_> {
         Ok((dst, inputs[0].1.shape().clone()))
     }
 
-    /// What `f` makes of this in the terms of the devices' kernels.
+    /// Calls `f` with the rotation in the kernels' terms.
     pub(super) fn with_rotation<S: Fused, R>(
         &self,
         f: impl FnOnce(Rotation<'_, S>) -> Result<R>,
@@ -103,7 +103,7 @@ impl Rope<'_> {
         let weights = weights.map(candle_core::Tensor::storage_and_layout);
         let norms = match (&weights, self.norms) {
             (Some((storage, layout)), Some(norms)) => {
-                let storage = beside::<S>(storage, self.name(), "norms' weights")?;
+                let storage = same_backend::<S>(storage, self.name(), "norms' weights")?;
                 Some(((storage, *layout), norms.eps()))
             }
             _ => None,

@@ -5,7 +5,7 @@ use super::{both_angles, check_heads, rotate_slow, Extent, Kind};
 use crate::ops::{check_dtypes, in_graph, rms_norm_slow, zeros_of};
 use candle_core::{Result, Tensor};
 
-/// Which elements of a head make a pair; see the [module above](super).
+/// The elements of a head that form a pair; see the [module above](super).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pairs {
     /// `i` and `i + n` for `n` columns of angles, as [`super::rope`] has them.
@@ -49,9 +49,10 @@ impl HeadNorms {
             )
         }
         check_dtypes("head norms", &[query, key])?;
-        let both = match in_graph(&[query, key]) {
-            true => None,
-            false => Some(Tensor::stack(&[query, key], 0)?),
+        let both = if in_graph(&[query, key]) {
+            None
+        } else {
+            Some(Tensor::stack(&[query, key], 0)?)
         };
         Ok(Self {
             query: query.clone(),
@@ -71,7 +72,7 @@ impl HeadNorms {
         &self.key
     }
 
-    /// What is added to the mean square.
+    /// The value added to the mean square.
     pub fn eps(&self) -> f32 {
         self.eps
     }
@@ -85,13 +86,13 @@ impl HeadNorms {
     }
 }
 
-/// What an attention layer does to its queries and keys before they meet. Not in upstream's interface.
+/// The transformation of an attention layer's queries and keys before their product. Not in upstream's interface.
 #[derive(Clone, Copy, Debug)]
 pub struct Rotation<'a> {
     /// Cosines and sines, (seq, n) or (batch, seq, n) with `n` of at most `head_dim / 2`, of which `2 n` elements of each head are
     /// rotated; see the [module above](super). `None` rotates nothing.
     pub angles: Option<(&'a Tensor, &'a Tensor)>,
-    /// Which elements are rotated together.
+    /// The pairs of elements that are rotated together.
     pub pairs: Pairs,
     /// Applied to each head before it is rotated.
     pub norms: Option<&'a HeadNorms>,
@@ -213,7 +214,7 @@ impl<'a> Checked<'a> {
         tracked || in_graph(&[xs, cos, sin])
     }
 
-    /// The kernel's arguments after `xs`, which takes their place where there are none.
+    /// The kernel's arguments after `xs`; `xs` itself stands in for absent ones.
     pub(super) fn cos_sin<'b>(&'b self, xs: &'b Tensor) -> (&'b Tensor, &'b Tensor) {
         match &self.angles {
             Some((cos, sin)) => (cos, sin),

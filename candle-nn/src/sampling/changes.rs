@@ -5,7 +5,7 @@ use candle_core::{bail, DType, Result, Tensor};
 /// One token's change: `offset` is added to the logit, and the sum is divided by `penalty`, or multiplied with it if it is below 0.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Change {
-    /// Whose logit.
+    /// The token.
     pub token: u32,
     /// Added first; 0 adds nothing.
     pub offset: f32,
@@ -16,9 +16,10 @@ pub struct Change {
 impl Change {
     fn of(&self, logit: f32) -> f32 {
         let sum = logit + self.offset;
-        match sum >= 0. {
-            true => sum / self.penalty,
-            false => sum * self.penalty,
+        if sum >= 0. {
+            sum / self.penalty
+        } else {
+            sum * self.penalty
         }
     }
 }
@@ -26,7 +27,7 @@ impl Change {
 /// Changes of a row of logits. Not in upstream's interface.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Changes {
-    /// Logits that change, those of a token once. Tokens beyond the row are left out.
+    /// Logits that change, each token once. Tokens beyond the row are ignored.
     pub tokens: Vec<Change>,
     /// Whether each token may be drawn, as 1 or 0; `None` allows all. The logits of the others become -inf.
     pub allowed: Option<Vec<u8>>,

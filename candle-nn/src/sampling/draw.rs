@@ -8,7 +8,7 @@ use candle_core::{bail, CpuStorage, CustomOp2, DType, Layout, Result, Shape, Ten
 /// The lowest logarithm of a weight, of the greatest weight's, at which a token may be drawn: e⁻⁸⁰ of a share is none.
 const LOWEST: f32 = -80.;
 
-/// How a row's token is drawn. Not in upstream's interface.
+/// The settings with which a row's token is drawn. Not in upstream's interface.
 ///
 /// A token's weight is `exp((logit - greatest logit) / temperature)`. A token stays if fewer than `top_k` tokens weigh more, if those that weigh
 /// more have less than `top_p` of the sum of all weights, and if its weight is at least `min_p`. Of those that stay, one is drawn with a
@@ -16,7 +16,7 @@ const LOWEST: f32 = -80.;
 /// to the rounding of weights on different devices.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Draw {
-    /// Divides the logits; at 0 the token with the greatest logit is taken, the first of equal ones.
+    /// Divides the logits; 0 chooses the token with the greatest logit, the first of equal ones.
     pub temperature: f32,
     /// At least 1; `None` keeps all.
     pub top_k: Option<usize>,
@@ -110,7 +110,7 @@ impl Draw {
 /// ```
 ///
 /// # Errors
-/// Other shapes, no token or 2²⁴ and more, a dtype that is no float, or settings that name no distribution.
+/// Other shapes, zero tokens, 2²⁴ tokens or more, a dtype that is not a float, or settings that do not define a distribution.
 pub fn draw(logits: &Tensor, draws: &[Draw]) -> Result<Tensor> {
     let (rows, vocab) = logits.dims2()?;
     if rows != draws.len() || vocab == 0 || vocab >= 1 << 24 || !logits.dtype().is_float() {
@@ -219,12 +219,11 @@ fn row(logits: &[f32], words: &[u32; DRAW_WORDS]) -> (u32, u32) {
         return (first.unwrap_or(0) as u32, 0);
     }
     let z = |logit: f32| (logit - most) * inverse;
-    let bound = match (top_k as usize) < logits.len() || top_p < 1. {
-        true => {
-            let z = logits.iter().map(|logit| z(*logit));
-            least_kept(z.filter(|z| *z > LOWEST).collect(), top_k as usize, top_p)
-        }
-        false => LOWEST.next_up(),
+    let bound = if (top_k as usize) < logits.len() || top_p < 1. {
+        let z = logits.iter().map(|logit| z(*logit));
+        least_kept(z.filter(|z| *z > LOWEST).collect(), top_k as usize, top_p)
+    } else {
+        LOWEST.next_up()
     };
     let mut best = (f32::INFINITY, 0);
     for (group, logits) in logits.chunks(4).enumerate() {
@@ -280,9 +279,10 @@ fn least_kept(mut z: Vec<f32>, top_k: usize, top_p: f32) -> f32 {
 /// From an exponential distribution: `-ln(1 - u)`, exact where `u` is small, and never infinite.
 fn exponential(bits: u32) -> f32 {
     let u = (bits as f32 + 0.5) * f32::EPSILON / 512.;
-    match u < 0.01 {
-        true => u * (1. + u * (0.5 + u * (1. / 3. + u * 0.25))),
-        false => -(1. - u).max(1e-9).ln(),
+    if u < 0.01 {
+        u * (1. + u * (0.5 + u * (1. / 3. + u * 0.25)))
+    } else {
+        -(1. - u).max(1e-9).ln()
     }
 }
 

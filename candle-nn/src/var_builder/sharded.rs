@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::path::Path;
 
-/// Which part of a tensor is asked for: part `rank` of `world_size` equal ones along `dim`. The whole tensor by default.
+/// The requested part of a tensor: part `rank` of `world_size` equal ones along `dim`. The whole tensor by default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shard {
     /// The dimension that is cut.
@@ -38,7 +38,7 @@ pub struct ShardedSafeTensors(MmapedSafetensors);
 pub type ShardedVarBuilder<'a> = VarBuilderArgs<'a, ShardedSafeTensors>;
 
 impl ShardedSafeTensors {
-    /// The tensors of safetensors files, which are mapped into memory and read when they are asked for.
+    /// A builder over the tensors of safetensors files, which are memory-mapped and read at each request.
     ///
     /// # Safety
     /// The files must not be changed or truncated while the builder or a clone of it lives.
@@ -82,7 +82,8 @@ impl ShardedVarBuilder<'_> {
         Some(Shape::from(view.shape()))
     }
 
-    /// `ranges` of dimension `dim` of the tensor `name`, one after another: a part that is no equal share. Only it is read.
+    /// Returns `ranges` of dimension `dim` of the tensor `name`, concatenated in this order. The ranges may have any lengths. Only they are
+    /// read.
     ///
     /// # Errors
     /// There is no tensor of that name, or the ranges are not in it.
@@ -94,7 +95,7 @@ impl ShardedVarBuilder<'_> {
     }
 }
 
-/// The shape that is asked for may be that of the part, that of the whole tensor, or `()` where the caller does not know.
+/// The requested shape may be that of the part, that of the whole tensor, or `()` if the caller does not know it.
 impl Backend for ShardedSafeTensors {
     type Hints = Shard;
 

@@ -2,8 +2,8 @@ use super::common::{assert_close, assert_values, data, dtypes, layouts, referenc
 use candle_core::{test_device, DType, Device, Result, Tensor};
 use candle_nn::ops::{sdpa, sdpa_slow};
 
-// (batch, heads, kv heads, queries, keys, head dim): a decode step, a prompt, a prompt after others, groups of heads, lengths
-// beside powers of two, enough queries for the CPU's blocks (256) and one more.
+// (batch, heads, kv heads, queries, keys, head dim): a decode step, a prompt, a prompt after others, groups of heads, lengths around powers
+// of two, enough queries for the CPU's blocks (256) and one more.
 const SHAPES: [[usize; 6]; 8] = [
     [1, 1, 1, 1, 1, 1],
     [1, 4, 2, 1, 33, 64],

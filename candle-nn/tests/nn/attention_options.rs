@@ -46,7 +46,7 @@ impl Random {
             1 => self.tensor(&[b, t, h, d], dtype, dev)?.transpose(1, 2),
             // As a cache with spare capacity has it.
             2 => self.tensor(&[b, h, t + 3, d], dtype, dev)?.narrow(2, 0, t),
-            // Where words of four elements do not begin.
+            // Rows that do not start at a word of four elements.
             _ => self.tensor(&[b, h, t, d + 3], dtype, dev)?.narrow(3, 1, d),
         }
     }
@@ -248,7 +248,8 @@ impl Case {
     }
 }
 
-/// A query, a few, more than the kernel for few takes, a tile of 32 keys less and more one, and beside the CPU's block of 256 queries.
+/// One query, a few, more than the kernel for few queries takes, one less and one more than a tile of 32 keys, and around the CPU's block
+/// of 256 queries.
 const SIZES: [[usize; 2]; 8] = [
     [1, 1],
     [1, 33],
@@ -422,7 +423,7 @@ fn options_together(dev: &Device) -> Result<()> {
     Ok(())
 }
 
-/// A bias of the least number, which is finite, hides a key beside others, and not where all have it; -infinity does.
+/// A bias of the smallest finite number hides a key if other keys have none, but not if all keys have it; -infinity always hides.
 fn biases_without_bounds(dev: &Device) -> Result<()> {
     let v = Tensor::new(&[[[[1f32], [2.], [6.]]]], dev)?;
     let k = v.zeros_like()?;
@@ -482,7 +483,7 @@ candle_core::with_webgpu! {
         Ok(())
     }
 
-    /// What a binding does not reach is composed of tensor ops.
+    /// Operands beyond a binding are composed of tensor ops.
     #[test]
     fn options_past_a_binding_webgpu() -> Result<()> {
         let dev = super::common::small_bindings()?;

@@ -1,5 +1,5 @@
-//! Attention over head sizes, lengths of keys and queries, groups and dtypes, beside what a kernel takes in a turn; against the plain
-//! form in f32 on the CPU.
+//! Attention over head sizes, lengths of keys and queries, groups and dtypes around a kernel's tile sizes; compared with the plain form in
+//! f32 on the CPU.
 
 use super::common::{assert_close, data, dtypes, every, reference};
 use candle_core::{test_device, DType, Device, Result, Tensor};
@@ -21,7 +21,7 @@ fn check(
 ) -> Result<()> {
     let kv_heads = if group == 1 { 3 } else { 1 };
     let q = data(&[1, group * kv_heads, queries, head_dim], dtype, dev)?;
-    // Keys and values as a cache has them: views of something longer, with the heads of both side by side.
+    // Keys and values as a cache has them: views of a longer buffer that holds the heads of both.
     let cache = data(&[1, 2 * kv_heads, keys + 3, head_dim], dtype, dev)?.narrow(2, 0, keys)?;
     let (k, v) = (
         cache.narrow(1, 0, kv_heads)?,

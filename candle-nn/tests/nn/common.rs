@@ -31,7 +31,7 @@ pub fn compiles_slowly(dev: &Device) -> bool {
         || dev.is_cuda() && std::env::var_os("CANDLE_CUDA_EMULATOR_CACHE").is_some()
 }
 
-/// How many cases count for one that runs, where compiling is slow: `n`, or by day the first prime number from `4 n` on; else `quick`.
+/// One case in this many runs if compiling is slow: `n`, or in the default run the first prime number from `4 n` on; otherwise `quick`.
 pub fn every(dev: &Device, n: usize, quick: usize) -> usize {
     match (compiles_slowly(dev), std::env::var_os("CANDLE_EVERY_CASE")) {
         (false, _) => quick,
@@ -72,7 +72,7 @@ impl Cases {
     }
 }
 
-/// What the reference of an op in `dtype` is computed in.
+/// Converts `t` to the dtype in which the reference of an op is computed.
 pub fn reference(t: &Tensor) -> Result<Tensor> {
     let dtype = match t.dtype() {
         DType::F64 => DType::F64,

@@ -1,4 +1,4 @@
-//! How many kernels the fused ops take on a GPU for a token: one each, whatever comes with them.
+//! Number of kernels of the fused ops per token on a GPU: one each, with any options.
 
 use super::common::data;
 use candle_core::{test_device, DType, Device, Result, Tensor};
@@ -7,11 +7,12 @@ use candle_nn::rotary_emb::{
     rope_append_with, rope_heads_with, CachePosition, HeadNorms, Pairs, Rotation,
 };
 
-/// A device on which no other test counts: those of CUDA are shared, unless they are asked for a stream.
+/// A device that no other test counts on: CUDA devices share a stream unless a separate one is requested.
 fn separate(dev: &Device) -> Result<Device> {
-    match dev.is_cuda() {
-        true => Device::new_cuda_with_stream(0),
-        false => Ok(dev.clone()),
+    if dev.is_cuda() {
+        Device::new_cuda_with_stream(0)
+    } else {
+        Ok(dev.clone())
     }
 }
 

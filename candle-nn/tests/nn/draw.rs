@@ -154,7 +154,7 @@ fn tokens_are_those_of_the_cpu(dev: &Device) -> Result<()> {
     Ok(())
 }
 
-/// As many logits as a device takes, of which the last are the greatest; more are an error or are drawn.
+/// The maximum number of logits of a device, the greatest at the end; more are an error or are drawn.
 fn long_rows(dev: &Device) -> Result<()> {
     let len = 1 << 19;
     let mut row = logits(len, 3);

@@ -259,7 +259,7 @@ fn gradients_of_losses(dev: &Device) -> Result<()> {
     check(losses(), dev)
 }
 
-/// Where exponentials overflow, the loss and its gradient are still those of the limit.
+/// If exponentials overflow, the loss and its gradient are still those of the limit.
 fn loss_of_large_logits(dev: &Device) -> Result<()> {
     let logits = Var::from_tensor(&Tensor::new(&[200f32, -200., 0.], dev)?)?;
     let targets = Tensor::new(&[0f32, 1., 1.], dev)?;

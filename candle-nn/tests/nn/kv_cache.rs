@@ -99,7 +99,7 @@ fn rotating_cache(dev: &Device) -> Result<()> {
         let got = cache.append(&row(&[13., 14., 15., 16.], dev)?)?;
         assert_values("round", &got, &[16., 11., 12., 13., 14., 15.], 0.);
         assert_eq!((cache.offset(), cache.current_seq_len()), (1, 7));
-        // The ring after two more: positions 6, 7, 8 at the front, 3, 4, 5 behind. Token 7 must not see 8.
+        // The ring after two more: positions 6, 7, 8, then 3, 4, 5. Token 7 must not see 8.
         assert_eq!(cache.positions(2), &[6, 7, 8, 3, 4, 5]);
         let mask = cache.attn_mask(2, dev)?.unwrap().to_device(&Device::Cpu)?;
         let expected = [[0, 0, 1, 0, 0, 0], [0, 0, 0, 0, 0, 0]];
@@ -167,10 +167,11 @@ fn scattered_cache(dev: &Device) -> Result<()> {
             .to_device(&Device::Cpu)?
             .flatten_from(1)?
             .to_vec2::<f32>()?;
-        let mask = match len < context {
-            true => places.mask().squeeze(1)?,
+        let mask = if len < context {
+            places.mask().squeeze(1)?
+        } else {
             // One for all sequences.
-            false => places.mask().broadcast_left(2)?,
+            places.mask().broadcast_left(2)?
         };
         let mask = mask.to_device(&Device::Cpu)?.to_vec3::<f32>()?;
         for b in 0..2 {

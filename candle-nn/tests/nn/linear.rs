@@ -9,7 +9,7 @@ use candle_nn::ops::{
 
 const EPS: f32 = 1e-5;
 
-/// (n, k) of the weight: odd, within a word, beside what a workgroup takes in a turn.
+/// (n, k) of the weight: odd, within a word, around a workgroup's tile.
 const WEIGHTS: [[usize; 2]; 6] = [[2, 1], [6, 8], [5, 33], [64, 64], [10, 520], [66, 1040]];
 
 /// A weight under which sums stay about as large as the input.
@@ -22,7 +22,7 @@ pub(super) fn with_norm(dev: &Device) -> Result<()> {
     let mut taken = Cases::new(dev, 5);
     for (dtype, tolerance) in dtypes(dev) {
         for [n, k] in WEIGHTS {
-            // Rows beside 4 and 8, where kernels change.
+            // Row counts around 4 and 8, where kernels change.
             for rows in [1, 2, 4, 5, 9, 65] {
                 let alpha = data(&[k], dtype, dev)?;
                 let w = weight(&[2 * n, k], dtype, dev)?;

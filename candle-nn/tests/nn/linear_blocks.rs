@@ -28,7 +28,7 @@ const FORMATS: [GgmlDType; 12] = [
     GgmlDType::Q3K,
 ];
 
-/// What a device rounds rows to.
+/// The format to which a device rounds rows.
 #[derive(Clone, Copy)]
 enum Rounds {
     /// 8 bits, with a scale for each run of at most this many elements.
@@ -40,13 +40,14 @@ enum Rounds {
 
 impl Rounds {
     fn of(dev: &Device, format: GgmlDType) -> Self {
-        match dev.is_cpu() {
-            true => Self::Runs(format.block_size()),
-            false => Self::Runs(32),
+        if dev.is_cpu() {
+            Self::Runs(format.block_size())
+        } else {
+            Self::Runs(32)
         }
     }
 
-    /// What a product of `x` and `w` may be off by.
+    /// The tolerance of a product of `x` and `w`.
     fn room(self, x: &[f64], w: &[f64]) -> f64 {
         let sizes = x.iter().zip(w).map(|(x, w)| (x * w).abs()).sum::<f64>();
         let in_f32 = 2f64.powi(-19) * sizes;
@@ -61,7 +62,7 @@ impl Rounds {
     }
 }
 
-/// What comes with a product.
+/// The operations fused with a product.
 #[derive(Debug, Clone, Copy)]
 enum Choice {
     Nothing,
@@ -174,7 +175,7 @@ const ROWS: [usize; 6] = [1, 2, 3, 8, 9, 20];
 
 /// Each case is a kernel that a software adapter compiles for a second, so choices go round instead of being combined.
 fn sizes(dev: &Device, rounds: impl Fn(GgmlDType) -> Rounds) -> Result<()> {
-    // One block, less than a turn of a subgroup, strips that are and are not all alike.
+    // One block, less than one iteration of a subgroup, strips that are and are not all alike.
     for (i, k) in [32, 64, 2048, 4096 + 32, 14336].into_iter().enumerate() {
         for (j, n) in [1, 4, 35, 1000].into_iter().enumerate() {
             if k * n > 3_000_000 {
@@ -194,7 +195,7 @@ fn sizes(dev: &Device, rounds: impl Fn(GgmlDType) -> Rounds) -> Result<()> {
             check(&case, &xs, &weight, choice, rounds(format))?;
         }
     }
-    // Many workgroups, the last of which is not full.
+    // Many workgroups, with a partial last one.
     let (n, k) = (17001, 64);
     let weight = weight(n, k, GgmlDType::Q4_0, dev)?;
     let xs = rows(3, k, DType::F32, dev)?;
@@ -278,7 +279,7 @@ candle_core::with_webgpu! {
         formats(&Device::WebGpu(webgpu_without("-subgroups")?), |_| Rounds::No)
     }
 
-    /// Every bit of a row's result is the same whatever is computed beside it.
+    /// Every bit of a row's result is independent of the other rows.
     fn a_row_does_not_depend_on_others(
         (format, k): (GgmlDType, usize),
         gate: Option<GatedActivation>,
@@ -306,7 +307,7 @@ candle_core::with_webgpu! {
         Ok(())
     }
 
-    /// Of several strips, of which the last is shorter.
+    /// Several strips, the last one shorter.
     #[test]
     fn a_row_of_nibbles_does_not_depend_on_others_webgpu() -> Result<()> {
         a_row_does_not_depend_on_others((GgmlDType::Q4_0, 4096 + 32), None)
@@ -317,7 +318,7 @@ candle_core::with_webgpu! {
         a_row_does_not_depend_on_others((GgmlDType::Q8_0, 1024), Some(GatedActivation::Silu))
     }
 
-    /// What is no number stays none.
+    /// NaN stays NaN.
     #[test]
     fn not_numbers_webgpu() -> Result<()> {
         let dev = Device::new_webgpu(0)?;

@@ -115,7 +115,7 @@ fn check_all<'a>(
     let (dtype, dev) = (xs.dtype(), xs.device());
     let rows: Vec<usize> = xs.dims()[..xs.rank() - 1].to_vec();
     let alpha = data(&[k], dtype, dev)?;
-    // From the second place of a longer vector on, or in steps of two.
+    // From the second element of a longer vector on, or with a stride of two.
     let biases = [
         data(&[outputs + 1], dtype, dev)?.narrow(0, 1, outputs)?,
         data(&[outputs, 2], dtype, dev)?
@@ -160,7 +160,7 @@ fn weight(dims: &[usize]) -> Result<Tensor> {
 pub(super) fn of_dense_weights(dev: &Device) -> Result<()> {
     let mut taken = Cases::new(dev, 5);
     for (dtype, tolerance) in dtypes(dev) {
-        // Odd halves, within a word, and in words; rows beside 4 and 8, where kernels change.
+        // Odd halves, within a word, and in words; row counts around 4 and 8, where kernels change.
         for ([n, k], rows) in [([3, 5], 1), ([4, 33], 4), ([8, 64], 5), ([33, 520], 9)] {
             let w = weight(&[2 * n, k])?.to_dtype(dtype)?.to_device(dev)?;
             let inputs = layouts(&[1, rows, k], dtype, dev)?.into_iter();
@@ -330,7 +330,7 @@ test_device!(what_does_not_fit);
 test_device!(gradients_flow);
 
 candle_core::with_webgpu! {
-    /// Operands of which a binding reaches only a part.
+    /// Operands larger than a binding.
     #[test]
     fn beyond_a_binding_webgpu() -> Result<()> {
         let dev = super::common::small_bindings()?;

@@ -83,12 +83,13 @@ fn of_every_format(dev: &Device) -> Result<()> {
         let (n, k) = (35, 512);
         let weight = weight(2 * n, k, format, dev)?;
         for (j, (dtype, tolerance)) in float_dtypes(dev).enumerate() {
-            // A dtype for each format, by turns.
+            // Each format gets one of the dtypes, in rotation.
             if runs_fewer(dev) && (i + j) % 3 != 0 {
                 continue;
             }
             let alpha = data(&[k], dtype, dev)?;
-            // One row, and beside the 8 that a kernel takes; each by turns, as a software adapter compiles a kernel for a second.
+            // One row, and row counts around the 8 that a kernel takes; one count per case, in rotation, because a software adapter
+            // compiles a kernel for about a second.
             let rows = [1, 2, 8, 9][(i + j) % 4];
             let case = format!("{format:?} {dtype:?} {rows} rows");
             let xs = large(data(&[1, rows, k], dtype, dev)?)?;
@@ -99,7 +100,7 @@ fn of_every_format(dev: &Device) -> Result<()> {
     Ok(())
 }
 
-/// All layouts of all three arguments, for numbers of rows beside 4 and 8, where kernels change.
+/// All layouts of all three arguments, for row counts around 4 and 8, where kernels change.
 pub(super) fn of_every_layout(dev: &Device) -> Result<()> {
     let formats = [
         (GgmlDType::Q4_0, [1, 5]),
@@ -112,7 +113,7 @@ pub(super) fn of_every_layout(dev: &Device) -> Result<()> {
         for rows in numbers {
             let inputs = layouts(&[2, rows, k], dtype, dev)?;
             let residuals = layouts(&[2, rows, 2 * n], dtype, dev)?;
-            // From a multiple of 8 and from beside one.
+            // Offsets that are a multiple of 8 and that are not.
             let alphas = [0, 8, 3].map(|at| data(&[k + 8], dtype, dev)?.narrow(0, at, k));
             for (i, (layout, xs)) in inputs.into_iter().enumerate() {
                 let alpha = alphas[i % 3].as_ref().expect("a part of a vector");
@@ -147,7 +148,7 @@ pub(super) fn of_large_weights(dev: &Device) -> Result<()> {
     Ok(())
 }
 
-/// A weight in any form, rows of no number, and what does not fit.
+/// A weight in any form, zero rows, and arguments that do not fit.
 fn other_arguments(dev: &Device) -> Result<()> {
     let of = |dims: &[usize]| data(dims, DType::F32, dev);
     let (xs, alpha, residual) = (of(&[2, 64])?, of(&[64])?, of(&[2, 6])?);
@@ -181,7 +182,7 @@ fn other_arguments(dev: &Device) -> Result<()> {
     Ok(())
 }
 
-/// The weight has no gradient, what is in front of it does.
+/// The weight has no gradient, the layers before it do.
 fn gradients_flow(dev: &Device) -> Result<()> {
     let (quantized, decoded) = weight(6, 64, GgmlDType::Q8_0, dev)?;
     let xs = Var::from_tensor(&data(&[2, 64], DType::F32, dev)?)?;
@@ -201,7 +202,7 @@ test_device!(other_arguments);
 test_device!(gradients_flow);
 
 candle_core::with_webgpu! {
-    /// Weights of which a binding reaches only some rows: residuals come with each part, a gate is a separate kernel.
+    /// Weights of which a binding holds only some rows: each part adds its residuals, and the gate is a separate kernel.
     #[test]
     fn beyond_a_binding_webgpu() -> Result<()> {
         use candle_core::webgpu_backend::Options;

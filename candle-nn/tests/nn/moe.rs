@@ -9,7 +9,7 @@ const EXPERTS: usize = 5;
 const N: usize = 6;
 const K: usize = 32;
 
-/// Which experts each of some tokens goes to: neighbours, a popular one, and one without any token.
+/// The experts of some tokens: neighbours, a popular one, and one without any token.
 fn chosen(tokens: usize, topk: usize) -> Vec<u32> {
     let pairs = 0..(tokens * topk) as u32;
     pairs

@@ -67,9 +67,10 @@ fn expected(xs: &[f64], n: usize, norm: Norm<'_>) -> Result<Vec<f64>> {
     let bias = norm.bias.map(host).transpose()?;
     let mut ys = Vec::new();
     for row in xs.chunks(n) {
-        let mean = match norm.centred {
-            true => row.iter().sum::<f64>() / n as f64,
-            false => 0.,
+        let mean = if norm.centred {
+            row.iter().sum::<f64>() / n as f64
+        } else {
+            0.
         };
         let squares: f64 = row.iter().map(|x| (x - mean).powi(2)).sum();
         let root = (squares / n as f64 + f64::from(norm.eps)).sqrt();
@@ -81,7 +82,7 @@ fn expected(xs: &[f64], n: usize, norm: Norm<'_>) -> Result<Vec<f64>> {
     Ok(ys)
 }
 
-/// Every norm of `xs`, alone and beside a tensor of its shape.
+/// Every norm of `xs`, alone and with a second tensor of its shape.
 fn check_norms(case: &str, xs: &Tensor, second: &Tensor, tolerance: f64) -> Result<()> {
     let n = xs.dims()[xs.rank() - 1];
     let [bias, weight] = &weights(xs)?;
@@ -137,7 +138,7 @@ fn check_norms(case: &str, xs: &Tensor, second: &Tensor, tolerance: f64) -> Resu
         );
         let want = expected(&zip(&x, &s, gate), n, with)?;
         if n > 7 {
-            // Of few products, nearly equal ones would be scaled up.
+            // With few products, nearly equal ones would be scaled up.
             close(&name("gate"), &gate_norm(xs, second, with)?, &want, 8.);
             close(
                 &name("plain gate"),

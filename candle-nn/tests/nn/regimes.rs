@@ -5,7 +5,7 @@ candle_core::with_webgpu! {
     use super::{attention_sizes, linear, linear_extras, linear_quantized, norms, rope_append};
     use candle_core::{Device, Result};
 
-    /// Where compiling is slow, half of them by day: one half without subgroups, the other without matrices and f16.
+    /// If compiling is slow, the default run covers half of them: one half without subgroups, the other without matrices and f16.
     fn on_each_body(device: &Device, half: usize) -> Result<()> {
         let bodies: [fn(&Device) -> Result<()>; 11] = [
             linear::with_norm,
@@ -25,7 +25,7 @@ candle_core::with_webgpu! {
         run.try_for_each(|(_, body)| body(device))
     }
 
-    /// Beside the kernel that has all of attention in it: its products alone.
+    /// Attention without the cooperative attention kernel, composed of cooperative matrix products.
     #[test]
     fn without_cooperative_attention_webgpu() -> Result<()> {
         let device = Device::WebGpu(super::common::webgpu_without("-coop-attention")?);

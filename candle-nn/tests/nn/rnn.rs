@@ -120,7 +120,7 @@ fn recurrent_values(dev: &Device) -> Result<()> {
     Ok(())
 }
 
-/// A sequence in two pieces, the second from the state that the first one left.
+/// A sequence in two parts, the second starting from the state of the first.
 fn recurrent_from_a_state(dev: &Device) -> Result<()> {
     let map = VarMap::new();
     let vb = VarBuilder::from_varmap(&map, DType::F32, dev);

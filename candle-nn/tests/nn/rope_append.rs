@@ -10,7 +10,7 @@ use candle_nn::rotary_emb::{
 
 const EPS: f64 = 1e-6;
 
-/// What a case does to its heads.
+/// The transformation of a case's heads.
 struct Case {
     pairs: Pairs,
     /// Columns of cos and sin.
@@ -48,9 +48,10 @@ impl Case {
 
     /// Longer than the sequence where they are one for each row.
     fn angles(&self, batch: usize, seq: usize, dtype: DType, dev: &Device) -> Result<[Tensor; 2]> {
-        let dims = match self.by_row {
-            true => vec![batch, seq + 2, self.columns],
-            false => vec![seq, self.columns],
+        let dims = if self.by_row {
+            vec![batch, seq + 2, self.columns]
+        } else {
+            vec![seq, self.columns]
         };
         let cos = data(&dims, dtype, dev)?;
         let sin = (data(&dims, dtype, dev)? * 0.5)?;
@@ -173,7 +174,7 @@ pub(super) fn into_a_cache(dev: &Device) -> Result<()> {
     let (queries, kv_heads, capacity, dim) = (3, 2, 5, 6);
     for (dtype, tolerance) in dtypes(dev) {
         let caches = dtypes(dev).into_iter().filter(|(cache, _)| {
-            // Each beside f32, and each beside itself.
+            // Each with f32, and each with itself.
             *cache == dtype || dtype == DType::F32 && *cache != DType::F64
         });
         for (cache_dtype, cache_tolerance) in caches {
@@ -297,9 +298,10 @@ fn unusual_heads(dev: &Device) -> Result<()> {
         let source = all.copy()?;
         let xs = source.narrow(0, 0, 1)?;
         let cache_dims = (1, 2 * kv_heads, if kv_heads == 1 { 12 } else { 6 }, 8);
-        let cache = match apart {
-            true => data(&<[usize; 4]>::from(cache_dims), DType::F32, dev)?,
-            false => source.narrow(0, 1, 1)?.reshape(cache_dims)?,
+        let cache = if apart {
+            data(&<[usize; 4]>::from(cache_dims), DType::F32, dev)?
+        } else {
+            source.narrow(0, 1, 1)?.reshape(cache_dims)?
         };
         let expected = case.expected(&xs, &angles, None, (queries, kv_heads))?;
         let mut held = host(&cache)?;
@@ -411,7 +413,7 @@ test_device!(position_on_the_device_past_the_end);
 test_device!(gradients);
 
 candle_core::with_webgpu! {
-    /// Heads and a cache of which a binding reaches only a part.
+    /// Heads and a cache larger than a binding.
     #[test]
     fn beyond_a_binding_webgpu() -> Result<()> {
         let dev = super::common::small_bindings()?;

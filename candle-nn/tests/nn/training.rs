@@ -9,7 +9,7 @@ use candle_nn::{
 
 const STEPS: usize = 50;
 
-/// Of a loss of about 1: 50 steps of rounding, each amplified by the next.
+/// For a loss of about 1: 50 steps of rounding, each amplified by the next.
 const TOLERANCE: f64 = 1e-3;
 
 /// Variables with values that depend on their names alone, the same on every device. Ones stay ones, and biases zeros.
@@ -85,7 +85,7 @@ const KV_HEADS: usize = 2;
 const VOCABULARY: usize = 40;
 const SEQ: usize = 12;
 
-/// A layer of Llama, <https://arxiv.org/abs/2302.13971>: attention over grouped heads and a gated MLP, each behind a norm.
+/// A layer of Llama, <https://arxiv.org/abs/2302.13971>: attention over grouped heads and a gated MLP, each after a norm.
 struct Layer {
     norm: RmsNorm,
     q: Linear,

@@ -85,7 +85,7 @@ fn every_source_agrees(dev: &Device) -> Result<()> {
             let got = vb.get(dims, name)?;
             assert!(got.device().same_device(dev));
             assert_close(name, &got, &expected[name], 0.);
-            // Rounded to 16 bits on the way.
+            // Rounded to 16 bits in between.
             let got = vb.to_dtype(DType::F16).get(dims, name)?;
             assert_eq!(got.dtype(), DType::F16);
             assert_close(name, &got, &expected[name], 1e-3);
@@ -104,7 +104,7 @@ fn errors_say_what_and_where(dev: &Device) -> Result<()> {
     let size = bytes.len().to_string();
     // SAFETY: nothing else writes to this directory.
     let mapped = unsafe { VarBuilder::from_mmaped_safetensors(&[&path, &other], DType::F32, dev)? };
-    // The backend of a single file names it by itself: once is enough.
+    // The backend of a single file names it already: once is enough.
     let single = unsafe { VarBuilder::from_mmaped_safetensors(&[&path], DType::F32, dev)? };
     let message = single.get(2, "b").unwrap_err().to_string();
     assert_eq!(

@@ -33,7 +33,7 @@ pub const MAX_SECONDS: u64 = 24 * 60 * 60;
 /// The sample rates that files may have, in Hz. The filter's size follows the rate.
 const RATES: std::ops::RangeInclusive<u32> = 1_000..=768_000;
 
-/// How much shorter than it says a file may be, in seconds, without being called truncated: encoders pad.
+/// Maximum difference, in seconds, between the declared and the actual duration of a file that does not count as truncated: encoders pad.
 const SLACK: f64 = 0.1;
 
 const KNOWN: &str =
@@ -42,10 +42,10 @@ const KNOWN: &str =
 /// A sound, decoded.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Audio {
-    /// One channel, the mean of the file's, at [`SAMPLE_RATE`]. From -1 to 1; a loud file of floats, or the filter beside a clipped sample,
-    /// can go a little beyond.
+    /// One channel, the mean of the file's channels, at [`SAMPLE_RATE`]. From -1 to 1; float files with a high level, and the filter's
+    /// overshoot near clipped samples, can exceed that slightly.
     pub samples: Vec<f32>,
-    /// How long it lasts, in seconds, by the samples that were decoded.
+    /// The duration in seconds, by the decoded samples.
     pub seconds: f64,
     /// The file's samples a second, in Hz.
     pub source_rate: u32,
@@ -55,12 +55,12 @@ pub struct Audio {
     pub complete: bool,
 }
 
-/// Decodes a sound file; of one that has several tracks, the default one. What could be decoded of a damaged or truncated file is given,
-/// and a warning is logged of what is missing.
+/// Decodes a sound file; of several tracks, the default one. Of a damaged or truncated file, the decodable part is returned, and a warning
+/// about the rest is logged.
 ///
 /// # Errors
-/// A file that cannot be read, is empty, of a format or codec that is not known, has no audio track or no samples, more than
-/// [`MAX_SECONDS`] of them, ones that are no numbers, or a sample rate outside 1 to 768 kHz.
+/// A file that cannot be read, is empty, has an unknown format or codec, has no audio track or no samples, has more than [`MAX_SECONDS`] of
+/// them or NaN ones, or a sample rate outside 1 to 768 kHz.
 pub fn read_audio(path: &Path) -> Result<Audio> {
     let name = path.display().to_string();
     let problem = |err: std::io::Error| Error::file(path, err);
@@ -75,7 +75,7 @@ pub fn read_audio(path: &Path) -> Result<Audio> {
     read(&name, Box::new(file), MAX_SECONDS)
 }
 
-/// As [`read_audio`], of a file that is in memory. `name` stands for it in messages, and its ending is a hint at the format.
+/// As [`read_audio`], for a file in memory. `name` names it in messages, and its extension is a hint at the format.
 ///
 /// # Errors
 /// Those of [`read_audio`].
@@ -127,7 +127,7 @@ fn read(name: &str, source: Box<dyn MediaSource + '_>, most: u64) -> Result<Audi
         ));
     };
     let id = track.id;
-    // Of an MP3 without a table of contents the number is a guess from its size.
+    // For an MP3 without a table of contents the number is estimated from its size.
     let announced = track
         .num_frames
         .filter(|_| format.format_info().short_name != "mp3");
@@ -174,12 +174,12 @@ fn read(name: &str, source: Box<dyn MediaSource + '_>, most: u64) -> Result<Audi
     })
 }
 
-/// What came of a file's packets.
+/// The decoded packets of a file.
 struct Decoded {
     /// `None` if there was no sample.
     mono: Option<Mono>,
     channels: usize,
-    /// Why it is not the whole file.
+    /// The reason why the file is incomplete.
     missing: Option<String>,
 }
 
@@ -216,7 +216,7 @@ fn decode(
         };
         let buffer = match decoder.decode(&packet) {
             Ok(buffer) => buffer,
-            // Decoders go on at the next packet.
+            // Decoders continue at the next packet.
             Err(Broken::DecodeError(_) | Broken::IoError(_)) => {
                 damaged += 1;
                 continue;
@@ -263,7 +263,7 @@ struct Mono {
     most: u64,
     /// Samples of a channel so far.
     taken: u64,
-    /// What does not fill a chunk of the filter yet.
+    /// Samples that do not fill a chunk of the filter yet.
     pending: Vec<f32>,
     samples: Vec<f32>,
     /// `None` for a file that has the rate already.
@@ -339,11 +339,11 @@ impl Mono {
         Ok(())
     }
 
-    /// The samples: as many as last as long as the file, the first of them at the time of the file's first.
+    /// The samples, for the duration of the file; the first is at the time of the file's first sample.
     fn finish(&mut self) -> std::result::Result<Vec<f32>, String> {
         let mut samples = std::mem::take(&mut self.samples);
         if let Some(filter) = &mut self.filter {
-            // What comes out is later than what goes in.
+            // The filter's output is delayed.
             let delay = filter.fft.output_delay();
             let count =
                 (self.taken * u64::from(SAMPLE_RATE)).div_ceil(u64::from(self.rate)) as usize;

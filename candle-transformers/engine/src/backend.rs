@@ -15,8 +15,8 @@ pub trait InferenceBackend: Send + Sync {
     /// A short name: the device that the model runs on, such as `webgpu`.
     fn id(&self) -> &str;
 
-    /// Completes a prompt and hands over the pieces of text as they are made. `on_piece` stops the generation by
-    /// returning `ControlFlow::Break`; the pieces put together are the completion's text.
+    /// Completes a prompt and passes each piece of text to `on_piece` as soon as it exists. `on_piece` stops the generation by returning
+    /// `ControlFlow::Break`. The concatenated pieces are the completion's text.
     ///
     /// # Errors
     /// A parameter out of range, a prompt without tokens or past the model's positions, and failures of the device.
@@ -35,13 +35,13 @@ pub trait InferenceBackend: Send + Sync {
     }
 }
 
-/// A prompt and how to go on from it.
+/// A prompt and the settings of its continuation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CompletionRequest {
     /// Text to complete.
     pub prompt: String,
-    /// Images of the prompt, in their order: [`CandleBackend::prompt_with_pictures`](crate::CandleBackend::prompt_with_pictures) says where they
-    /// stand in it. For models that take them, on one device.
+    /// Images of the prompt, in their order: [`CandleBackend::prompt_with_pictures`](crate::CandleBackend::prompt_with_pictures) gives
+    /// their positions in it. For models with image input, on one device.
     pub pictures: Vec<Arc<Picture>>,
     /// Whether a chat template made the prompt, which has put all special tokens in it: no begin token is added then.
     pub from_template: bool,
@@ -57,7 +57,7 @@ pub struct CompletionRequest {
     pub min_p: Option<f64>,
     /// Above 1, tokens of the recent context become less likely; 1 changes nothing.
     pub repeat_penalty: f32,
-    /// How many of the last tokens the repeat penalty looks at.
+    /// Number of the last tokens to which the repeat penalty applies.
     pub repeat_last_n: usize,
     /// Subtracted from the logit of each token that the text has already, the prompt not counted; 0 changes nothing.
     pub presence_penalty: f32,
@@ -212,7 +212,7 @@ impl CompletionRequest {
         self.presence_penalty != 0.0 || self.frequency_penalty != 0.0
     }
 
-    /// How the token at a position is drawn from its logits.
+    /// The settings with which the token at a position is drawn from its logits.
     pub(crate) fn draw_at(&self, position: usize) -> Draw {
         let temperature = match self.temperature {
             // The distribution is a single spike, and dividing by it would only lose digits.
@@ -230,7 +230,7 @@ impl CompletionRequest {
     }
 }
 
-/// Why a completion ended.
+/// The reason why a completion ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StopReason {
@@ -254,14 +254,14 @@ pub struct Completion {
     /// Number of those tokens that the model thought with, their marks included; 0 without [`CompletionRequest::thinking`].
     #[serde(skip_serializing_if = "is_zero")]
     pub thought_tokens: usize,
-    /// How many tokens the prompt had, the begin token included.
+    /// Number of the prompt's tokens, the begin token included.
     pub prompt_tokens: usize,
     /// How many of those the cache had already, of an earlier text or of one beside it: they were not read again.
     #[serde(skip_serializing_if = "is_zero")]
     pub cached_tokens: usize,
     /// Why it ended.
     pub stop_reason: StopReason,
-    /// How long it took.
+    /// The times.
     pub timings: Timings,
     /// Numbers of proposed and accepted tokens, with [`CompletionRequest::prompt_lookup`] or a draft model.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -282,7 +282,7 @@ pub struct Guesses {
     pub right: usize,
 }
 
-/// Where the time of a completion went.
+/// The times of a completion's phases.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Timings {
     /// Seconds from the start until the first token was known.

@@ -31,7 +31,7 @@ pub struct Chat<'a> {
     thought_limit: Option<usize>,
 }
 
-/// Who hears an answer.
+/// The receiver of an answer.
 enum Listener<'a> {
     /// The text as it is, with thoughts and their marks.
     Pieces(&'a mut dyn FnMut(&str) -> ControlFlow<()>),
@@ -48,7 +48,7 @@ struct Prompt {
     thinking: Option<Thinking>,
 }
 
-/// What a conversation needs, of somebody else or its own.
+/// A value that a conversation borrows or owns.
 enum Held<'a, T> {
     Borrowed(&'a T),
     Shared(Arc<T>),
@@ -66,7 +66,7 @@ impl<T> Deref for Held<'_, T> {
 }
 
 impl Chat<'static> {
-    /// A conversation in which nothing has been said, which keeps its model alive: for one that is stored beside it.
+    /// An empty conversation that keeps its model alive, so that both can be stored together.
     pub fn shared(backend: Arc<CandleBackend>, template: Arc<ChatTemplate>) -> Self {
         let context = backend.max_positions();
         Self {
@@ -95,7 +95,7 @@ impl<'a> Chat<'a> {
         Self::resume(backend, template, system.into_iter().collect())
     }
 
-    /// A conversation in which `messages` have been said, none of which the model has read yet.
+    /// A conversation that starts with `messages`, none of which the model has read yet.
     pub fn resume(
         backend: &'a CandleBackend,
         template: &'a ChatTemplate,
@@ -161,7 +161,7 @@ impl<'a> Chat<'a> {
         Ok(tokens)
     }
 
-    /// Puts `messages` in the place of what has been said. What the model has read is not read again if the next prompt begins with it.
+    /// Replaces the messages by `messages`. The model does not read again what it has read, if the next prompt begins with it.
     pub fn set_messages(&mut self, messages: Vec<Message>) {
         self.messages = messages;
         self.first = 0;
@@ -174,7 +174,7 @@ impl<'a> Chat<'a> {
         self.first.saturating_sub(system.count())
     }
 
-    /// How many tokens of the last prompt were not read, because the model had seen them.
+    /// Number of the last prompt's tokens that were not read, because the model had read them before.
     pub fn reused_tokens(&self) -> usize {
         self.reused
     }
@@ -206,12 +206,13 @@ impl<'a> Chat<'a> {
         Ok(())
     }
 
-    /// Says `text`, and lets the model answer; the answer's pieces go to `on_piece`, which can stop it, with thoughts and their marks if the model
-    /// thinks. [`messages`](Self::messages) has the answer without them. The prompt of `request` is not used, and neither is its `thinking`. If the
-    /// context is full, the model no longer reads the oldest turns, see [`Chat::dropped`].
+    /// Adds the user's `text` and generates the answer. Pieces of the answer go to `on_piece`, which can stop it; they include thoughts and
+    /// their marks if the model thinks. [`messages`](Self::messages) has the answer without them. The prompt and `thinking` of `request`
+    /// are not used. If the context is full, the model no longer reads the oldest turns, see [`Chat::dropped`].
     ///
     /// # Errors
-    /// A template that cannot be rendered, a message that is longer than the context, failures of the device. Then nothing has been said.
+    /// A template that cannot be rendered, a message that is longer than the context, failures of the device. The messages are then
+    /// unchanged.
     pub fn say(
         &mut self,
         text: &str,
@@ -354,7 +355,7 @@ impl<'a> Chat<'a> {
                 let mut hear = |parts: Vec<Part>| parts.iter().try_for_each(&mut *on_part);
                 let mut on_piece = |piece: &str| hear(splitter.push(piece));
                 generation.run(wait, &mut on_piece).await?;
-                // It has ended: nothing is left to stop.
+                // The answer has ended, so there is nothing to stop.
                 let _ = hear(splitter.finish());
             }
         }
@@ -428,12 +429,13 @@ impl<'a> Chat<'a> {
 
 /// Refuses a context of 0 tokens, and one beyond the model's `limit`.
 pub fn check_context(tokens: usize, limit: usize) -> Result<()> {
-    match (1..=limit).contains(&tokens) {
-        true => Ok(()),
-        false => Err(Error::Setting {
+    if (1..=limit).contains(&tokens) {
+        Ok(())
+    } else {
+        Err(Error::Setting {
             name: "context",
             value: tokens.to_string(),
             expected: format!("a number from 1 to the model's limit, {limit}"),
-        }),
+        })
     }
 }

@@ -60,9 +60,10 @@ impl DeviceKind {
 pub fn describe(device: &Device) -> String {
     #[cfg(feature = "webgpu")]
     if let Some(gpu) = device.as_wgpu() {
-        let kind = match device.is_metal() {
-            true => DeviceKind::Metal,
-            false => DeviceKind::WebGpu,
+        let kind = if device.is_metal() {
+            DeviceKind::Metal
+        } else {
+            DeviceKind::WebGpu
         };
         return match gpu.name() {
             // As browsers have it.
@@ -94,7 +95,7 @@ pub fn describe_all(devices: &[Device]) -> String {
     }
 }
 
-/// What `--device` asks for.
+/// The value of `--device`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 pub enum DeviceChoice {
@@ -116,7 +117,7 @@ pub enum DeviceChoice {
 }
 
 impl DeviceChoice {
-    /// The one kind that was asked for, or `None` for the best that is present.
+    /// The requested kind, or `None` for the best one that is present.
     pub fn kind(self) -> Option<DeviceKind> {
         match self {
             Self::Auto => None,
@@ -129,7 +130,7 @@ impl DeviceChoice {
 }
 
 impl DeviceChoice {
-    /// The device's place among those of its kind.
+    /// The device's index among those of its kind.
     pub fn ordinal(self) -> usize {
         match self {
             Self::CudaCard(ordinal) => ordinal,
@@ -137,7 +138,7 @@ impl DeviceChoice {
         }
     }
 
-    /// What `--device` takes: the names, and `cuda:N`.
+    /// Parses the values of `--device`: the names, and `cuda:N`.
     pub fn parse(name: &str) -> Option<Self> {
         let name = name.to_ascii_lowercase();
         match name.as_str() {

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 pub struct BackendReport {
     /// Its name, as `--device` takes it.
     pub name: &'static str,
-    /// Why it is absent; `None` if it is present.
+    /// The reason for its absence; `None` if it is present.
     pub absent: Option<String>,
     /// The processor, for the CPU backend.
     pub cpu: Option<CpuReport>,

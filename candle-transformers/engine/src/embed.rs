@@ -28,12 +28,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokenizers::{Tokenizer, TruncationParams};
 
-/// What sentence-transformers writes beside the models that it makes.
+/// The list of modules that sentence-transformers stores with a model.
 const MODULES: &str = "modules.json";
 
 /// An encoder of text that has been read and checked, and is on no device yet.
 pub struct EncoderFiles {
-    /// What to call the model in messages.
+    /// The name of the model in messages.
     pub name: String,
     config: EncoderConfig,
     recipe: Recipe,
@@ -41,7 +41,7 @@ pub struct EncoderFiles {
     weights: Weights,
 }
 
-/// Where the weights are.
+/// The source of the weights.
 enum Weights {
     Folder {
         folder: PathBuf,
@@ -55,7 +55,7 @@ enum Weights {
 pub struct TextTokens {
     /// Their ids, with the special ones that the model wants around a text.
     pub ids: Vec<u32>,
-    /// Whether the text was longer than the model takes. What is left is its beginning, as sentence-transformers leaves it.
+    /// Whether the text was longer than the model takes and was truncated to its beginning, as in sentence-transformers.
     pub cut: bool,
 }
 
@@ -144,17 +144,17 @@ impl EncoderFiles {
         })
     }
 
-    /// What the model is.
+    /// The model's configuration.
     pub fn config(&self) -> &EncoderConfig {
         &self.config
     }
 
-    /// What the files of sentence-transformers say, or if there are none what goes without saying.
+    /// The settings from the files of sentence-transformers, or the defaults if there are none.
     pub fn recipe(&self) -> &Recipe {
         &self.recipe
     }
 
-    /// How the model's vectors are meant to be made.
+    /// The options with which the model's vectors are meant to be computed.
     pub fn options(&self) -> Options {
         Options {
             pooling: self.recipe.pooling,
@@ -163,8 +163,8 @@ impl EncoderFiles {
         }
     }
 
-    /// The tokens of a text behind a prefix such as `search_query: `; `origin` stands for the text in messages. Of a text that is too long
-    /// the rest is cut off, and a warning is logged.
+    /// The tokens of a text after a prefix such as `search_query: `; `origin` names the text in messages. A text that is too long is
+    /// truncated, and a warning is logged.
     ///
     /// # Errors
     /// A text that is empty, or one that the tokenizer refuses; a prefix for a model that leaves prefixes out of the mean.
@@ -187,9 +187,10 @@ impl EncoderFiles {
         }
         // As sentence-transformers does.
         let whole = format!("{prefix}{text}");
-        let whole = match self.recipe.lowercase {
-            true => whole.trim().to_lowercase(),
-            false => whole.trim().to_string(),
+        let whole = if self.recipe.lowercase {
+            whole.trim().to_lowercase()
+        } else {
+            whole.trim().to_string()
         };
         let encoding = self.tokenizer.encode(whole, true);
         let encoding = encoding.map_err(|err| wrong(one_line(&err.to_string())))?;
@@ -209,10 +210,10 @@ impl EncoderFiles {
         Ok(TextTokens { ids, cut })
     }
 
-    /// The tokens of a text that was tokenised elsewhere, as they are; `origin` stands for it in messages.
+    /// Checks tokens from another tokenizer and returns them unchanged; `origin` names the text in messages.
     ///
     /// # Errors
-    /// None, more than the model takes, or one that it does not have.
+    /// No tokens, more than the model takes, or an unknown one.
     pub fn given(&self, origin: &str, ids: Vec<u32>) -> Result<TextTokens> {
         let wrong = |problem: String| Error::Text {
             origin: origin.to_string(),
@@ -250,14 +251,11 @@ impl EncoderFiles {
                 problem: format!("has more than the model's {} tokens", self.max_tokens()),
             });
         }
-        let encoding = match special {
-            true => whole,
-            false => encode(false)?,
-        };
+        let encoding = if special { whole } else { encode(false)? };
         Ok(encoding.get_ids().to_vec())
     }
 
-    /// The text of tokens, special tokens left out.
+    /// The text of tokens, without special tokens.
     ///
     /// # Errors
     /// The tokenizer's.

@@ -47,6 +47,6 @@ pub(crate) fn weights(
     files: &[PathBuf],
     device: &Device,
 ) -> candle_core::Result<VarBuilder<'static>> {
-    // SAFETY: as of all mapped weights: nobody may truncate the files while they are read, which is over when the model is loaded.
+    // SAFETY: as for all mapped weights: nothing may truncate the files while the model loads; nothing reads them later.
     unsafe { VarBuilder::from_mmaped_safetensors(files, DType::F32, device) }
 }

@@ -33,7 +33,7 @@ pub struct CandleBackend {
     /// The stored size of the weights.
     bytes: u64,
     draft: Option<Box<DraftModel>>,
-    /// The most rows of a step of which each is computed as if it were alone, where there is a limit.
+    /// Maximum number of rows in a step for which each row's result is the same as if computed alone; `None` without a limit.
     rows_alike: Option<usize>,
     pub(crate) model: ParallelDecoder,
     /// Never modified: each completion starts from a clone, which shares the tables of the rotary embedding.
@@ -46,11 +46,10 @@ pub struct CandleBackend {
 }
 
 impl CandleBackend {
-    /// Places the weights on `device`, floats as `dtype`, blocks as they are. `progress` is told of each tensor's bytes
-    /// as they arrive.
+    /// Loads the weights onto `device`, floats as `dtype`, blocks unchanged. Calls `progress` with each tensor's bytes as they arrive.
     ///
     /// # Errors
-    /// Failures to read a tensor, to convert it, or to place it on the device.
+    /// Failures to read a tensor, to convert it, or to copy it to the device.
     pub fn load(
         files: ModelFiles,
         id: &'static str,
@@ -133,9 +132,12 @@ impl CandleBackend {
             id,
             bytes: files.total_bytes(),
             draft: None,
-            rows_alike: device.is_cpu().then(|| match files.has_dense_products() {
-                true => DENSE_ROWS,
-                false => BLOCK_ROWS,
+            rows_alike: device.is_cpu().then(|| {
+                if files.has_dense_products() {
+                    DENSE_ROWS
+                } else {
+                    BLOCK_ROWS
+                }
             }),
             name: files.name,
             pictures: files.pictures,
@@ -149,8 +151,8 @@ impl CandleBackend {
         }
     }
 
-    /// With a smaller model that proposes tokens: texts stay what they are, and where it is right several come in the time of one.
-    /// `tokens` is the most that it proposes at once, for requests that say nothing else, from 1 to 64.
+    /// Adds a smaller model that proposes tokens: texts stay the same, and several correct tokens take the time of one. `tokens` is the
+    /// maximum number of proposed tokens, for requests that set none, from 1 to 64.
     ///
     /// # Errors
     /// [`Error::Draft`] for a pair that does not fit: with other tokens, on different devices, or one that cannot forget tokens, such as a model
@@ -215,27 +217,27 @@ impl CandleBackend {
         }
     }
 
-    /// How many layers are on the device; the others are on the CPU.
+    /// Number of layers on the device; the others are on the CPU.
     pub fn layers_on_device(&self) -> usize {
         let decoder = self.model.decoder();
         let elsewhere = decoder.offload().map_or(0, |offload| offload.layers);
         decoder.spec().layers.len() - elsewhere
     }
 
-    /// How many devices share the layers.
+    /// Number of devices that share the layers.
     pub fn ranks(&self) -> usize {
         self.model.world_size()
     }
 
-    /// The element type of activations, and of weights that are no blocks.
+    /// The element type of activations, and of weights that are not blocks.
     pub fn dtype(&self) -> DType {
         self.dtype
     }
 
-    /// A cache for `count` texts that run together.
+    /// A cache for `count` texts that share the model's steps.
     ///
     /// # Errors
-    /// A model of which texts cannot share one: with layers that are not attention to keys and values, or on several devices.
+    /// A model whose texts cannot share a cache: one that has layers other than attention over keys and values, or is on several devices.
     pub(crate) fn new_slots(&self, count: usize) -> Result<DecoderState> {
         if self.ranks() > 1 {
             let ranks = self.ranks();
@@ -274,7 +276,7 @@ impl CandleBackend {
         &self.tokenizer
     }
 
-    /// How many tokens the model knows.
+    /// Number of tokens in the vocabulary.
     pub fn vocab(&self) -> usize {
         self.model.decoder().spec().vocab
     }
@@ -317,9 +319,10 @@ impl CandleBackend {
             prompt, pictures, ..
         } = request;
         let prompt = self.prompt_with_pictures(prompt, pictures, request.from_template)?;
-        match request.from_template {
-            true => self.rendered_tokens(&prompt),
-            false => self.prompt_tokens(&prompt),
+        if request.from_template {
+            self.rendered_tokens(&prompt)
+        } else {
+            self.prompt_tokens(&prompt)
         }
     }
 
@@ -463,7 +466,7 @@ impl Parked {
     }
 }
 
-/// What a model keeps of a text.
+/// The state that a model keeps of a text.
 pub(crate) enum State {
     Whole(ParallelState),
     /// One slot, which can be cut.
@@ -480,7 +483,7 @@ impl Session<'_> {
         }
     }
 
-    /// How many tokens the model has seen.
+    /// Number of tokens that the model has read.
     pub(crate) fn position(&self) -> usize {
         self.position
     }
@@ -588,15 +591,16 @@ impl Session<'_> {
         Ok(token)
     }
 
-    /// How many tokens the model has seen after `more`, if it has positions for them.
+    /// Number of tokens read after `more` further ones, if the model has positions for them.
     pub(crate) fn seen_with(&self, more: usize) -> Result<usize> {
         let seen = self.position + more;
-        match seen > self.backend.max_positions {
-            true => Err(Error::PromptTooLong {
+        if seen > self.backend.max_positions {
+            Err(Error::PromptTooLong {
                 tokens: seen,
                 limit: self.backend.max_positions,
-            }),
-            false => Ok(seen),
+            })
+        } else {
+            Ok(seen)
         }
     }
 }

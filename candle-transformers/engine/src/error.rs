@@ -13,7 +13,7 @@ pub enum Error {
     File {
         /// The file, as the user can find it.
         file: String,
-        /// What was found, and what was expected.
+        /// The actual and the expected value.
         problem: String,
     },
     /// A file in which one field is missing or has a value that does not fit.
@@ -23,7 +23,7 @@ pub enum Error {
         file: String,
         /// The field's path, parts joined by dots; of a GGUF file the metadata's key.
         field: String,
-        /// What was found, and what was expected.
+        /// The actual and the expected value.
         problem: String,
     },
     /// A tensor that is missing or has the wrong shape or dtype.
@@ -33,23 +33,23 @@ pub enum Error {
         file: String,
         /// The tensor's name.
         tensor: String,
-        /// What was found, and what was expected.
+        /// The actual and the expected value.
         problem: String,
     },
     /// A model of the Hugging Face Hub that cannot be had.
     #[error("{model}: {problem}")]
     Hub {
-        /// The model, as it was asked for.
+        /// The requested model.
         model: String,
-        /// What is wrong, and what to do.
+        /// The problem and the remedy.
         problem: String,
     },
-    /// A device that was asked for and is not there.
+    /// A requested device is not present.
     #[error("device {asked}: {reason}")]
     Device {
         /// The device's name.
         asked: &'static str,
-        /// Why it is absent.
+        /// The reason for its absence.
         reason: String,
     },
     /// A model that does not fit on a device.
@@ -61,7 +61,7 @@ pub enum Error {
         needed: u64,
         /// Bytes that were free.
         free: u64,
-        /// How many of the model's last layers fit beside its output layer, if that does.
+        /// Number of the model's last layers that fit next to its output layer; `None` if even that does not fit.
         fits: Option<usize>,
         /// Layers of the model.
         layers: usize,
@@ -79,7 +79,7 @@ pub enum Error {
     Parameter {
         /// The parameter, as the field is spelt; `candle-dvm` shows its flag.
         name: &'static str,
-        /// The value that was given.
+        /// The invalid value.
         value: String,
         /// The values that are allowed.
         expected: &'static str,
@@ -114,9 +114,9 @@ pub enum Error {
     /// A text that cannot become a vector.
     #[error("{origin}: {problem}")]
     Text {
-        /// Which one it is.
+        /// Its name.
         origin: String,
-        /// What is wrong, and what to do.
+        /// The problem and the remedy.
         problem: String,
     },
     /// A language or a task that the speech model does not know.
@@ -125,9 +125,9 @@ pub enum Error {
     /// A chat template that cannot be rendered.
     #[error("{origin}: {problem}")]
     ChatTemplate {
-        /// Where it is from.
+        /// Its source.
         origin: String,
-        /// What is wrong.
+        /// The problem.
         problem: String,
     },
     /// A model that comes without a chat template.
@@ -141,13 +141,13 @@ pub enum Error {
     NoPictures {
         /// The model.
         model: String,
-        /// Why it does not, or what is not supported.
+        /// The mismatch, or the unsupported feature.
         why: String,
     },
     /// Images that do not fit a prompt.
     #[error("images: {0}")]
     Pictures(String),
-    /// More completions at once than there are places for.
+    /// More completions at once than there are slots.
     #[error("{0} requests are running or queued, the maximum; try again later")]
     Busy(usize),
     /// A model whose completions cannot share a cache, and why.
@@ -175,7 +175,7 @@ pub enum Error {
     /// An operation on tensors failed.
     #[error("{doing}: {}", brief(.source))]
     Tensors {
-        /// What was being done.
+        /// The operation that failed.
         doing: &'static str,
         /// The tensor library's own error.
         source: Box<candle_core::Error>,
@@ -183,7 +183,7 @@ pub enum Error {
     /// A setting, such as an environment variable, that does not fit.
     #[error("setting {name} {value:?}: expected {expected}")]
     Setting {
-        /// The setting, as it is spelt where it was given.
+        /// The setting, in the caller's spelling.
         name: &'static str,
         /// The value.
         value: String,
@@ -225,7 +225,7 @@ impl<T> Doing<T> for candle_core::Result<T> {
     }
 }
 
-/// A tensor library's error without the stack traces that `RUST_BACKTRACE=1` puts behind it, however deep inside.
+/// A tensor library's error without the stack traces that `RUST_BACKTRACE=1` appends, at any depth.
 pub fn brief(err: &candle_core::Error) -> String {
     use candle_core::Error;
     match err {
@@ -255,7 +255,7 @@ pub(crate) fn unlocated(err: &candle_core::Error) -> &candle_core::Error {
     }
 }
 
-/// `text` with every run of white space that holds a line break turned into one space.
+/// `text` with every run of white space that contains a line break replaced by one space.
 pub fn one_line(text: &str) -> String {
     text.lines()
         .map(str::trim)

@@ -3,7 +3,7 @@
 use candle_core::quantized::GgmlDType;
 use candle_core::{DType, Device};
 
-/// What weights are stored as.
+/// The storage format of weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WeightFormat {
     /// Floats.
@@ -103,8 +103,7 @@ impl WeightFormat {
         }
     }
 
-    /// What activations beside such weights are, unless something else is asked for: what dense weights are, and f32 beside
-    /// blocks, as in Candle.
+    /// The default dtype of activations for such weights: that of dense weights, and f32 for blocks, as in Candle.
     pub fn activations(self) -> DType {
         match self {
             Self::Dense(dtype) => dtype,
@@ -113,7 +112,7 @@ impl WeightFormat {
     }
 }
 
-/// What keys and values are kept as.
+/// The storage format of keys and values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 pub enum KvType {
@@ -122,14 +121,14 @@ pub enum KvType {
     Auto,
     /// 32-bit floats
     F32,
-    /// 16-bit IEEE floats, beside any activations
+    /// 16-bit IEEE floats, for any activations
     F16,
-    /// 16-bit brain floats, beside activations of bf16 or f32
+    /// 16-bit brain floats, for activations of bf16 or f32
     Bf16,
 }
 
 impl KvType {
-    /// The dtype, beside weights of `format` and `activations` on `device`. That attention takes it is checked where the model is loaded
+    /// The dtype, for weights of `format` and `activations` on `device`. That attention takes it is checked when the model is loaded
     /// ([`Decoder::with_kv_dtype`](candle_transformers::blocks::Decoder::with_kv_dtype)).
     pub fn dtype(self, format: WeightFormat, activations: DType, device: &Device) -> DType {
         match (self, format) {

@@ -11,7 +11,7 @@ pub fn note(line: &str) {
     let _ = writeln!(stderr, "{line}");
 }
 
-/// The bar that fills while weights are loaded. It draws nothing where standard error is no terminal.
+/// Progress bar for loading weights. It draws nothing if standard error is not a terminal.
 pub struct LoadBar {
     bar: ProgressBar,
 }
@@ -32,21 +32,21 @@ impl LoadBar {
         self.bar.inc(bytes);
     }
 
-    /// Takes the bar away and leaves `summary` in its place.
+    /// Replaces the bar by `summary`.
     pub fn finish(self, summary: &str) {
         self.bar.finish_and_clear();
         note(summary);
     }
 }
 
-/// The bar that fills while a file is fetched. It draws nothing where standard error is no terminal.
+/// Progress bar for a download. It draws nothing if standard error is not a terminal.
 #[derive(Clone)]
 pub struct FetchBar {
     bar: ProgressBar,
 }
 
 impl FetchBar {
-    /// A bar for a file of which nothing is known yet.
+    /// A bar for a file of unknown name and size.
     pub fn new() -> Self {
         let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
         let template = "{msg} [{bar:40}] {bytes}/{total_bytes} {binary_bytes_per_sec} {eta}";
@@ -83,7 +83,7 @@ impl FetchBar {
     }
 }
 
-/// The bar that fills while a recording is heard. It draws nothing where standard error is no terminal.
+/// Progress bar for a transcription. It draws nothing if standard error is not a terminal.
 #[cfg(feature = "audio")]
 pub struct SpeechBar {
     bar: ProgressBar,
@@ -107,7 +107,7 @@ impl SpeechBar {
         self.bar.set_position((seconds * 100.).round() as u64);
     }
 
-    /// Does `write` while the bar is out of its way.
+    /// Runs `write` while the bar is hidden.
     pub fn aside<T>(&self, write: impl FnOnce() -> T) -> T {
         self.bar.suspend(write)
     }

@@ -1,4 +1,4 @@
-//! A thread that works on one request after the other, each owner's in turn.
+//! A thread that works on one request at a time and serves the owners in rotation.
 
 use crate::batch::{Owner, Place, Places};
 use crate::{Error, Result};
@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// A request to a [`Queue`].
 pub trait Job: Send + 'static {
-    /// Whether somebody still waits for the answer; else the job is dropped before its turn.
+    /// Whether a caller still waits for the answer; if not, the job is dropped before it runs.
     fn is_wanted(&self) -> bool;
 }
 
@@ -27,8 +27,8 @@ struct Entry<J> {
 }
 
 impl<J: Job> Queue<J> {
-    /// Starts the thread, with this number of places for requests that wait or are worked on. `work` has one turn of a job, and gives the
-    /// job back if it needs another: its owner's other jobs and those of others come first.
+    /// Starts the thread, with `places` slots for requests that wait or run. `work` runs one step of a job, and returns the job if it
+    /// needs another: the other jobs of its owner and those of other owners run first.
     ///
     /// # Errors
     /// The system has no thread.
@@ -55,7 +55,7 @@ impl<J: Job> Queue<J> {
     /// Adds a request.
     ///
     /// # Errors
-    /// No place is free for this owner, or the thread has panicked.
+    /// The queue is full for this owner, or the thread has panicked.
     pub fn put(&self, owner: Owner, job: J) -> Result<()> {
         let entry = Entry {
             _place: self.places.take(owner)?,
@@ -68,10 +68,10 @@ impl<J: Job> Queue<J> {
     }
 }
 
-/// Works until nobody can ask any more.
+/// Works until all senders are dropped.
 fn run<J: Job>(orders: &Receiver<Entry<J>>, mut work: impl FnMut(J) -> Option<J>) {
     let mut waiting: Vec<Entry<J>> = Vec::new();
-    // When each owner had its last turn.
+    // When each owner was last served.
     let mut turns: HashMap<Owner, u64> = HashMap::new();
     let mut turn = 0;
     loop {
@@ -106,7 +106,7 @@ mod tests {
     use std::sync::Arc;
     use std::time::{Duration, Instant};
 
-    /// This many turns, after which it says so.
+    /// A job of this many steps, which reports its end.
     struct Turns {
         left: usize,
         wanted: Arc<AtomicBool>,

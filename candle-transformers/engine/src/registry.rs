@@ -1,4 +1,4 @@
-//! Which backends are present on this machine, and why the others are not.
+//! The backends of this machine, and the reasons why others are absent.
 
 use crate::device::{DeviceChoice, DeviceKind};
 use crate::engine::CandleBackend;
@@ -88,7 +88,7 @@ impl BackendRegistry {
 }
 
 impl BackendEntry {
-    /// Which kind of device this backend runs on.
+    /// The kind of device of this backend.
     pub fn kind(&self) -> DeviceKind {
         self.kind
     }
@@ -138,11 +138,11 @@ impl BackendEntry {
         Ok(devices)
     }
 
-    /// Loads a model onto this backend's device. `dtype` of `None` takes [`ModelFiles::default_dtype`]; `progress` is
-    /// told of each tensor's bytes as they arrive.
+    /// Loads a model onto this backend's device. `dtype` of `None` means [`ModelFiles::default_dtype`]. Calls `progress` with each tensor's
+    /// bytes as they arrive.
     ///
     /// # Errors
-    /// The backend's absence, and whatever fails while weights are read and placed on the device.
+    /// The backend is absent, or the weights cannot be read or copied to the device.
     pub fn load(
         &self,
         files: ModelFiles,

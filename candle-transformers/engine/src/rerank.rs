@@ -97,7 +97,7 @@ impl RerankerFiles {
         self.config.encoder()
     }
 
-    /// How the model's scores are meant to be made.
+    /// The options with which the model's scores are meant to be computed.
     pub fn options(&self) -> Options {
         Options {
             scale: self.recipe.scale,
@@ -142,7 +142,7 @@ impl RerankerFiles {
     }
 }
 
-/// The places of documents and their scores, the best first. Documents with equal scores stay in their order.
+/// The indices of documents and their scores, the best first. Documents with equal scores stay in their order.
 ///
 /// # Errors
 /// A score that is not a finite number: the weights are damaged, or leave the range of f32.

@@ -8,7 +8,8 @@ use zeroize::Zeroizing;
 /// must not have, such as `0o077`.
 ///
 /// # Errors
-/// What is wrong with the file, without its name: it is missing, longer, or others can read it. What is in it is no part of the message.
+/// The problem with the file, without its name: it is missing, longer than `limit`, or readable by others. The message does not contain the
+/// contents.
 pub fn read(file: &Path, limit: usize, others: u32) -> Result<Zeroizing<String>, String> {
     let opened = std::fs::File::open(file).map_err(|err| err.to_string())?;
     #[cfg(unix)]
@@ -30,8 +31,9 @@ pub fn read(file: &Path, limit: usize, others: u32) -> Result<Zeroizing<String>,
         .take(limit as u64 + 1)
         .read_to_string(&mut text)
         .map_err(|err| err.to_string())?;
-    match text.len() > limit {
-        true => Err(format!("has more than {limit} bytes")),
-        false => Ok(text),
+    if text.len() > limit {
+        Err(format!("has more than {limit} bytes"))
+    } else {
+        Ok(text)
     }
 }

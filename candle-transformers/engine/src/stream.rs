@@ -3,19 +3,18 @@
 use crate::model::TextTokenizer;
 use crate::Result;
 
-/// What a decoder puts where bytes are no character, or not yet one.
+/// A decoder's output for bytes that do not form a character, or not yet.
 const REPLACEMENT: char = char::REPLACEMENT_CHARACTER;
 
-/// Turns tokens into pieces of text.
+/// Decodes a stream of tokens into pieces of text.
 ///
-/// A character may be spread over several tokens; until its last byte is there the decoder shows it as U+FFFD, so text
-/// is held back while it ends in that. Only a window of the latest tokens is decoded again at each step. The window
-/// keeps the tokens of the piece before, because decoders treat the first token of a text differently (they strip its
-/// space).
+/// A character may span several tokens. Until its last byte arrives, the decoder shows it as U+FFFD, so text that ends in U+FFFD is held
+/// back. Each step decodes only a window of the latest tokens. The window keeps the tokens of the previous piece, because decoders treat
+/// the first token of a text differently (they strip its space).
 pub struct TokenStream<'a> {
     tokenizer: &'a TextTokenizer,
     window: Vec<u32>,
-    /// How many tokens at the window's start belong to pieces already handed out.
+    /// Number of tokens at the window's start whose text has been returned.
     done: usize,
     /// The part of the window's text already handed out.
     emitted: String,
@@ -63,7 +62,7 @@ impl<'a> TokenStream<'a> {
         let whole = certain.len() == text.len();
         let piece = match certain.strip_prefix(self.emitted.as_str()) {
             Some(rest) => rest.to_string(),
-            // Bytes that turned out to be no character can spoil the decoder's view of those before them.
+            // Bytes that do not form a character can change how the decoder shows those before them.
             None if whole => self.tokenizer.decode(&self.window[self.done..])?,
             None => return Ok(None),
         };
@@ -103,7 +102,7 @@ pub struct StopSequences {
 }
 
 impl StopSequences {
-    /// Looks for `stops`, of which none is empty.
+    /// Searches for `stops`, which must not be empty strings.
     pub fn new(stops: &[String]) -> Self {
         Self {
             stops: stops.to_vec(),
@@ -112,7 +111,7 @@ impl StopSequences {
         }
     }
 
-    /// Takes the next piece of text, and returns what is certain to come before a stop sequence. Nothing comes after one.
+    /// Adds the next piece of text, and returns the text that certainly precedes a stop sequence. Returns nothing after one.
     pub fn push(&mut self, piece: &str) -> String {
         if self.reached {
             return String::new();
@@ -122,7 +121,7 @@ impl StopSequences {
             let start = self.held.find(stop)?;
             Some((start + stop.len(), start))
         });
-        // By where it ends: the text must not depend on how it is cut into pieces.
+        // Ordered by its end: the result must not depend on how the text is split into pieces.
         if let Some((_, start)) = found.min() {
             self.reached = true;
             self.held.truncate(start);
@@ -139,13 +138,13 @@ impl StopSequences {
         self.reached
     }
 
-    /// The text that was held back, once no piece follows.
+    /// The text that was held back, once there are no more pieces.
     pub fn finish(&mut self) -> String {
         std::mem::take(&mut self.held)
     }
 }
 
-/// How many bytes at the end of `text` are the start of `stop`, less than all of it.
+/// Number of bytes at the end of `text` that are a proper prefix of `stop`.
 fn overlap(text: &str, stop: &str) -> usize {
     let ends = stop.char_indices().map(|(at, _)| at);
     ends.rev()

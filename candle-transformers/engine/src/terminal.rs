@@ -9,9 +9,10 @@ use std::borrow::Cow;
 /// character (U+0000 to U+001F, U+007F to U+009F) but `\n` and `\t`; a pipe or a file gets every byte.
 pub fn shown(text: &str, to_terminal: bool) -> Cow<'_, str> {
     let moves = |c: char| c.is_control() && !matches!(c, '\n' | '\t');
-    match to_terminal && text.contains(moves) {
-        true => Cow::Owned(text.chars().filter(|c| !moves(*c)).collect()),
-        false => Cow::Borrowed(text),
+    if to_terminal && text.contains(moves) {
+        Cow::Owned(text.chars().filter(|c| !moves(*c)).collect())
+    } else {
+        Cow::Borrowed(text)
     }
 }
 

@@ -22,13 +22,13 @@ pub fn subtitle(number: usize, segment: &Segment) -> String {
 /// The beginning of a file of WebVTT.
 pub const WEBVTT: &str = "WEBVTT\n\n";
 
-/// One subtitle of WebVTT, behind [`WEBVTT`].
+/// One subtitle of WebVTT, which follows [`WEBVTT`].
 pub fn webvtt(segment: &Segment) -> String {
     let (start, end) = (clock(segment.start, '.'), clock(segment.end, '.'));
     format!("{start} --> {end}\n{}\n\n", segment.text.trim())
 }
 
-/// Hours, minutes, seconds and thousandths behind `point`.
+/// Hours, minutes, seconds, `point` and thousandths.
 fn clock(seconds: f64, point: char) -> String {
     let thousandths = (seconds * 1000.).round() as u64;
     let (seconds, thousandths) = (thousandths / 1000, thousandths % 1000);

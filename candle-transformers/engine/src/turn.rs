@@ -4,8 +4,7 @@ use std::future::Future;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
-/// The result of a future whose every step is ready when it is asked for: what was written for waiting, where nothing has to be waited
-/// for.
+/// The result of a future that never waits: code written for asynchronous reads, run on data that is already present.
 ///
 /// # Panics
 /// If the future wants to wait, which is a mistake in this crate.
@@ -16,7 +15,7 @@ pub(crate) fn at_once<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
-/// Lets others of this thread have a turn: a page's messages are received then, a click on `Stop` for one.
+/// Yields to other tasks on this thread, such as a page's messages or a click on `Stop`.
 pub async fn give_way() {
     #[cfg(target_arch = "wasm32")]
     let _ = wasm_bindgen_futures::JsFuture::from(next_turn()).await;

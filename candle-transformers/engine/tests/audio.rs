@@ -1,4 +1,4 @@
-//! Sound files: what is read is what was written, at another rate or not, and bad files are told apart.
+//! Sound files: reading returns the samples written, with or without resampling, and each kind of bad file has its own error.
 
 use crate::wav::{wav, Form};
 use candle_engine::audio::{read_audio, read_audio_bytes, Audio, MAX_SECONDS, SAMPLE_RATE};
@@ -26,7 +26,7 @@ fn inner(samples: &[f32]) -> &[f32] {
     &samples[800..samples.len() - 800]
 }
 
-/// The largest difference to a sine of the same frequency, amplitude and phase, the ends left out.
+/// The largest difference from a sine of the same frequency, amplitude and phase, except at the ends.
 fn off_sine(samples: &[f32], hz: f64) -> f64 {
     let wanted: Vec<f64> = sine(hz, SAMPLE_RATE, samples.len()).collect();
     let wanted = &wanted[800..samples.len() - 800];
@@ -129,7 +129,7 @@ fn one_sample_is_audio_and_none_is_not() {
 }
 
 #[test]
-fn what_is_no_audio_is_said_so() {
+fn files_without_audio_are_refused() {
     let text = problem("letter.wav", "Dear Sir or Madam, ".repeat(200).as_bytes());
     assert!(
         text.contains("unrecognized audio") && text.contains("FLAC"),
@@ -194,7 +194,7 @@ fn of_a_truncated_file_the_rest_is_used() {
 }
 
 #[test]
-fn samples_that_are_no_numbers_and_rates_that_cannot_be_are_refused() {
+fn nan_samples_and_impossible_rates_are_refused() {
     let text = problem(
         "nan.wav",
         &wav(Form::Float, 44_100, 2, [0., 0., 0.5, f64::NAN]),
@@ -207,7 +207,7 @@ fn samples_that_are_no_numbers_and_rates_that_cannot_be_are_refused() {
     assert_eq!(MAX_SECONDS, 86_400);
 }
 
-/// Half a second of the tone at 22,050 Hz, by libsndfile and FFmpeg; and a picture.
+/// Half a second of the tone at 22,050 Hz, by libsndfile and FFmpeg; and an image.
 fn stored(name: &str) -> Vec<u8> {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/audio");
     std::fs::read(folder.join(name)).unwrap()

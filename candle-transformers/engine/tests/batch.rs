@@ -1,4 +1,4 @@
-//! Several completions at once: each is what it is alone, whoever comes and goes.
+//! Several completions at once: each has the same result as alone, independently of others that start and end.
 
 use candle_core::Device;
 use candle_engine::batch::{BatchEngine, BatchSettings, Heard};
@@ -50,7 +50,7 @@ pub fn request(prompt: &str, max_tokens: usize) -> CompletionRequest {
 
 type Ended = Receiver<(String, candle_engine::Result<Completion>)>;
 
-/// Begins a completion; what comes back at its end are the pieces put together, and the completion.
+/// Starts a completion; the result at its end is the concatenated pieces, and the completion.
 pub fn submit(engine: &BatchEngine, request: &CompletionRequest) -> candle_engine::Result<Ended> {
     let (sender, receiver) = channel();
     let mut text = String::new();
@@ -120,7 +120,7 @@ fn drawn_texts_have_their_seed_stops_and_penalties() {
     hold_drawn_texts(&Device::Cpu);
 }
 
-/// Beside texts whose tokens the device chooses, of which it is told before the host knows them.
+/// Alongside texts whose tokens the device chooses: the device uses each before the host reads it.
 #[test]
 #[cfg(feature = "webgpu")]
 fn drawn_texts_have_their_seed_stops_and_penalties_webgpu() {
@@ -199,7 +199,7 @@ fn kernels_are_compiled_ahead_webgpu() {
     }
 }
 
-/// A row of a step that writes nothing needs a position, which a slot with as many as the model has does not have.
+/// A row that writes nothing in a step still needs a position; a full slot has none left.
 #[test]
 fn a_full_slot_between_others_does_not_stop_them() {
     let engine = engine(3, 256);
@@ -229,9 +229,10 @@ fn who_leaves_frees_a_place() {
             Heard::Token(_) => {}
             Heard::Done(result) => sender.send(result.unwrap()).unwrap(),
         }
-        match pieces < 3 {
-            true => ControlFlow::Continue(()),
-            false => ControlFlow::Break(()),
+        if pieces < 3 {
+            ControlFlow::Continue(())
+        } else {
+            ControlFlow::Break(())
         }
     };
     let long = request(PROMPTS[0], 2000);
@@ -289,7 +290,7 @@ fn threads_wait_for_their_texts() {
 }
 
 #[test]
-fn probabilities_are_told_with_the_tokens() {
+fn probabilities_come_with_the_tokens() {
     let engine = engine(2, 256);
     let request = request(PROMPTS[0], 5);
     let tokens = engine.backend().prompt_tokens(&request.prompt).unwrap();
@@ -365,7 +366,7 @@ fn what_cannot_be_is_an_error() {
     assert!(matches!(error, Err(Error::PromptTooLong { .. })));
     let error = engine.submit(Vec::new(), request("", 1), None, Box::new(listener));
     assert!(matches!(error, Err(Error::EmptyPrompt)));
-    // As long as can be: one token fits behind it.
+    // The longest possible text: one token fits after it.
     let (sender, receiver) = channel();
     let listener = move |heard: Heard<'_>| {
         if let Heard::Done(result) = heard {

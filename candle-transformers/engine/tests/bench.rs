@@ -1,4 +1,4 @@
-//! The benchmark at a size that takes no time; and the arithmetic behind its figures.
+//! The benchmark at a size that takes no time; and the arithmetic of its figures.
 
 use crate::support::{choice, on_each_device, registry};
 use candle_core::quantized::GgmlDType;
@@ -137,7 +137,7 @@ fn bytes_per_token() {
         (ModelShape::Qwen3_4b, f16, 8.05),
         (ModelShape::Gemma3_1b, f16, 2.0),
         (ModelShape::Phi4Mini, f16, 7.68),
-        // Of 93 GB: two experts of eight.
+        // 93 GB in all, of which a token uses two experts of eight.
         (ModelShape::Mixtral8x7b, f16, 25.5),
     ] {
         let steps = Steps {
@@ -151,7 +151,7 @@ fn bytes_per_token() {
     }
 }
 
-/// What Llamas' figures were before other families had any.
+/// The figures of Llamas, which must not change with the support for other families.
 #[test]
 fn dimensions_of_a_llama() {
     let expected = Dimensions {

@@ -7,7 +7,7 @@ use serde_json::json;
 use std::collections::HashMap;
 use std::path::Path;
 
-/// As many tokens, of which the first begins a text.
+/// The size of the vocabulary. The first token begins a text.
 const VOCAB: usize = 13;
 const HIDDEN: usize = 16;
 /// Tokens of a text, and texts.

@@ -35,7 +35,7 @@ fn top8_error(backend: &CandleBackend, prompt: &GoldenPrompt) -> f32 {
     })
 }
 
-/// How many of the reference's tokens come before the first other one.
+/// Number of the reference's tokens before the first difference.
 fn tokens_in_common(backend: &CandleBackend, prompt: &GoldenPrompt, count: usize) -> usize {
     let request = CompletionRequest {
         prompt: prompt.text.clone(),

@@ -16,7 +16,7 @@ on_each_device!(
 /// A prompt that repeats itself, and so does what follows.
 const REPEATS: &str = "let a = f(1);\nlet b = f(2);\nlet a = f(1);\nlet b = f(2);\nlet a =";
 
-/// Completes a request, whose pieces are its text.
+/// Completes a request and checks that the concatenated pieces are its text.
 pub fn complete(backend: &CandleBackend, request: &CompletionRequest) -> Completion {
     let mut streamed = String::new();
     let completion = backend
@@ -66,7 +66,7 @@ fn texts_are_the_same(kind: DeviceKind) {
         let found = both(backend, &request(REPEATS, 32), guesses);
         (made, right) = (made + found.0, right + found.1);
     }
-    // Few follow on those that were wrong, however long a step takes beside other tests.
+    // Few follow on those that were wrong, however long a step takes while other tests run.
     assert!(right > 0 && made <= 3 * right + 6, "{made}, {right}");
 }
 
@@ -86,7 +86,7 @@ fn draws_are_the_same(kind: DeviceKind) {
 
 fn ends_are_the_same(kind: DeviceKind) {
     let backend = embedded(kind);
-    // A guess is no token more than was asked for, nor past the model's last position.
+    // A proposal does not exceed the requested number of tokens, nor the model's last position.
     for max_tokens in [1, 2, 5] {
         both(backend, &request(REPEATS, max_tokens), 7);
     }

@@ -1,5 +1,5 @@
-//! Adapters over the embedded model: added to dense weights, and beside those of GGUF files. What they should give is computed from weights
-//! that were merged by loops in f64.
+//! Adapters over the embedded model: added to dense weights, and applied separately to those of GGUF files. The expected results come from
+//! weights that were merged by loops in f64.
 
 use crate::gguf_model::in_format;
 use crate::support::{choice, golden, model_dir, on_each_device, registry, ModelFolder};
@@ -197,7 +197,7 @@ fn the_output_layer_apart_from_the_table() {
     assert!(difference(&dense, &plain) > 1.);
 }
 
-/// Ranks get their parts of what is added and of what goes beside.
+/// Each rank gets its part of the changes, merged or separate.
 #[test]
 fn over_several_devices() {
     let adapter = adapter(0.1, |_| ());

@@ -15,7 +15,7 @@ use std::rc::Rc;
 
 on_each_device!(safetensors, gguf);
 
-/// What was read of a file: where from, and how many bytes.
+/// The reads from a file: offset, and number of bytes.
 type Reads = Rc<RefCell<Vec<(u64, u64)>>>;
 
 /// A file in memory that notes what is read of it. Its answers come late, as a server's do.
@@ -38,9 +38,10 @@ impl PartFile for File {
         Box::pin(async move {
             self.reads.borrow_mut().push((start, len));
             let mut waited = false;
-            std::future::poll_fn(|context| match std::mem::replace(&mut waited, true) {
-                true => std::task::Poll::Ready(()),
-                false => {
+            std::future::poll_fn(|context| {
+                if std::mem::replace(&mut waited, true) {
+                    std::task::Poll::Ready(())
+                } else {
                     context.waker().wake_by_ref();
                     std::task::Poll::Pending
                 }
@@ -144,7 +145,7 @@ fn gguf(kind: DeviceKind) {
     assert!(reads.borrow().len() > 10);
 }
 
-/// Draws, the penalty and a cancelled completion, by both ways to wait.
+/// Draws, the penalty and a cancelled completion, with both ways of waiting.
 #[test]
 fn both_ways_to_wait_give_the_same_text() {
     for kind in [DeviceKind::Cpu, DeviceKind::WebGpu] {
@@ -181,8 +182,8 @@ fn both_ways_to_wait_give_the_same_text() {
     }
 }
 
-/// In a browser several steps are queued before the first token is known. Those after the end of an answer leave nothing behind: the next turn
-/// reads as much again as where one step is queued, and answers the same.
+/// In a browser several steps are queued before the first token is known. Those after the end of an answer have no effect: the next turn
+/// reads the same number of tokens as with one queued step, and answers the same.
 #[test]
 fn steps_beyond_the_end_are_forgotten() {
     for kind in [DeviceKind::Cpu, DeviceKind::WebGpu] {

@@ -116,7 +116,7 @@ fn alone_and_in_a_batch(kind: DeviceKind) {
             assert_eq!(&completion.token_ids, made, "{name}");
             assert_eq!(completion.prompt_tokens, tokens.len(), "{name}");
         }
-        // Pieces that end inside an image, slots that were used before, and a text without images beside them.
+        // Prefill chunks that end inside an image, reused slots, and a text without images in the same batch.
         let settings = BatchSettings {
             slots: 2,
             piece: 3,
@@ -185,7 +185,7 @@ fn conversations() {
             chat.reused_tokens()
         );
         assert_eq!(chat.messages()[0].pictures.len(), 1);
-        // Told at once, the same is said.
+        // The same conversation at once gives the same answer.
         let mut whole = Chat::resume(&backend, &template, chat.messages()[..2].to_vec());
         whole.attach(picture("b", 9, 9)).unwrap();
         assert_eq!(say(&mut whole, "w8"), second, "{name}");
@@ -236,7 +236,7 @@ fn refusals() {
     let mut guessing = request("w2", &[&image]);
     guessing.prompt_lookup = 2;
     one_line(backend.complete(&guessing).unwrap_err(), &["prompt_lookup"]);
-    // Folders that lack a part say which, and are language models all the same.
+    // Folders that lack a part name it in the error, and are still language models.
     for (file, change, problem) in [
         (
             "preprocessor_config.json",

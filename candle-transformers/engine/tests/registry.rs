@@ -1,4 +1,4 @@
-//! Which backends there are, and how one is chosen.
+//! The list of backends, and the choice of one.
 
 use crate::support::{embedded, registry};
 use candle_core::Device;
@@ -41,7 +41,7 @@ fn an_absent_device_says_why() {
     }
 }
 
-/// With a card or without: no machine has as many, and the reason says which one was asked for or what is missing.
+/// With or without a card: no machine has that many, and the reason names the requested one or the missing part.
 #[test]
 fn a_card_that_is_not_there_says_why() {
     for ordinal in [127, 128, usize::MAX] {

@@ -59,10 +59,11 @@ impl Seeing {
     /// The model of a case.
     pub fn new(name: &str) -> Self {
         let package = Path::new(env!("CARGO_MANIFEST_DIR"));
-        let package = match package.ends_with("engine") {
-            true => package.join(".."),
+        let package = if package.ends_with("engine") {
+            package.join("..")
+        } else {
             // candle-dvm's tests share this file.
-            false => package.join("../candle-transformers"),
+            package.join("../candle-transformers")
         };
         let text = std::fs::read(package.join("tests/transformers/pictures.json")).unwrap();
         let all: Value = serde_json::from_slice(&text).unwrap();

@@ -134,7 +134,7 @@ fn on(device: &Device, gpu_layers: GpuLayers, context: usize) -> Result<CandleBa
 
 /// `auto` takes as many layers as load and run, and one more does not.
 #[test]
-fn as_many_as_fit() {
+fn the_most_layers_that_fit() {
     const CONTEXT: usize = 300;
     let prompt = "word ".repeat(140);
     let whole = on(&device_of(1 << 30), GpuLayers::Auto, CONTEXT).unwrap();

@@ -34,7 +34,7 @@ fn characters_are_never_split() {
 }
 
 #[test]
-fn bytes_that_are_no_character_hold_nothing_back() {
+fn invalid_bytes_hold_nothing_back() {
     let files = ModelFiles::open(&ModelSource::Embedded).unwrap();
     // The first token of 漢 alone, twice, then plain text.
     let lone = files.tokenizer.encode_prompt("漢").unwrap()[1];
@@ -147,7 +147,7 @@ fn only_the_likeliest_reach_their_own_share(kind: DeviceKind) {
     let drawn = text(None);
     assert!(
         !prompt.greedy_text.starts_with(&drawn),
-        "{drawn:?} is no draw"
+        "{drawn:?} is the greedy text"
     );
     assert_eq!(text(Some(0.0)), drawn);
     assert!(prompt.greedy_text.starts_with(&text(Some(1.0))));

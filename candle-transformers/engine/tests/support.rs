@@ -46,9 +46,10 @@ pub fn golden() -> &'static Golden {
 pub fn model_dir() -> PathBuf {
     // candle-dvm's tests share this file.
     let package = Path::new(env!("CARGO_MANIFEST_DIR"));
-    match package.ends_with("engine") {
-        true => package.join("model"),
-        false => package.join("../candle-transformers/engine/model"),
+    if package.ends_with("engine") {
+        package.join("model")
+    } else {
+        package.join("../candle-transformers/engine/model")
     }
 }
 
@@ -58,7 +59,7 @@ pub fn registry() -> &'static BackendRegistry {
     REGISTRY.get_or_init(BackendRegistry::detect)
 }
 
-/// What `--device` would name this kind.
+/// The value of `--device` for this kind.
 pub fn choice(kind: DeviceKind) -> DeviceChoice {
     match kind {
         DeviceKind::Cpu => DeviceChoice::Cpu,
@@ -162,7 +163,7 @@ impl ModelFolder {
         self.write(name, json.to_string());
     }
 
-    /// Writes the weights anew, each tensor as `change` wants it: its file and shape, or not at all.
+    /// Rewrites the weights: `change` maps a tensor's name and shape to its new file and shape, or to `None` to leave it out.
     pub fn rewrite_weights(
         &self,
         change: impl Fn(&str, Vec<usize>) -> Option<(&'static str, Vec<usize>)>,

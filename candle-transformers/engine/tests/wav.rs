@@ -1,6 +1,6 @@
 //! WAV files of any form.
 
-/// How a WAV file has its samples.
+/// The sample format of a WAV file.
 #[derive(Clone, Copy, Debug)]
 pub enum Form {
     Whole(u16),

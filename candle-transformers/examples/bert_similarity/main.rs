@@ -1,4 +1,4 @@
-//! How alike sentences are, by a BERT of `sentence-transformers`.
+//! Similarity of sentences, by a BERT of `sentence-transformers`.
 //!
 //! ```sh
 //! cargo run -p candle-transformers --features webgpu --example bert_similarity -- \
@@ -36,7 +36,7 @@ fn main() -> Result<()> {
     let tokenizer = read_tokenizer(&read("tokenizer.json")?, &config)?;
     let weights = read("model.safetensors")?;
     let weights = VarBuilder::from_buffered_safetensors(weights, DType::F32, &device)?;
-    // How tokens become a vector of a sentence is in sentences.rs.
+    // sentences.rs turns tokens into the vector of a sentence.
     let sentences = Sentences::new(&config, tokenizer, weights)?;
     let matrix = sentences.similarities(&texts)?.to_vec2::<f32>()?;
     println!("{}", serde_json::json!(matrix));

@@ -15,7 +15,7 @@ pub struct Sentences {
 /// Reads and checks `config.json`.
 ///
 /// # Errors
-/// It is no configuration of a BERT.
+/// It is not the configuration of a BERT.
 pub fn read_config(json: &[u8]) -> Result<Config> {
     #[derive(serde::Deserialize)]
     struct Kind {
@@ -32,10 +32,10 @@ pub fn read_config(json: &[u8]) -> Result<Config> {
     }
 }
 
-/// Reads `tokenizer.json`; texts are cut where the model ends.
+/// Reads `tokenizer.json`; texts are truncated to the model's length.
 ///
 /// # Errors
-/// It is no tokenizer.
+/// It is not a tokenizer.
 pub fn read_tokenizer(json: &[u8], config: &Config) -> Result<Tokenizer> {
     let wrong = |err| candle_core::Error::Msg(format!("tokenizer.json: {err}"));
     let mut tokenizer = Tokenizer::from_bytes(json).map_err(wrong)?;

@@ -1,4 +1,4 @@
-//! What is in a picture: the five most likely classes.
+//! What is in an image: the five most likely classes.
 //!
 //! ```sh
 //! cargo run -p candle-transformers --features webgpu --example classify -- \
@@ -20,7 +20,7 @@ use image::{imageops::FilterType, ImageReader};
 const CLASSES: usize = 1000;
 /// Shown of them.
 const BEST: usize = 5;
-/// How much of the shorter side is looked at, as when the models were evaluated.
+/// Fraction of the shorter side that is used, as in the models' evaluation.
 const CROP: f64 = 0.875;
 
 fn main() {
@@ -70,22 +70,22 @@ fn run() -> Result<()> {
 
 type Model = Box<dyn Fn(&Tensor) -> Result<Tensor>>;
 
-/// How a model is made, and what it wants to see.
+/// The constructor of a model, and its input format.
 struct Entry {
     name: &'static str,
-    /// The side of its square pictures.
+    /// The side of its square images.
     size: u32,
     load: fn(VarBuilder<'static>, usize) -> Result<Model>,
     scale: Scale,
 }
 
-/// What comes of a pixel's 0 to 255, for red, green and blue: less the mean, over the deviation.
+/// The normalisation of a pixel's 0 to 255, for red, green and blue: subtract the mean, divide by the deviation.
 struct Scale {
     mean: [f32; 3],
     deviation: [f32; 3],
 }
 
-/// Of the pictures of ImageNet.
+/// The statistics of ImageNet's images.
 const IMAGENET: Scale = Scale {
     mean: [123.675, 116.28, 103.53],
     deviation: [58.395, 57.12, 57.375],
@@ -182,13 +182,14 @@ fn of_file(path: &str, err: impl std::fmt::Display) -> Error {
 fn read_labels(path: &str) -> Result<Vec<String>> {
     let text = std::fs::read_to_string(path).map_err(|err| of_file(path, err))?;
     let labels: Vec<String> = text.lines().map(str::to_string).collect();
-    match labels.is_empty() {
-        true => Err(of_file(path, "there are no labels, one a line")),
-        false => Ok(labels),
+    if labels.is_empty() {
+        Err(of_file(path, "there are no labels, one a line"))
+    } else {
+        Ok(labels)
     }
 }
 
-/// The square in the middle of the picture, in the model's size: (1, 3, size, size).
+/// The square in the middle of the image, in the model's size: (1, 3, size, size).
 fn read_picture(path: &str, model: &Entry, device: &Device) -> Result<Tensor> {
     let reader = ImageReader::open(path).map_err(|err| of_file(path, err))?;
     let reader = reader.with_guessed_format();
@@ -202,7 +203,7 @@ fn read_picture(path: &str, model: &Entry, device: &Device) -> Result<Tensor> {
         })?
         .to_rgb8();
     let (w, h) = picture.dimensions();
-    // Cut first, as a long and thin picture has a large other side once the short one is scaled.
+    // Cut first, as a long and thin image has a large other side once the short one is scaled.
     let side = ((f64::from(w.min(h)) * CROP).round() as u32).max(1);
     let square = image::imageops::crop_imm(&picture, (w - side) / 2, (h - side) / 2, side, side);
     let size = model.size;
@@ -227,6 +228,6 @@ fn read_weights(path: &str, device: &Device) -> Result<VarBuilder<'static>> {
     if start == b"PK" || start == b"\x80\x02" {
         return VarBuilder::from_pth(path, DType::F32, device);
     }
-    // SAFETY: nobody changes the file meanwhile.
+    // SAFETY: nothing changes the file meanwhile.
     unsafe { VarBuilder::from_mmaped_safetensors(&[path], DType::F32, device) }
 }

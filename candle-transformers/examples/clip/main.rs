@@ -1,4 +1,4 @@
-//! Which words are those of which picture, by CLIP.
+//! Matches texts to images with CLIP.
 //!
 //! ```sh
 //! cargo run -p candle-transformers --features webgpu --example clip -- \
@@ -6,7 +6,7 @@
 //! ```
 //!
 //! FOLDER has `config.json`, `tokenizer.json` and `model.safetensors`, such as those of openai/clip-vit-base-patch32 on the Hugging Face
-//! hub. Prints a table: for each picture how likely each text is, of those given.
+//! hub. Prints a table: for each image how likely each text is, of those given.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -18,7 +18,7 @@ use image::imageops::FilterType;
 use tokenizers::Tokenizer;
 
 const USAGE: &str = "usage: clip [cpu|webgpu] FOLDER PICTURE.. -- TEXT..";
-/// What the models subtract from each channel, and divide by.
+/// Subtracted from each channel, which is then divided by [`DEVIATION`].
 const MEAN: [f32; 3] = [0.481_454_66, 0.457_827_5, 0.408_210_73];
 const DEVIATION: [f32; 3] = [0.268_629_54, 0.261_302_6, 0.275_777_1];
 
@@ -106,7 +106,7 @@ fn config(json: &[u8]) -> Result<ClipConfig> {
     Ok(config)
 }
 
-/// (3, side, side): the middle of the picture, its shorter side being `side`.
+/// (3, side, side): the middle of the image, its shorter side being `side`.
 fn picture(file: &str, side: usize, device: &Device) -> Result<Tensor> {
     let picture = image::open(file).map_err(|err| Error::msg(format!("{file}: {err}")))?;
     let side = side as u32;

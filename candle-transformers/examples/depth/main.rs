@@ -1,4 +1,4 @@
-//! How near each place of a picture is, by Depth Anything V2.
+//! Estimates the depth of an image's pixels with Depth Anything V2.
 //!
 //! ```sh
 //! cargo run -p candle-transformers --features webgpu --example depth -- \
@@ -6,7 +6,7 @@
 //! ```
 //!
 //! The weights are a safetensors file with the authors' names, such as those of jeroenvlek/depth-anything-v2-safetensors on the Hugging Face
-//! hub: `pretrained` is DINOv2 and `depth_head` what is over it. DINOv2 may come in another file: `--weights` takes several. The picture that
+//! hub: `pretrained` is DINOv2 and `depth_head` what is over it. DINOv2 may come in another file: `--weights` takes several. The image that
 //! is written is bright where something is near.
 
 #[path = "../pictures/mod.rs"]
@@ -26,7 +26,7 @@ use image::{imageops, imageops::FilterType, ImageBuffer, Luma, Rgb, RgbImage};
 
 /// The side of what the model sees, in pixels.
 const SIDE: u32 = 518;
-/// Of the pictures of ImageNet.
+/// The statistics of ImageNet's images.
 const MEAN: [f32; 3] = [0.485, 0.456, 0.406];
 const DEVIATION: [f32; 3] = [0.229, 0.224, 0.225];
 /// From far to near.
@@ -38,22 +38,22 @@ const COLORS: [[f32; 3]; 5] = [
     [252., 255., 164.],
 ];
 
-/// Measures how near things in a picture are.
+/// Measures how near things in an image are.
 #[derive(Parser)]
 struct Args {
-    /// Where to run; if it is left out, the best device of the build
+    /// Device; by default the best one of the build
     #[arg(value_enum)]
     device: Option<pictures::On>,
     /// Safetensors files
     #[arg(long, required = true, num_args = 1..)]
     weights: Vec<PathBuf>,
-    /// Of the model
+    /// Size of the model
     #[arg(long, value_enum)]
     size: Size,
     /// A PNG or JPEG
     #[arg(long)]
     image: PathBuf,
-    /// Where to write how near everything is, a PNG
+    /// Path of the PNG with the depth of each pixel
     #[arg(long)]
     out: PathBuf,
 }
@@ -81,7 +81,7 @@ fn run(args: &Args) -> Result<()> {
     let model = load(args.size, pictures::weights(&args.weights, &device)?);
     let model = model.map_err(|err| {
         let size = pictures::name(args.size);
-        Error::Msg(format!("these are no weights of `--size {size}`: {err}"))
+        Error::Msg(format!("these are not weights of `--size {size}`: {err}"))
     })?;
 
     let (w, h) = picture.dimensions();
@@ -97,9 +97,10 @@ fn run(args: &Args) -> Result<()> {
     let least = near.iter().copied().fold(f32::INFINITY, f32::min);
     let most = near.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     pictures::write(&colored(&near, [least, most], [w, h])?, &args.out)?;
-    match least < most {
-        true => println!("from {least:.3}, far, to {most:.3}, near, in no unit"),
-        false => println!("{least:.3} everywhere: the model sees no depth"),
+    if least < most {
+        println!("from {least:.3}, far, to {most:.3}, near, in no unit")
+    } else {
+        println!("{least:.3} everywhere: the model sees no depth")
     }
     Ok(())
 }
@@ -110,9 +111,10 @@ fn load(size: Size, vb: VarBuilder<'static>) -> Result<DepthAnythingV2> {
         Size::B => (12, 768, 12, DepthAnythingV2Config::vit_base()),
         Size::L => (24, 1024, 16, DepthAnythingV2Config::vit_large()),
     };
-    let features = match vb.contains_tensor("pretrained.cls_token") {
-        true => vb.pp("pretrained"),
-        false => vb.clone(),
+    let features = if vb.contains_tensor("pretrained.cls_token") {
+        vb.pp("pretrained")
+    } else {
+        vb.clone()
     };
     let (device, dtype) = (vb.device().clone(), vb.dtype());
     let features = VarBuilder::from_backend(Box::new(Headless(features)), dtype, device);
@@ -125,9 +127,10 @@ struct Headless(VarBuilder<'static>);
 
 impl SimpleBackend for Headless {
     fn get(&self, s: Shape, name: &str, h: Init, dtype: DType, dev: &Device) -> Result<Tensor> {
-        match name.starts_with("head.") {
-            true => Tensor::zeros(s, dtype, dev),
-            false => self.0.get_with_hints_dtype(s, name, h, dtype),
+        if name.starts_with("head.") {
+            Tensor::zeros(s, dtype, dev)
+        } else {
+            self.0.get_with_hints_dtype(s, name, h, dtype)
         }
     }
 
@@ -148,7 +151,7 @@ fn normed(pixels: &Tensor) -> Result<Tensor> {
         .broadcast_div(&per_channel(&DEVIATION)?)
 }
 
-/// `near`, 518 rows and columns with numbers from `least` to `most`, as a picture of `w` columns and `h` rows.
+/// `near`, 518 rows and columns with numbers from `least` to `most`, as an image of `w` columns and `h` rows.
 fn colored(near: &[f32], [least, most]: [f32; 2], [w, h]: [u32; 2]) -> Result<RgbImage> {
     let range = if least < most { most - least } else { 1. };
     let shares = near.iter().map(|near| (near - least) / range).collect();
@@ -164,7 +167,7 @@ fn colored(near: &[f32], [least, most]: [f32; 2], [w, h]: [u32; 2]) -> Result<Rg
     }))
 }
 
-/// Of a share from 0 to 1.
+/// The colour of a number from 0 to 1.
 fn color(share: f32) -> Rgb<u8> {
     let at = share.clamp(0., 1.) * (COLORS.len() - 1) as f32;
     let below = (at as usize).min(COLORS.len() - 2);

@@ -1,4 +1,4 @@
-//! Boxes, lines and letters in a picture. What is outside the picture is left out.
+//! Boxes, lines and letters in an image. What is outside the image is left out.
 
 use image::{Rgb, RgbImage};
 
@@ -6,14 +6,14 @@ use image::{Rgb, RgbImage};
 const ROWS: u32 = 7;
 const COLUMNS: u32 = 5;
 
-/// A picture, and how thick lines are in it.
+/// An image, and how thick lines are in it.
 pub struct Canvas<'a> {
     picture: &'a mut RgbImage,
     pen: u32,
 }
 
 impl<'a> Canvas<'a> {
-    /// Lines are as thick as suits the picture.
+    /// Lines are as thick as suits the image.
     pub fn new(picture: &'a mut RgbImage) -> Self {
         let pen = picture.width().max(picture.height()).div_ceil(400);
         Self { picture, pen }
@@ -24,13 +24,13 @@ impl<'a> Canvas<'a> {
         let (w, h) = self.picture.dimensions();
         for y in y.max(0)..=last_y.min(i64::from(h) - 1) {
             for x in x.max(0)..=last_x.min(i64::from(w) - 1) {
-                // Within the picture, by the bounds above.
+                // Within the image, by the bounds above.
                 self.picture.put_pixel(x as u32, y as u32, color);
             }
         }
     }
 
-    /// A square around a place.
+    /// A square around a point.
     fn dab(&mut self, [x, y]: [f32; 2], side: u32, color: Rgb<u8>) {
         let (x, y, side) = (x.round() as i64, y.round() as i64, i64::from(side));
         let first = [x - side / 2, y - side / 2];
@@ -47,7 +47,7 @@ impl<'a> Canvas<'a> {
         self.fill([x1 - wide, y0], [x1, y1], color);
     }
 
-    /// A line between places that are in the picture.
+    /// A line between points of the image.
     pub fn line(&mut self, from: [f32; 2], to: [f32; 2], color: Rgb<u8>) {
         let [dx, dy] = [to[0] - from[0], to[1] - from[1]];
         let steps = dx.abs().max(dy.abs()).ceil().max(1.);

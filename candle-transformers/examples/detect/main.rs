@@ -1,4 +1,4 @@
-//! Where things are in a picture, by YOLOv8 or YOLOv3, and how people hold themselves, by YOLOv8.
+//! Detects objects in an image with YOLOv8 or YOLOv3, and human poses with YOLOv8.
 //!
 //! ```sh
 //! cargo run -p candle-transformers --features webgpu --example detect -- \
@@ -6,7 +6,7 @@
 //! ```
 //!
 //! The weights are those of lmz/candle-yolo-v8 and lmz/candle-yolo-v3 on the Hugging Face hub; with `--task pose` they are
-//! `yolov8n-pose.safetensors` and its larger siblings. Objects are printed, likeliest first, and drawn into a copy of the picture. The
+//! `yolov8n-pose.safetensors` and its larger siblings. Objects are printed, likeliest first, and drawn into a copy of the image. The
 //! confidence of YOLOv3 is how likely there is an object times how likely an object is of the class, as in Darknet.
 
 mod draw;
@@ -33,10 +33,10 @@ const V3_SIDE: u32 = 416;
 /// A point is drawn if it can be seen more likely than that.
 const SEEN: f32 = 0.6;
 
-/// Finds objects in a picture.
+/// Finds objects in an image.
 #[derive(Parser)]
 struct Args {
-    /// Where to run; if it is left out, the best device of the build
+    /// Device; by default the best one of the build
     #[arg(value_enum)]
     device: Option<pictures::On>,
     /// A safetensors file
@@ -49,13 +49,13 @@ struct Args {
     /// A PNG or JPEG
     #[arg(long)]
     image: PathBuf,
-    /// Where to write the picture with what was found, a PNG
+    /// Path of the PNG that shows the detections
     #[arg(long)]
     out: PathBuf,
     /// Shows what is more likely than that
     #[arg(long, default_value = "0.25", value_parser = share)]
     confidence: f32,
-    /// Of boxes that overlap by more than that the likeliest is shown
+    /// Maximum overlap (IoU): of boxes that overlap more, the most probable is shown
     #[arg(long, default_value = "0.45", value_parser = share)]
     iou: f32,
     /// Prints JSON
@@ -106,7 +106,7 @@ fn run(args: &Args) -> Result<()> {
     let network = network(args.model, args.task, weights).map_err(|err| {
         let (model, task) = (pictures::name(args.model), pictures::name(args.task));
         Error::Msg(format!(
-            "these are no weights of `--model {model} --task {task}`: {err}"
+            "these are not weights of `--model {model} --task {task}`: {err}"
         ))
     })?;
 

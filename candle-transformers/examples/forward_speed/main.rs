@@ -1,13 +1,13 @@
-//! How long a forward pass of an encoder takes, with random weights.
+//! Time of an encoder's forward pass, with random weights.
 //!
 //! ```sh
 //! cargo run --release -p candle-transformers --features webgpu --example forward_speed -- \
 //!     [cpu|webgpu|cuda] [MODEL [DTYPE [BATCH]]]
 //! ```
 //!
-//! MODEL is `resnet50`, `vit-b16`, `clip-b32` (pictures and words) or `minilm` (texts of 4 to 64 tokens); without it all run. DTYPE is `f32`
-//! (which it is by default), `f16` or `bf16`. Printed are the batch, the median of the passes in milliseconds and the items in a second.
-//! `peers.py` beside this file times PyTorch and onnxruntime on the same models.
+//! MODEL is `resnet50`, `vit-b16`, `clip-b32` (images and texts) or `minilm` (texts of 4 to 64 tokens); by default all run. DTYPE is `f32`
+//! (the default), `f16` or `bf16`. The output is the batch size, the median time of a pass in milliseconds and the items per second.
+//! `peers.py` in this folder times PyTorch and onnxruntime on the same models.
 
 use std::time::Instant;
 
@@ -200,7 +200,7 @@ impl SimpleBackend for Random {
     }
 
     fn get_unchecked(&self, name: &str, _: DType, _: &Device) -> Result<Tensor> {
-        bail!("{name} is asked for without a shape")
+        bail!("{name} is requested without a shape")
     }
 
     fn contains_tensor(&self, _: &str) -> bool {

@@ -35,7 +35,7 @@ fn main() -> Result<()> {
     let config = config.into_config(false);
     let tokenizer = Tokenizer::from_file(folder.join("tokenizer.json")).map_err(Error::wrap)?;
     let weights = folder.join("model.safetensors");
-    // SAFETY: nobody changes the file meanwhile.
+    // SAFETY: nothing changes the file meanwhile.
     let vb = unsafe { VarBuilder::from_mmaped_safetensors(&[weights], DType::F32, &device)? };
     let llama = Llama::load(vb, &config)?;
     println!("{} layers on {device:?}\n", config.num_hidden_layers);

@@ -1,4 +1,4 @@
-//! What the examples of pictures share: where they run, and what they read.
+//! What the examples of images share: where they run, and what they read.
 
 use std::fmt::Display;
 use std::path::Path;
@@ -8,7 +8,7 @@ use candle_nn::VarBuilder;
 use clap::ValueEnum;
 use image::{DynamicImage, ImageDecoder, ImageReader, ImageResult, Limits, RgbImage};
 
-/// Where an example runs.
+/// The device of an example.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub enum On {
     Cpu,
@@ -16,7 +16,7 @@ pub enum On {
     Cuda,
 }
 
-/// The device that is asked for, or the best one of this build.
+/// The requested device, or the best one of this build.
 pub fn device(on: Option<On>) -> Result<Device> {
     match on {
         Some(On::Cpu) => Ok(Device::Cpu),
@@ -30,10 +30,10 @@ pub fn of_file(path: &Path, err: impl Display) -> Error {
     Error::Msg(format!("{}: {err}", path.display()))
 }
 
-/// The picture of a PNG or JPEG, upright if the file says how the camera was held.
+/// The image of a PNG or JPEG, upright if the file says how the camera was held.
 ///
 /// # Errors
-/// There is no file, or it has no picture that can be read, or one that takes more than 512 MiB.
+/// There is no file, or it has no image that can be read, or one that takes more than 512 MiB.
 pub fn read(path: &Path) -> Result<RgbImage> {
     let reader = ImageReader::open(path).and_then(ImageReader::with_guessed_format);
     let reader = reader.map_err(|err| of_file(path, err))?;
@@ -67,11 +67,11 @@ pub fn pixels(picture: RgbImage, device: &Device) -> Result<Tensor> {
 
 /// The tensors of safetensors files, as f32.
 pub fn weights<P: AsRef<Path>>(paths: &[P], device: &Device) -> Result<VarBuilder<'static>> {
-    // SAFETY: nobody changes the files meanwhile.
+    // SAFETY: nothing changes the files meanwhile.
     unsafe { VarBuilder::from_mmaped_safetensors(paths, DType::F32, device) }
 }
 
-/// What a value is called on the command line.
+/// The name of a value on the command line.
 pub fn name(value: impl ValueEnum) -> String {
     let name = value.to_possible_value();
     name.map_or(String::new(), |name| name.get_name().to_string())

@@ -23,7 +23,7 @@ use tokenizers::Tokenizer;
 const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/engine/model");
 const PROMPT: &str = "A vector is";
 const MOST_TOKENS: usize = 40;
-/// Where the ranks meet, this one's number, and how many there are.
+/// The address at which the ranks meet, this one's number, and their number.
 const ADDRESS: &str = "RANKS_ADDRESS";
 const RANK: &str = "RANKS_RANK";
 const WORLD: &str = "RANKS_WORLD";
@@ -87,7 +87,7 @@ fn rank(group: Arc<dyn Communicator>, device: &Device, prompt: &str) -> Result<(
     let tokenizer = Tokenizer::from_file(folder.join("tokenizer.json")).map_err(Error::wrap)?;
     let end = tokenizer.token_to_id("<|end_of_text|>");
     let weights = folder.join("model.safetensors");
-    // SAFETY: nobody changes the file meanwhile.
+    // SAFETY: nothing changes the file meanwhile.
     let mut vb = unsafe { ShardedSafeTensors::var_builder(&[weights], DType::F32, device)? };
     let model = Decoder::load_rank(spec, &mut vb, DType::F32, device, group.clone())?;
 

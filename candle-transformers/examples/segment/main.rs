@@ -1,4 +1,4 @@
-//! What is at a point or in a box of a picture, by Segment Anything.
+//! What is at a point or in a box of an image, by Segment Anything.
 //!
 //! ```sh
 //! cargo run -p candle-transformers --features webgpu --example segment -- \
@@ -6,8 +6,8 @@
 //! ```
 //!
 //! The weights are MobileSAM's (`--tiny`) or those of Segment Anything's ViT-B, a `.pth` or a safetensors file with the same names. Points are
-//! across and down, parts of the picture from 0 to 1; one with a 0 behind it is outside of what is meant. `--box` is two corners. Prints how
-//! good the model thinks its masks are, and writes the best over the picture.
+//! across and down, parts of the image from 0 to 1; one with a 0 behind it is outside of what is meant. `--box` is two corners. Prints how
+//! good the model thinks its masks are, and writes the best over the image.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -20,10 +20,10 @@ use clap::{Parser, ValueEnum};
 use image::imageops::{self, FilterType};
 use image::{GrayImage, ImageFormat, ImageReader, RgbImage};
 
-/// What is at a point or in a box of a picture.
+/// Segments the object at a point or in a box of an image.
 #[derive(Parser)]
 struct Args {
-    /// Where to run; the best there is if it is left out.
+    /// Device; by default the best one.
     device: Option<Where>,
     /// A .pth or a safetensors file.
     #[arg(long)]
@@ -71,9 +71,10 @@ fn run(args: &Args) -> Result<()> {
     };
     let picture = read_picture(&args.image)?;
     let vb = read_weights(&args.weights, &device)?;
-    let sam = match args.tiny {
-        true => Sam::new_tiny(vb)?,
-        false => Sam::new(768, 12, 12, &[2, 5, 8, 11], vb)?,
+    let sam = if args.tiny {
+        Sam::new_tiny(vb)?
+    } else {
+        Sam::new(768, 12, 12, &[2, 5, 8, 11], vb)?
     };
 
     let seen = resized(&picture);
@@ -111,7 +112,7 @@ fn run(args: &Args) -> Result<()> {
 fn parts(text: &str) -> std::result::Result<Vec<f64>, String> {
     let part = |text: &str| match text.trim().parse::<f64>() {
         Ok(number) if (0. ..=1.).contains(&number) => Ok(number),
-        _ => Err(format!("{text:?} is no number from 0 to 1")),
+        _ => Err(format!("{text:?} is not a number from 0 to 1")),
     };
     text.split(',').map(part).collect()
 }
@@ -146,7 +147,7 @@ fn read_picture(path: &Path) -> Result<RgbImage> {
     Ok(picture.to_rgb8())
 }
 
-/// The picture as the model was trained on, with a longer side of 1024.
+/// The image as the model was trained on, with a longer side of 1024.
 fn resized(picture: &RgbImage) -> RgbImage {
     let (w, h) = picture.dimensions();
     let side = IMAGE_SIZE as u32;
@@ -157,7 +158,7 @@ fn resized(picture: &RgbImage) -> RgbImage {
     imageops::resize(picture, scaled(w), scaled(h), FilterType::Triangle)
 }
 
-/// The picture with what is inside in blue.
+/// The image with what is inside in blue.
 fn drawn(mut picture: RgbImage, inside: &GrayImage) -> RgbImage {
     const BLUE: [u8; 3] = [30, 100, 255];
     let (w, h) = picture.dimensions();
@@ -180,6 +181,6 @@ fn read_weights(path: &Path, device: &Device) -> Result<VarBuilder<'static>> {
     if start == b"PK" {
         return VarBuilder::from_pth(path, DType::F32, device);
     }
-    // SAFETY: nobody changes the file meanwhile.
+    // SAFETY: nothing changes the file meanwhile.
     unsafe { VarBuilder::from_mmaped_safetensors(&[path], DType::F32, device) }
 }

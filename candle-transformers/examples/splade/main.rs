@@ -82,7 +82,7 @@ fn open(folder: &Path, device: &Device) -> Result<(BertForMaskedLM, Tokenizer)> 
     Ok((BertForMaskedLM::load(weights, &config)?, tokenizer))
 }
 
-/// How much the text is about each word of the vocabulary, (vocab): the most that any of its tokens makes likely, on a scale that flattens.
+/// The weight of each word of the vocabulary in the text, (vocab): the maximum over its tokens, on a logarithmic scale.
 fn weights(
     model: &BertForMaskedLM,
     tokenizer: &Tokenizer,

@@ -40,7 +40,7 @@ impl Family {
             }
         }
         let spec = (self.read)(&config)?;
-        // The one place where files say what the output layer is.
+        // The only reader of the files' settings of the output layer.
         Ok(DecoderSpec {
             head: spec.head.said(config.tied),
             ..spec
@@ -62,7 +62,7 @@ impl Config {
         let mut given: Map<String, Value> = parse(json)?;
         // `null` counts as absent, as it does in Python.
         given.retain(|_, value| !value.is_null());
-        // Models that also take images have the fields of their language model in an object; what the file says beside it counts more.
+        // Models with image input have the fields of their language model in an object; those outside it take precedence.
         if let Some(Value::Object(text)) = given.remove("text_config") {
             for (name, value) in text {
                 given.entry(name).or_insert(value);
@@ -74,7 +74,7 @@ impl Config {
             .iter()
             .find_map(|name| given.get(*name)?.as_bool());
         fields.extend(given);
-        // As many as query heads.
+        // One per query head.
         if let Some(heads) = fields.get("num_attention_heads").cloned() {
             fields.entry("num_key_value_heads").or_insert(heads);
         }
@@ -280,7 +280,7 @@ impl Config {
             .rotary(rotary.pairs, theta, dim, spec.positions)
             .context(name)?;
         if let Some(dynamic) = rotary.dynamic {
-            // The rule has no end. Past twice what the factor stands for, no model is of use.
+            // The rule is unbounded. Beyond twice the length of the factor, no model is of use.
             let times = (2. * dynamic.factor).clamp(1., 64.);
             spec.positions = (spec.positions as f64 * times) as usize;
         }

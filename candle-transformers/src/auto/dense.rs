@@ -162,7 +162,7 @@ fn mistral(json: &Config) -> Result<DecoderSpec> {
     json.scaled(spec)
 }
 
-/// The rotation is never left out: its default is scaled.
+/// The rotation always exists: its default is scaled.
 const MINISTRAL3: &str = r#"{"num_key_value_heads": 8, "rms_norm_eps": 1e-5, "head_dim": 128, "max_position_embeddings": 262144}"#;
 
 const GEMMA3: &str = r#"{"attention_bias": false, "rms_norm_eps": 1e-6, "rope_theta": 1000000.0, "rope_local_base_freq": 10000.0,

@@ -15,7 +15,7 @@ use crate::blocks::{
 };
 use crate::models::shared::alibi_slopes;
 
-/// The same layer in each place.
+/// The same layer at each index.
 pub(super) fn uniform(file: &GgufMetadata, layer: LayerSpec) -> Result<Vec<LayerSpec>> {
     layers(file.layers()?, |_| Ok(layer.clone()))
 }
@@ -27,20 +27,22 @@ pub(super) fn falcon(file: &GgufMetadata) -> Result<DecoderSpec> {
     let rotary = file.rotary(RotaryPairs::Halves, attention.head_dim)?;
     let two = file.first_layer_has("attn_norm_2.weight");
     let layer = LayerSpec {
-        wiring: match two {
-            true => Wiring::ParallelTwoNorms,
-            false => Wiring::Parallel,
+        wiring: if two {
+            Wiring::ParallelTwoNorms
+        } else {
+            Wiring::Parallel
         },
         ..LayerSpec::pre_norm(attention, file.plain_mlp(Activation::Gelu)?, norm)
     };
     let spec = file.decoder("falcon", vec![rotary], uniform(file, layer)?, norm)?;
-    let names = match two {
-        true => Names {
+    let names = if two {
+        Names {
             attn_norm: "attn_norm_2",
             mlp_norm: "attn_norm",
             ..Names::GGUF
-        },
-        false => Names::GGUF,
+        }
+    } else {
+        Names::GGUF
     };
     Ok(DecoderSpec { names, ..spec })
 }
@@ -83,9 +85,10 @@ pub(super) fn stablelm(file: &GgufMetadata) -> Result<DecoderSpec> {
     }
     let rotary = file.rotary(RotaryPairs::Halves, attention.head_dim)?;
     let layer = LayerSpec {
-        wiring: match file.first_layer_has("ffn_norm.weight") {
-            true => Wiring::Pre,
-            false => Wiring::Parallel,
+        wiring: if file.first_layer_has("ffn_norm.weight") {
+            Wiring::Pre
+        } else {
+            Wiring::Parallel
         },
         ..LayerSpec::pre_norm(attention, file.gated_mlp(GatedActivation::Silu)?, norm)
     };
@@ -248,9 +251,10 @@ pub(super) fn deepseek2_experts(
     let routing = Routing {
         scoring,
         // V2 does one or the other, V3 both.
-        scale: match normalised && !third {
-            true => 1.,
-            false => file.float("expert_weights_scale")?.unwrap_or(1.),
+        scale: if normalised && !third {
+            1.
+        } else {
+            file.float("expert_weights_scale")?.unwrap_or(1.)
         },
         groups,
         choice_bias: file.shape(&bias).is_some(),

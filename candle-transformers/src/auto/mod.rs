@@ -30,7 +30,7 @@ use crate::models;
 /// From the metadata of a GGUF file to the decoder that it describes.
 type GgufReader = fn(&GgufMetadata) -> Result<DecoderSpec>;
 
-/// Of DeepSeek's files those whose weights are numbers of 16 or 32 bits.
+/// DeepSeek's files with weights of 16 or 32 bits.
 fn deepseek(json: &Config) -> Result<DecoderSpec> {
     if json.has("quantization_config") {
         bail!("quantization_config: DeepSeek's 8-bit weights are not supported; convert them to bf16 first")
@@ -193,12 +193,12 @@ const CONFIGS: &[Family] = &[
             let (by, multiple) = (config.block_ffn_dim_multiplier, config.block_multiple_of);
             let mut config = config.into_config(false);
             if let Some(inner) = inner {
-                config.intermediate_size = match json.flag("block_auto_adjust_ff_dim") {
-                    false => inner,
+                config.intermediate_size = if json.flag("block_auto_adjust_ff_dim") {
                     // As in Llama: two thirds, the factor, and the next multiple.
-                    true => {
-                        ((by * (2 * inner / 3) as f32) as usize).next_multiple_of(multiple.max(1))
-                    }
+
+                    ((by * (2 * inner / 3) as f32) as usize).next_multiple_of(multiple.max(1))
+                } else {
+                    inner
                 };
             }
             json.scaled(config.spec()?)

@@ -9,12 +9,12 @@ use super::config::Config;
 use crate::blocks::{DecoderSpec, FeedForwardSpec, Names, Order, PlainSpec, Rotary, Wiring};
 use crate::models;
 
-/// What Falcon's files may leave out.
+/// Defaults of fields that Falcon's files may omit.
 pub(super) const FALCON: &str = r#"{"layer_norm_epsilon": 1e-5, "initializer_range": 0.02, "use_cache": true, "bos_token_id": 11,
     "eos_token_id": 11, "hidden_dropout": 0.0, "attention_dropout": 0.0, "alibi": false, "new_decoder_architecture": false,
     "multi_query": true, "parallel_attn": true, "bias": false, "max_position_embeddings": 2048, "rope_theta": 10000.0}"#;
 
-/// What those of Falcon 40B may leave out that are older than the field `new_decoder_architecture`.
+/// Defaults of fields that files of Falcon 40B from before the field `new_decoder_architecture` may omit.
 pub(super) const FALCON_40B: &str = r#"{"layer_norm_epsilon": 1e-5, "initializer_range": 0.02, "use_cache": true,
     "bos_token_id": 11, "eos_token_id": 11, "hidden_dropout": 0.0, "attention_dropout": 0.0, "alibi": false,
     "new_decoder_architecture": true, "multi_query": true, "parallel_attn": true, "bias": false, "max_position_embeddings": 2048,
@@ -48,13 +48,14 @@ pub(super) fn falcon(json: &Config) -> Result<DecoderSpec> {
         let dim = 2 * rotary.frequencies.len();
         *rotary = Rotary::new(rotary.pairs, theta, dim);
     }
-    match config.alibi {
-        true => Ok(spec),
-        false => json.scaled(spec),
+    if config.alibi {
+        Ok(spec)
+    } else {
+        json.scaled(spec)
     }
 }
 
-/// What MPT's files may leave out.
+/// Defaults of fields that MPT's files may omit.
 pub(super) const MPT: &str =
     r#"{"attn_config": {}, "no_bias": true, "expansion_ratio": 4, "max_seq_len": 2048}"#;
 
@@ -111,7 +112,7 @@ pub(super) fn mpt(json: &Config) -> Result<DecoderSpec> {
     Ok(spec)
 }
 
-/// What BigCode's files may leave out.
+/// Defaults of fields that BigCode's files may omit.
 pub(super) const BIGCODE: &str =
     r#"{"layer_norm_epsilon": 1e-5, "multi_query": true, "use_cache": true, "n_positions": 1024}"#;
 
@@ -146,8 +147,7 @@ pub(super) fn bigcode(json: &Config) -> Result<DecoderSpec> {
     Ok(spec)
 }
 
-/// GPT-2, which is BigCode's with a key head for each query head, projections the other way round, and in some files no `transformer.` before
-/// names.
+/// GPT-2: BigCode with a key head per query head, transposed projections, and in some files no `transformer.` before names.
 pub(super) fn gpt2(json: &Config) -> Result<DecoderSpec> {
     let scaled = json.flag("scale_attn_weights") || !json.has("scale_attn_weights");
     let by_layer = json.flag("scale_attn_by_inverse_layer_idx");
@@ -155,13 +155,15 @@ pub(super) fn gpt2(json: &Config) -> Result<DecoderSpec> {
     for (i, layer) in spec.layers.iter_mut().enumerate() {
         if let Some(attention) = layer.attention_mut() {
             attention.joined = Some(Order::Layers);
-            let scale = match scaled {
-                true => (attention.head_dim as f64).powf(-0.5),
-                false => 1.,
+            let scale = if scaled {
+                (attention.head_dim as f64).powf(-0.5)
+            } else {
+                1.
             };
-            attention.scale = match by_layer {
-                true => Some(scale / (i + 1) as f64),
-                false => Some(scale),
+            attention.scale = if by_layer {
+                Some(scale / (i + 1) as f64)
+            } else {
+                Some(scale)
             };
         }
     }

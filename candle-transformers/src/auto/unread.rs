@@ -75,11 +75,11 @@ const WITHOUT_EFFECT: &[&str] = &[
     "seq_length",
     "n_positions",
     "n_ctx",
-    // Sizes of what a model may lack; where it has it, the shapes of its weights tell.
+    // Sizes of optional parts; if a model has them, the shapes of its weights show the sizes.
     "cla_share_factor",
     "intermediate_size",
     "mamba_expand",
-    // How Transformers computes, not what.
+    // Settings of Transformers' implementation, which do not affect the result.
     "attn_bias_type",
     "chunk_size",
     "mamba_chunk_size",
@@ -119,9 +119,10 @@ fn another(value: &Value) -> Value {
     }
 }
 
-/// The fields of a `config.json`, those of an object `text_config` too, that could change the logits of its model and that nothing reads.
+/// The fields of a `config.json`, including those of an object `text_config`, that could change the model's logits and that are not read.
 ///
-/// In alphabetical order. A field counts as read if another value of it changes the decoder or is refused, also where a switch beside it is the other way round.
+/// In alphabetical order. A field counts as read if another value of it changes the decoder or is refused, even if only with another value
+/// of a related switch.
 ///
 /// # Errors
 /// As for [`config_spec`](super::config_spec).

@@ -19,44 +19,45 @@ pub struct AttentionSpec {
     pub heads: usize,
     /// Key and value heads, each read by `heads / kv_heads` query heads.
     pub kv_heads: usize,
-    /// Size of a head.
+    /// Head dimension.
     pub head_dim: usize,
-    /// The model's rotation that is used; `None` for none.
+    /// Index of the model's rotation; `None` for no rotation.
     pub rotary: Option<usize>,
     /// Whether the projections to queries, keys and values have biases.
     pub qkv_bias: bool,
     /// Whether the projection from the heads has one.
     pub o_bias: bool,
-    /// How files have queries, keys and values: apart (`None`), or as one tensor.
+    /// The layout of queries, keys and values in files: separate (`None`), or as one tensor.
     pub joined: Option<Order>,
     /// The norm of queries and keys.
     pub qk_norm: Option<QkNorm>,
-    /// What scores are multiplied with; `None` for `1 / sqrt(head_dim)`.
+    /// Factor of the scores; `None` for `1 / sqrt(head_dim)`.
     pub scale: Option<f64>,
-    /// `cap * tanh(score / cap)` in place of a score.
+    /// Replaces a score by `cap * tanh(score / cap)`.
     pub softcap: Option<f64>,
-    /// How many positions a position sees, itself among them.
+    /// Number of positions that a position sees, itself included.
     pub window: Option<usize>,
     /// Queries, keys and values are clamped to `-clip ..= clip`.
     pub clip: Option<f64>,
     /// ALiBi, [arXiv 2108.12409](https://arxiv.org/abs/2108.12409): what scores lose with each position of distance, by head.
     pub slopes: Option<Vec<f32>>,
-    /// Whether files have one more logit for each head, which takes its share of the softmax.
+    /// Whether files have an attention sink per head: an additional logit in the softmax.
     pub sinks: bool,
-    /// Whether files have a gate behind each head's queries, `head_dim` outputs more: its sigmoid multiplies what the head gives.
+    /// Whether files have a gate after each head's queries, `head_dim` more outputs: its sigmoid multiplies the head's result.
     pub gate: bool,
 }
 
-/// The norm of queries and keys, before they are rotated where nothing else is said.
+/// The norm of queries and keys; before the rotation unless stated otherwise.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum QkNorm {
-    /// Of each head, with one weight for all.
+    /// A norm of each head, with one weight for all.
     Head(NormSpec),
     /// As [`Head`](Self::Head), an RMS norm, after the rotation (Hunyuan).
     HeadRotated(NormSpec),
-    /// Of all heads as one vector.
+    /// A norm of all heads as one vector.
     Whole(NormSpec),
-    /// Of each head, with a weight for each: in tensors `norms.0`, `norms.1` and so on (StableLM 2 12B), or in one, `(heads, head_dim)`.
+    /// A norm of each head, with a weight for each: in tensors `norms.0`, `norms.1` and so on (StableLM 2 12B), or in one,
+    /// `(heads, head_dim)`.
     EachHead(NormSpec),
 }
 
@@ -98,9 +99,10 @@ impl AttentionSpec {
 
     /// The size of all gates.
     pub fn gate_dim(&self) -> usize {
-        match self.gate {
-            true => self.q_dim(),
-            false => 0,
+        if self.gate {
+            self.q_dim()
+        } else {
+            0
         }
     }
 
@@ -159,11 +161,11 @@ impl AttentionSpec {
 pub struct Attention {
     qkv: MergedLinear<3>,
     o_proj: Projection,
-    /// Of queries and keys, by head.
+    /// The norms of queries and keys, by head.
     head_norms: Option<HeadNorms>,
-    /// Of queries and keys, where no kernel has both the norm and the rotation.
+    /// The norms of queries and keys, if no kernel has both the norm and the rotation.
     plain_norms: Option<[Norm; 2]>,
-    /// What queries and keys are multiplied with after the norm, `(heads, head_dim)`, where each head has a weight.
+    /// Factors of queries and keys after the norm, `(heads, head_dim)`, if each head has a weight.
     head_weights: Option<[Tensor; 2]>,
     slopes: Option<Tensor>,
     sinks: Option<Tensor>,
@@ -173,7 +175,7 @@ pub struct Attention {
 }
 
 impl Attention {
-    /// Loads the block of a layer, whose names stand behind `prefix`; `hidden` is the size of the stream.
+    /// Loads the block of a layer from weights named `prefix` and a suffix; `hidden` is the size of the stream.
     ///
     /// # Errors
     /// If a weight is missing or has another shape.
@@ -194,9 +196,10 @@ impl Attention {
                     part(names.k, kv_dim),
                     part(names.v, kv_dim),
                 ];
-                match spec.gate {
-                    true => weights.merged_with_gates(parts, spec.heads).await?,
-                    false => weights.merged(parts).await?,
+                if spec.gate {
+                    weights.merged_with_gates(parts, spec.heads).await?
+                } else {
+                    weights.merged(parts).await?
                 }
             }
             Some(order) => {
@@ -252,13 +255,12 @@ impl Attention {
             Some(slopes) => Some(Tensor::new(slopes.as_slice(), weights.device())?),
             None => None,
         };
-        let sinks = match spec.sinks {
-            true => {
-                let name = format!("{prefix}.{}", names.sinks);
-                let sinks = weights.dense(&name, &[spec.heads], Init::Const(0.)).await?;
-                Some(sinks.to_dtype(DType::F32)?)
-            }
-            false => None,
+        let sinks = if spec.sinks {
+            let name = format!("{prefix}.{}", names.sinks);
+            let sinks = weights.dense(&name, &[spec.heads], Init::Const(0.)).await?;
+            Some(sinks.to_dtype(DType::F32)?)
+        } else {
+            None
         };
         Ok(Self {
             qkv,
@@ -386,7 +388,7 @@ impl Attention {
         }
     }
 
-    /// What happens to the projections before they are split in heads.
+    /// Clips and normalises the projections before they are split into heads, where the spec asks for it.
     fn clipped_and_normed(&self, mut projected: Tensor) -> Result<Tensor> {
         if let Some(clip) = self.spec.clip {
             projected = projected.clamp(-clip, clip)?;

@@ -13,14 +13,14 @@ const SEQ_DIM: usize = 2;
 /// The initial capacity. A model's whole context can be gigabytes, but most conversations are short.
 const INITIAL_LEN: usize = 512;
 
-/// Where the sequences of a batch are, in one call for all of them.
+/// The positions of a batch's sequences, shared by all layers of a call.
 #[derive(Debug, Clone)]
 pub struct Rows {
     /// The position of each sequence's first new token: `(b)`, u32.
     pub starts: Tensor,
     /// The largest of them.
     pub longest: usize,
-    /// Which of a cache's sequences they are; `None` for all.
+    /// Their indices among the cache's sequences; `None` for all.
     pub part: Option<Part>,
     /// Where their positions are, if the cache is a pool of pages.
     pub pages: Option<PageRows>,
@@ -31,12 +31,12 @@ pub struct Rows {
 pub struct Part {
     /// The first of them.
     pub first: usize,
-    /// How many sequences the cache has.
+    /// Number of sequences of the cache.
     pub of: usize,
 }
 
-/// The keys and values of one layer, in one buffer that doubles when it is full. Of a layer with a window, those that no later position
-/// sees are forgotten then.
+/// The keys and values of one layer, in one buffer that doubles when it is full. For a layer with a window, growing also drops the entries
+/// that no later position sees.
 ///
 /// The heads of the keys come first, then those of the values, so that a step adds both in one copy. Appending writes
 /// into the buffer in place, so a clone, which shares the buffer, copies it on the first append to either.
@@ -76,18 +76,18 @@ impl GrowingKvCache {
         }
     }
 
-    /// Keeps what is added as `dtype` from now on, f16 beside activations of f32 say; `None` is the dtype of what is added. What is held
-    /// is converted when the buffer grows.
+    /// Stores new entries as `dtype` from now on, such as f16 for activations of f32; `None` means the dtype of the entries. Existing
+    /// entries are converted when the buffer grows.
     pub fn set_dtype(&mut self, dtype: Option<DType>) {
         self.dtype = dtype;
     }
 
-    /// How many positions have been added since the last reset; as many as are held, unless there is a window.
+    /// Number of positions added since the last reset; without a window, all of them are held.
     pub fn seen(&self) -> usize {
         self.forgotten + self.len()
     }
 
-    /// How many positions are held.
+    /// Number of held positions.
     pub fn len(&self) -> usize {
         self.cache.as_ref().map_or(0, Cache::current_seq_len)
     }
@@ -97,7 +97,7 @@ impl GrowingKvCache {
         self.len() == 0
     }
 
-    /// How many positions fit before the buffer grows.
+    /// Number of positions that fit before the buffer grows.
     pub fn capacity(&self) -> usize {
         self.cache.as_ref().map_or(0, Cache::max_seq_len)
     }
@@ -150,8 +150,8 @@ impl GrowingKvCache {
         }
     }
 
-    /// Adds keys and values, side by side in `kv` of shape `(b, 2 * kv_heads, t, head_dim)`, in any layout. Returns all that are
-    /// held as a view of shape `(b, 2 * kv_heads, len, head_dim)`.
+    /// Appends keys and values, concatenated in `kv` of shape `(b, 2 * kv_heads, t, head_dim)`, in any layout. Returns all held keys and
+    /// values as a view of shape `(b, 2 * kv_heads, len, head_dim)`.
     ///
     /// # Errors
     /// If the shape does not fit what is held, or there is no memory.
@@ -160,9 +160,9 @@ impl GrowingKvCache {
         self.held()
     }
 
-    /// Applies `rotation` to the queries and keys of `qkv`, `(b, heads + 2 * kv_heads, t, head_dim)` with the heads of the queries, the
-    /// keys and the values one after another, in any layout, and adds the keys and values: one kernel, where the device has one for it.
-    /// Returns the queries, and all that are held as [`GrowingKvCache::append`] does.
+    /// Applies `rotation` to the queries and keys of `qkv`, `(b, heads + 2 * kv_heads, t, head_dim)`, with the heads of the queries first,
+    /// then the keys', then the values', in any layout; and appends keys and values. One kernel, if the device has one for it. Returns the
+    /// queries, and all held keys and values as [`GrowingKvCache::append`] does.
     ///
     /// With `rows`, each sequence's keys and values go to their own place. Positions of shorter sequences that are held and were not
     /// written are 0. With pages what is returned is the whole pool.
@@ -195,7 +195,7 @@ impl GrowingKvCache {
             // No window: what one sequence no longer needs, another one may.
             self.move_to_new_buffer(held, end - held)?;
         }
-        // Of all sequences, of which only the shape is looked at.
+        // The keys and values of all sequences; only their shape is read.
         let (_, heads, _, head_dim) = kv.dims4()?;
         let all = kv.narrow(0, 0, 1)?.expand((of, heads, t, head_dim))?;
         let q = self.buffer()?.write_until(&all, end, |buffer| {
@@ -226,7 +226,7 @@ impl GrowingKvCache {
         let Some(buffer) = cache.all_data() else {
             candle_core::bail!("the KV cache has no buffer")
         };
-        // All of it: a part of the positions is no contiguous part of the buffer.
+        // The whole buffer: a part of the positions is not contiguous.
         buffer.slice_set(&buffer.narrow(0, from, 1)?.copy()?, 0, to)
     }
 
@@ -301,7 +301,7 @@ impl GrowingKvCache {
         self.forgotten == 0
     }
 
-    /// Counts the first `len` positions as held, of which the later ones were written by the device alone.
+    /// Counts the first `len` positions as held; the device alone wrote the later ones.
     pub(crate) fn set_len(&mut self, len: usize) -> Result<()> {
         self.buffer()?.set_seq_len(len)
     }

@@ -100,12 +100,11 @@ impl CodebookHeads {
                 beside: None,
             });
         }
-        let layers = match stored.iter().all(|layer| layer.merges(&device)) {
-            true => vec![StoredLinear::stack(stored, dtype, &device)?],
-            false => {
-                let one = |layer| StoredLinear::stack(vec![layer], dtype, &device);
-                stored.into_iter().map(one).collect::<Result<_>>()?
-            }
+        let layers = if stored.iter().all(|layer| layer.merges(&device)) {
+            vec![StoredLinear::stack(stored, dtype, &device)?]
+        } else {
+            let one = |layer| StoredLinear::stack(vec![layer], dtype, &device);
+            stored.into_iter().map(one).collect::<Result<_>>()?
         };
         Ok(Self {
             layers,

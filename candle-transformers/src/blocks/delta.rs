@@ -1,5 +1,5 @@
-//! The gated delta rule, of Qwen3.5 and Qwen3-Next: [arXiv 2412.06464](https://arxiv.org/abs/2412.06464). A position corrects what the
-//! state answers to its key, in place of adding to it.
+//! The gated delta rule, of Qwen3.5 and Qwen3-Next: [arXiv 2412.06464](https://arxiv.org/abs/2412.06464). A position corrects the state's
+//! answer to its key, instead of adding to it.
 
 use candle_core::{bail, DType, Device, Module, Result, Tensor, D};
 use candle_nn::ops::{self, sigmoid, GatedActivation};
@@ -24,21 +24,21 @@ pub struct DeltaSpec {
     pub key_heads: usize,
     /// Heads of values, each with a state; a multiple of `key_heads`.
     pub value_heads: usize,
-    /// Size of a head of queries or keys.
+    /// Dimension of a head of queries or keys.
     pub key_dim: usize,
-    /// Size of a head of values.
+    /// Dimension of a head of values.
     pub value_dim: usize,
-    /// Tokens that the convolution before it sees.
+    /// Kernel size of the convolution before it, in tokens.
     pub kernel: usize,
-    /// What the convolution's results go through.
+    /// The activation of the convolution's results.
     pub activation: Activation,
-    /// Added to the mean square in the norm of the results.
+    /// RMS norm epsilon of the results' norm.
     pub norm_eps: f64,
-    /// How files have the weights.
+    /// The layout of the weights in files.
     pub form: DeltaForm,
 }
 
-/// How files have the weights of the gated delta rule.
+/// The layout of the weights of the gated delta rule in files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeltaForm {
     /// Neighbouring value heads share a key head, and the logarithm of the decay is `-e^a` of the `a` in the file.
@@ -61,7 +61,7 @@ impl DeltaSpec {
         self.value_heads.saturating_mul(self.value_dim)
     }
 
-    /// What goes through the convolution.
+    /// Number of channels of the convolution.
     pub fn channels(&self) -> usize {
         self.keys().saturating_mul(2).saturating_add(self.values())
     }
@@ -96,7 +96,7 @@ pub struct Delta {
     rate: Tensor,
     /// Added to the step's size, `(value_heads)`.
     step_bias: Tensor,
-    /// What makes an RMS norm the division by the length, `(key_dim)`.
+    /// The weight with which an RMS norm is the division by the length, `(key_dim)`.
     unit: Tensor,
     /// `(value_dim)`.
     norm: Tensor,
@@ -105,7 +105,7 @@ pub struct Delta {
 }
 
 impl Delta {
-    /// Loads the block of a layer, whose names stand behind `prefix`; `hidden` is the size of the stream.
+    /// Loads the block of a layer from weights named `prefix` and a suffix; `hidden` is the size of the stream.
     ///
     /// # Errors
     /// If a weight is missing or has another shape.
@@ -167,9 +167,10 @@ impl Delta {
             conv,
             rate,
             step_bias,
-            unit: match weights.is_check() {
-                true => unit,
-                false => unit.contiguous()?,
+            unit: if weights.is_check() {
+                unit
+            } else {
+                unit.contiguous()?
             },
             norm,
             output,
@@ -182,8 +183,8 @@ impl Delta {
         &self.output
     }
 
-    /// What is projected back, `(b, t, value_heads * value_dim)`, for the norm of the stream, `(b, t, hidden_size)`, or without one the
-    /// stream. Without a state the positions are the whole sequence.
+    /// The input of the output projection, `(b, t, value_heads * value_dim)`, for the norm of the stream, `(b, t, hidden_size)`, or for the
+    /// stream if there is no norm. Without a state the positions are the whole sequence.
     ///
     /// # Errors
     /// If shapes, dtypes or devices do not match.
@@ -279,13 +280,13 @@ impl Delta {
     }
 }
 
-/// What positions ask, correct and lose, for each head: `(n, t, ..)`.
+/// Queries, corrections and decays of the positions, for each head: `(n, t, ..)`.
 struct Rule {
-    /// What the state is asked with, `(n, t, k)`.
+    /// The queries of the state, `(n, t, k)`.
     q: Tensor,
-    /// Where it is corrected, `(n, t, k)`.
+    /// The keys, `(n, t, k)`.
     k: Tensor,
-    /// What it should answer there, `(n, t, v)`.
+    /// The desired answers to the keys, `(n, t, v)`.
     v: Tensor,
     /// Its sigmoid is how far the state is corrected, `(n, t, 1)`.
     share: Tensor,
@@ -387,7 +388,7 @@ impl Rule {
     }
 }
 
-/// What depends on the size of a chunk alone, `(len, len)` each.
+/// Constants that depend on the size of a chunk alone, `(len, len)` each.
 struct Triangle {
     /// 0 where position `i` sees `j`, itself among them, minus infinity elsewhere.
     hidden: Tensor,

@@ -7,7 +7,7 @@ use candle_nn::{embedding, layer_norm, linear, Activation, Embedding, LayerNorm,
 
 use super::{FeedForward, MergedLinear, Norm, PlainMlp, Projection, Residual};
 
-/// What the tokens of a text see of each other; by default everything, from nowhere in particular.
+/// The mask and the position biases of attention between a text's tokens; by default none.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Seen<'a> {
     /// Added to the scores; broadcasts to (batch, heads, seq, seq).
@@ -65,7 +65,7 @@ impl Heads {
         Ok([part(0)?, part(1)?, part(2)?])
     }
 
-    /// What the queries take from keys and values: (batch, queries, heads * head_dim).
+    /// Attention of the queries to keys and values: (batch, queries, heads * head_dim).
     pub(crate) fn attend(&self, q: &Tensor, k: &Tensor, v: &Tensor, seen: &Seen) -> Result<Tensor> {
         let options = SdpaOptions {
             scale: (1. / (self.head_dim as f64).sqrt()) as f32,
@@ -80,7 +80,7 @@ impl Heads {
     }
 }
 
-/// Where a layer's norms are.
+/// The position of a layer's norms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NormPlace {
     /// Before each block, which adds to a stream without a norm.
@@ -97,7 +97,7 @@ pub(crate) struct EncoderLayer {
     pub(crate) joined: Projection,
     pub(crate) mlp: FeedForward,
     pub(crate) place: NormPlace,
-    /// Of attention and of the feed-forward block.
+    /// The norms of attention and of the feed-forward block.
     pub(crate) norms: [Option<Norm>; 2],
 }
 
@@ -287,9 +287,10 @@ impl Module for Transform {
 
 /// The matrix `weight` of an output layer over the vocabulary: the file's own where it has one, else the table of the tokens' vectors.
 pub(crate) fn output_weight(table: &Tensor, vb: VarBuilder) -> Result<Tensor> {
-    match vb.contains_tensor("weight") {
-        true => vb.get(table.dims(), "weight"),
-        false => Ok(table.clone()),
+    if vb.contains_tensor("weight") {
+        vb.get(table.dims(), "weight")
+    } else {
+        Ok(table.clone())
     }
 }
 
@@ -325,17 +326,18 @@ pub(crate) fn check_text(family: &str, ids: &Tensor, limit: usize) -> Result<(us
     }
 }
 
-/// Where a model's weights are: `vb`, or below `prefix` if only there is a tensor `first`. So checkpoints of models with a head are named.
+/// The root of a model's weights: `vb`, or `prefix` if only that has a tensor `first`, as in checkpoints of models with a head.
 pub(crate) fn below<'a>(vb: VarBuilder<'a>, prefix: &str, first: &str) -> VarBuilder<'a> {
     let prefixed = vb.pp(prefix);
-    match !vb.contains_tensor(first) && prefixed.contains_tensor(first) {
-        true => prefixed,
-        false => vb,
+    if !vb.contains_tensor(first) && prefixed.contains_tensor(first) {
+        prefixed
+    } else {
+        vb
     }
 }
 
-/// What a mask of ones and zeros adds to the scores of attention: nothing, or the least f32. Not an infinity: a row that is hidden
-/// altogether then attends to all alike instead of to nothing. f16 and bf16 have no such number, attention adds in f32 for them.
+/// The addend of attention scores for a mask of ones and zeros: 0, or the least f32. It is not an infinity: a fully masked row then attends
+/// to all tokens equally instead of to none. f16 and bf16 have no such number; attention adds in f32 for them.
 ///
 /// `mask` is (batch, seq), or (batch, seq, seq) with a row for each token that attends.
 pub(crate) fn added_to_scores(family: &str, mask: &Tensor, model: DType) -> Result<Tensor> {
@@ -351,7 +353,7 @@ pub(crate) fn added_to_scores(family: &str, mask: &Tensor, model: DType) -> Resu
         .affine(f64::from(f32::MAX), f64::from(f32::MIN))
 }
 
-/// What scores are computed in.
+/// The dtype of scores.
 pub(crate) fn dtype_of_scores(model: DType) -> DType {
     match model {
         DType::F64 => model,

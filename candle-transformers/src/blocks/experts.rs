@@ -1,4 +1,4 @@
-//! Sparse mixtures of experts in place of one MLP, as in Mixtral: [arXiv 2401.04088](https://arxiv.org/abs/2401.04088).
+//! Sparse mixtures of experts instead of one MLP, as in Mixtral: [arXiv 2401.04088](https://arxiv.org/abs/2401.04088).
 
 use candle_core::quantized::QMatMul;
 use candle_core::{bail, DType, Module, Result, Tensor, D};
@@ -15,7 +15,7 @@ mod sparse_mixer;
 /// A mixture before it has weights.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ExpertsSpec {
-    /// How many there are.
+    /// Number of experts.
     pub count: usize,
     /// Inner size of one.
     pub inner: usize,
@@ -23,11 +23,11 @@ pub struct ExpertsSpec {
     pub activation: GatedActivation,
     /// The choice.
     pub routing: Routing,
-    /// The expert that every token takes.
+    /// The shared expert, which every token takes.
     pub shared: Option<SharedSpec>,
     /// Whether the router and the experts have biases.
     pub bias: bool,
-    /// How files have gate and up, if all experts are one tensor.
+    /// The layout of gate and up in files, if all experts are one tensor.
     pub joined: JoinedExperts,
 }
 
@@ -54,7 +54,7 @@ impl ExpertsSpec {
     }
 }
 
-/// How gate and up of all experts are one tensor.
+/// The layout of gate and up of all experts in one tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum JoinedExperts {
     /// `(count, 2 * inner, hidden_size)`: the rows of the gate, then those of up.
@@ -64,14 +64,14 @@ pub enum JoinedExperts {
     Alternating,
 }
 
-/// An expert that every token takes, beside those that are chosen.
+/// An expert that every token takes, in addition to the chosen ones.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SharedSpec {
     /// Inner size.
     pub inner: usize,
     /// Whether its output is multiplied with the sigmoid of a separate score.
     pub gated: bool,
-    /// How files have its gate and up: apart (`None`), or as one tensor, that of [`Names::gate_up`].
+    /// The layout of its gate and up in files: separate (`None`), or as one tensor, that of [`Names::gate_up`].
     pub joined: Option<Order>,
 }
 
@@ -86,18 +86,18 @@ impl SharedSpec {
     }
 }
 
-/// How experts are chosen for a token, and what their outputs are multiplied with.
+/// The choice of a token's experts, and the weights of their outputs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Routing {
     /// Experts for each token.
     pub used: usize,
-    /// From scores to probabilities.
+    /// The function from scores to probabilities.
     pub scoring: Scoring,
     /// Whether the weights of the chosen are divided by their sum.
     pub normalised: bool,
-    /// What the weights are multiplied with last.
+    /// Factor of the weights, applied last.
     pub scale: f64,
-    /// Groups of experts, of which the best are chosen first.
+    /// Groups of experts; the best groups are chosen first.
     pub groups: Option<Groups>,
     /// Whether files have a bias that is added to the probabilities for the choice alone.
     pub choice_bias: bool,
@@ -108,13 +108,14 @@ pub struct Routing {
 pub enum Scoring {
     /// Over all experts.
     Softmax,
-    /// Each by itself.
+    /// The sigmoid of each score.
     Sigmoid,
     /// Over the chosen: the scores decide.
     SoftmaxOfChosen,
-    /// Of one choice after the other, over the experts that are left and near to the best of them: [arXiv 2409.12136](https://arxiv.org/abs/2409.12136).
+    /// The softmax of one choice after another, over the remaining experts near the best of them: [arXiv
+    /// 2409.12136](https://arxiv.org/abs/2409.12136).
     SparseMixer {
-        /// How near: twice this share of the score.
+        /// Their maximum distance: twice this fraction of the score.
         jitter: f64,
     },
 }
@@ -122,9 +123,9 @@ pub enum Scoring {
 /// Groups of experts: only experts of the best groups can be chosen.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Groups {
-    /// How many there are; a divisor of the experts.
+    /// Number of groups; a divisor of the number of experts.
     pub count: usize,
-    /// How many can be chosen from.
+    /// Number of groups to choose from.
     pub used: usize,
     /// A group is as good as the sum of this many of its best experts.
     pub best: usize,
@@ -166,9 +167,10 @@ impl Routing {
         }
         let (sorted, experts) = order.sort_last_dim(false)?;
         let experts = experts.narrow(D::Minus1, 0, self.used)?.contiguous()?;
-        let mut weights = match bias.is_some() || self.groups.is_some() {
-            true => probabilities.gather(&experts, D::Minus1)?,
-            false => sorted.narrow(D::Minus1, 0, self.used)?,
+        let mut weights = if bias.is_some() || self.groups.is_some() {
+            probabilities.gather(&experts, D::Minus1)?
+        } else {
+            sorted.narrow(D::Minus1, 0, self.used)?
         };
         if self.scoring == Scoring::SoftmaxOfChosen {
             weights = ops::softmax_last_dim(&weights.contiguous()?)?;
@@ -212,7 +214,7 @@ impl Groups {
             .narrow(D::Minus1, 0, self.best.min(size))?
             .sum(D::Minus1)?;
         // A group is chosen if fewer than `used` groups are better.
-        // Ranks, not scores: groups that are equally good do not share a place.
+        // Ranks, not scores: equally good groups get distinct ranks.
         let order = of_group.contiguous()?.arg_sort_last_dim(false)?;
         let ranks = order.arg_sort_last_dim(true)?;
         let chosen = ranks.lt(self.used as u32)?.unsqueeze(D::Minus1)?;
@@ -224,7 +226,7 @@ impl Groups {
     }
 }
 
-/// Gated MLPs of which a router picks some for each token; their outputs are summed with the router's weights.
+/// Gated MLPs; a router picks some for each token and weights the sum of their outputs.
 #[derive(Debug, Clone)]
 pub struct SparseMoe {
     router: Projection,
@@ -232,7 +234,7 @@ pub struct SparseMoe {
     routing: Routing,
     gate_up: GateUp,
     down: QMatMul,
-    /// Of gate (with up behind it where both are joined), up and down: `(count, outputs)`.
+    /// The biases of gate (followed by up if both are joined), up and down: `(count, outputs)`.
     biases: Option<[Option<Tensor>; 3]>,
     activation: GatedActivation,
     shared: Option<(GatedMlp, Option<Projection>)>,
@@ -320,18 +322,17 @@ impl ExpertsSpec {
                 alternate::experts(weights, &joined_down, sizes[2], false).await?,
             ),
         };
-        let biases = match self.bias {
-            false => None,
-            true => {
-                let [gate_up, down] = names.experts_joined_biases.map(whole);
-                let zeros = Init::Const(0.);
-                let mut gate_up = weights.dense(&gate_up, &[count, 2 * inner], zeros).await?;
-                if self.joined == JoinedExperts::Alternating {
-                    gate_up = alternate::in_halves(&gate_up)?;
-                }
-                let down = weights.dense(&down, &[count, hidden], zeros).await?;
-                Some([Some(gate_up), None, Some(down)])
+        let biases = if self.bias {
+            let [gate_up, down] = names.experts_joined_biases.map(whole);
+            let zeros = Init::Const(0.);
+            let mut gate_up = weights.dense(&gate_up, &[count, 2 * inner], zeros).await?;
+            if self.joined == JoinedExperts::Alternating {
+                gate_up = alternate::in_halves(&gate_up)?;
             }
+            let down = weights.dense(&down, &[count, hidden], zeros).await?;
+            Some([Some(gate_up), None, Some(down)])
+        } else {
+            None
         };
         Ok((GateUp::Joined(gate_up), down, biases))
     }
@@ -406,7 +407,7 @@ impl SparseMoe {
         })
     }
 
-    /// Loads the block of a layer, whose names stand behind `prefix`.
+    /// Loads the block of a layer from weights named `prefix` and a suffix.
     ///
     /// # Errors
     /// If a weight is missing or has another shape.
@@ -421,13 +422,12 @@ impl SparseMoe {
         let count = spec.count;
         let router = linear(prefix, names.router, hidden, count, spec.bias);
         let router = weights.linear(&router).await?;
-        let choice_bias = match spec.routing.choice_bias {
-            true => {
-                let name = format!("{prefix}.{}", names.router_bias);
-                let zeros = candle_nn::Init::Const(0.);
-                Some(weights.dense(&name, &[count], zeros).await?)
-            }
-            false => None,
+        let choice_bias = if spec.routing.choice_bias {
+            let name = format!("{prefix}.{}", names.router_bias);
+            let zeros = candle_nn::Init::Const(0.);
+            Some(weights.dense(&name, &[count], zeros).await?)
+        } else {
+            None
         };
         let (gate_up, down, biases) = spec.experts(hidden, weights, names, prefix).await?;
         let shared = match &spec.shared {
@@ -445,9 +445,10 @@ impl SparseMoe {
                     ..MlpSpec::new(shared.inner, spec.activation)
                 };
                 let mlp = GatedMlp::load(&mlp, hidden, weights, &names, prefix).await?;
-                let score = match shared.gated {
-                    true => Some(shared_score(hidden, weights, &names, prefix).await?),
-                    false => None,
+                let score = if shared.gated {
+                    Some(shared_score(hidden, weights, &names, prefix).await?)
+                } else {
+                    None
                 };
                 Some((mlp, score))
             }

@@ -20,7 +20,7 @@ pub enum FeedForwardSpec {
     /// As [`Plain`](Self::Plain) with xIELU, [arXiv 2411.13010](https://arxiv.org/abs/2411.13010), as its activation: files have its two
     /// slopes, behind [`Names::activation`].
     Xielu(PlainSpec),
-    /// Experts, of which each token uses some.
+    /// Experts; each token uses some of them.
     Experts(ExpertsSpec),
 }
 
@@ -44,7 +44,7 @@ pub struct MlpSpec {
     pub activation: GatedActivation,
     /// Whether its layers have biases.
     pub bias: bool,
-    /// How files have gate and up: apart (`None`), or as one tensor.
+    /// The layout of gate and up in files: separate (`None`), or as one tensor.
     pub joined: Option<Order>,
 }
 
@@ -73,7 +73,7 @@ impl MlpSpec {
     }
 }
 
-/// What follows attention in a decoder layer.
+/// The feed-forward block of a decoder layer.
 // One for each layer: a box would save nothing.
 #[allow(clippy::large_enum_variant)]
 #[derive(Debug, Clone)]
@@ -82,12 +82,12 @@ pub enum FeedForward {
     Gated(GatedMlp),
     /// One plain MLP for all tokens.
     Plain(PlainMlp),
-    /// Several experts, of which each token uses some.
+    /// Several experts; each token uses some of them.
     Sparse(SparseMoe),
 }
 
 impl FeedForward {
-    /// Loads the block of a layer, whose names stand behind `prefix`; `hidden` is the size of the stream.
+    /// Loads the block of a layer from weights named `prefix` and a suffix; `hidden` is the size of the stream.
     ///
     /// # Errors
     /// If a weight is missing or has another shape.
@@ -127,7 +127,7 @@ impl FeedForward {
         })
     }
 
-    /// What comes before the last layer, which is [`output`](Self::output), for the norm of the stream, or without one the stream.
+    /// The input of the last layer, which is [`output`](Self::output), for the norm of the stream, or for the stream if there is no norm.
     ///
     /// # Errors
     /// If shapes, dtypes or devices do not match.
@@ -205,7 +205,7 @@ impl FeedForward {
     }
 }
 
-/// A linear layer of this name behind the layer's.
+/// A linear layer named by the layer's prefix and this name.
 pub(super) fn linear(
     prefix: &str,
     name: &str,

@@ -17,7 +17,7 @@ const FEW: usize = 4;
 pub struct LatentSpec {
     /// Heads.
     pub heads: usize,
-    /// Size of the short vector that queries are made from; `None` where they are made from the stream.
+    /// Rank of the queries' projection; `None` for a single projection from the stream.
     pub q_rank: Option<usize>,
     /// Size of the short vector of keys and values.
     pub kv_rank: usize,
@@ -31,9 +31,9 @@ pub struct LatentSpec {
     pub bias: bool,
     /// The norm of the short vectors.
     pub norm: NormSpec,
-    /// The model's rotation that is used.
+    /// Index of the model's rotation.
     pub rotary: usize,
-    /// What scores are multiplied with.
+    /// Factor of the scores.
     pub scale: f64,
 }
 
@@ -81,7 +81,7 @@ pub struct Latent {
 }
 
 impl Latent {
-    /// Loads the block of a layer, whose names stand behind `prefix`; `hidden` is the size of the stream.
+    /// Loads the block of a layer from weights named `prefix` and a suffix; `hidden` is the size of the stream.
     ///
     /// # Errors
     /// If a weight is missing or has another shape.
@@ -234,15 +234,17 @@ async fn keys_and_values(
         let k = weights.dense(&k_name, &k, init).await?;
         let v = [heads, spec.v_dim, rank];
         let v = weights.dense(&v_name, &v, init).await?;
-        return match weights.is_check() {
-            true => Ok(k),
-            false => Tensor::cat(&[k.transpose(1, 2)?, v], 1),
+        return if weights.is_check() {
+            Ok(k)
+        } else {
+            Tensor::cat(&[k.transpose(1, 2)?, v], 1)
         };
     }
     let kv_b = weights.dense(&name, &[heads * each, rank], init).await?;
-    match weights.is_check() {
-        true => Ok(kv_b),
-        false => kv_b.reshape((heads, each, rank)),
+    if weights.is_check() {
+        Ok(kv_b)
+    } else {
+        kv_b.reshape((heads, each, rank))
     }
 }
 

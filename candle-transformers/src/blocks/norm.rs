@@ -8,7 +8,7 @@ use candle_nn::{ops, LayerNorm, RmsNorm};
 pub struct NormSpec {
     /// Which.
     pub kind: NormKind,
-    /// Added to the mean square, or the variance, before its root is taken.
+    /// Norm epsilon, added to the mean square or the variance.
     pub eps: f64,
 }
 

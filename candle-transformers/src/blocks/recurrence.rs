@@ -2,7 +2,7 @@
 
 use candle_core::{bail, DType, Device, Result, Tensor, D};
 
-/// Positions that are computed together where nothing else is asked for.
+/// Default number of positions that are computed together.
 pub(crate) const CHUNK: usize = 16;
 
 /// `ln(1 + e^x)`, which for large `x` is `x`.
@@ -58,13 +58,13 @@ pub(crate) fn causal_conv(
     Ok((ys, all.narrow(2, t, k - 1)?.contiguous()?))
 }
 
-/// What positions read, add and lose.
+/// The queries, keys, values and decays of the positions.
 pub(crate) struct Linear<'a> {
-    /// What is read with, `(b, h, t, n)`.
+    /// The queries, `(b, h, t, n)`.
     pub(crate) q: &'a Tensor,
-    /// Where values are added, `(b, h, t, n)`.
+    /// The keys under which values are added, `(b, h, t, n)`.
     pub(crate) k: &'a Tensor,
-    /// What is added, `(b, h, t, m)`.
+    /// The values, `(b, h, t, m)`.
     pub(crate) v: &'a Tensor,
     /// The logarithm of what is left of the state at each position, not above 0: `(b, h, t, n)`, or the same for all, `(b, h, t, 1)`.
     pub(crate) decay: &'a Tensor,
@@ -125,7 +125,7 @@ impl Linear<'_> {
         Ok(ys)
     }
 
-    /// What position `i` reads of the value that `j` adds, `(b, h, len, len)`.
+    /// The weight of the value that `j` adds in the result of position `i`, `(b, h, len, len)`.
     fn scores(&self, q: &Tensor, k: &Tensor, read: &Tensor, left: &Tensor) -> Result<Tensor> {
         let len = q.dim(2)?;
         let hidden = self.hidden(len, q.dtype(), q.device())?;
@@ -147,9 +147,12 @@ impl Linear<'_> {
             None => j <= i,
         };
         let hidden: Vec<f32> = (0..len * len)
-            .map(|at| match reads(at / len, at % len) {
-                true => 0.,
-                false => f32::NEG_INFINITY,
+            .map(|at| {
+                if reads(at / len, at % len) {
+                    0.
+                } else {
+                    f32::NEG_INFINITY
+                }
             })
             .collect();
         Tensor::from_vec(hidden, (len, len), device)?.to_dtype(dtype)

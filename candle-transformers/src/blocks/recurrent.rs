@@ -1,4 +1,4 @@
-//! Mixers whose state has a fixed size, for layers beside those of attention.
+//! Mixers whose state has a fixed size, for layers alternating with those of attention.
 
 use candle_core::{bail, DType, Device, Module, Result, Tensor, D};
 use candle_nn::ops::sigmoid;
@@ -9,10 +9,10 @@ use super::recurrence::{causal_conv, softplus, wide};
 use super::weights::Weights;
 use super::{MergedLinear, Norm, Projection, Residual};
 
-/// A mixer before it has weights. Its names stand behind `name`.
+/// A mixer before it has weights. Its weights' names start with `name`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RecurrentSpec {
-    /// What the names of its parts follow, within the layer.
+    /// Prefix of the names of its parts, within the layer.
     pub name: &'static str,
     /// Which.
     pub kind: RecurrentKind,
@@ -29,7 +29,7 @@ pub enum RecurrentKind {
         heads: usize,
         /// Tokens that its convolution sees.
         kernel: usize,
-        /// Of the branch beside it.
+        /// The activation of the parallel branch.
         activation: Activation,
     },
     /// Attention by the second Taylor polynomial of the exponential function: [arXiv 2402.18668](https://arxiv.org/abs/2402.18668).
@@ -71,16 +71,16 @@ impl RecurrentSpec {
     }
 }
 
-/// What a mixer keeps of a sequence.
+/// The state of a sequence in a mixer.
 #[derive(Debug, Clone, Default)]
 pub struct RecurrentState {
     pub(super) seen: usize,
-    /// Of the convolution, and of the recurrence.
+    /// The states of the convolution and of the recurrence.
     pub(super) parts: [Option<Tensor>; 2],
 }
 
 impl RecurrentState {
-    /// How many positions have been added since the last reset.
+    /// Number of positions added since the last reset.
     pub fn seen(&self) -> usize {
         self.seen
     }
@@ -118,7 +118,7 @@ enum Kind {
 }
 
 impl Recurrent {
-    /// Loads the block of a layer, whose names stand behind `prefix`; `hidden` is the size of the stream.
+    /// Loads the block of a layer from weights named `prefix` and a suffix; `hidden` is the size of the stream.
     ///
     /// # Errors
     /// If a weight is missing or has another shape.
@@ -192,8 +192,8 @@ impl Recurrent {
         &self.output
     }
 
-    /// What comes before the last projection, for the norm of the stream, or without one the stream. Without a state the positions are the
-    /// whole sequence.
+    /// The input of the last projection, for the norm of the stream, or for the stream if there is no norm. Without a state the positions
+    /// are the whole sequence.
     ///
     /// # Errors
     /// If shapes, dtypes or devices do not match.
@@ -257,19 +257,17 @@ impl Conv {
         let flat = weights
             .shape(&weight)
             .is_some_and(|shape| shape.rank() == 2);
-        let weight = match flat {
-            true => weights.dense(&weight, &[channels, kernel], init).await?,
-            false => {
-                let shape = [channels, 1, kernel];
-                weights.dense(&weight, &shape, init).await?.squeeze(1)?
-            }
+        let weight = if flat {
+            weights.dense(&weight, &[channels, kernel], init).await?
+        } else {
+            let shape = [channels, 1, kernel];
+            weights.dense(&weight, &shape, init).await?.squeeze(1)?
         };
-        let bias = match bias {
-            true => {
-                let name = format!("{name}.bias");
-                Some(weights.dense(&name, &[channels], init).await?)
-            }
-            false => None,
+        let bias = if bias {
+            let name = format!("{name}.bias");
+            Some(weights.dense(&name, &[channels], init).await?)
+        } else {
+            None
         };
         Ok(Self { weight, bias })
     }
@@ -296,7 +294,7 @@ impl Conv {
 struct Lru {
     /// `ln a` where its gate is open, `(width)`.
     rate: Tensor,
-    /// Of the inputs and of the recurrence: `(heads, size, size)` and `(heads, 1, size)`.
+    /// The gates of the inputs and of the recurrence: `(heads, size, size)` and `(heads, 1, size)`.
     gates: [(Tensor, Tensor); 2],
 }
 
@@ -359,8 +357,8 @@ impl Lru {
     }
 }
 
-/// `h = a h + x` along dimension 1 of `(b, t, c)`, from `before`, `(b, 1, c)`: in about log2(t) steps, after each of which a position has what
-/// twice as many have added.
+/// `h = a h + x` along dimension 1 of `(b, t, c)`, from `before`, `(b, 1, c)`: in about log2(t) steps, each of which doubles the number of
+/// positions that a sum covers.
 fn scan(mut xs: Tensor, mut a: Tensor, before: Option<&Tensor>) -> Result<Tensor> {
     let t = xs.dim(1)?;
     let mut reach = 1;
@@ -417,7 +415,7 @@ fn taylor(
     ys.transpose(1, 2)?.reshape((b, t, hidden))?.to_dtype(dtype)
 }
 
-/// What products of are `1 + s + s^2 / 2` for the scaled score `s`: `(.., n)` becomes `(.., 1 + n + n^2)`.
+/// Features whose product is `1 + s + s^2 / 2` for the scaled score `s`: `(.., n)` becomes `(.., 1 + n + n^2)`.
 fn features(xs: &Tensor, scale: f64) -> Result<Tensor> {
     let xs = (xs / scale.sqrt())?;
     let one = xs.narrow(D::Minus1, 0, 1)?.ones_like()?;

@@ -125,7 +125,7 @@ impl Residual {
         self.project_with(norm, linear, extras)
     }
 
-    /// As [`project`](Self::project), of which the first half, through the activation, is multiplied with the second.
+    /// As [`project`](Self::project), then multiplies the first half, through the activation, by the second.
     ///
     /// # Errors
     /// If the norm or the layer does not fit the stream.

@@ -11,7 +11,7 @@ use super::{Names, Norm, Projection, Residual};
 /// A short convolution before it has weights.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ShortConvSpec {
-    /// Positions that a position sees, itself among them.
+    /// Kernel size, in positions, including the current one.
     pub kernel: usize,
     /// Whether the convolution and both projections have biases.
     pub bias: bool,
@@ -36,7 +36,7 @@ pub struct ShortConvState {
 }
 
 impl ShortConvState {
-    /// How many positions have been added since the last reset.
+    /// Number of positions added since the last reset.
     pub fn seen(&self) -> usize {
         self.seen
     }
@@ -51,14 +51,14 @@ impl ShortConvState {
 #[derive(Debug, Clone)]
 pub struct ShortConv {
     in_proj: Projection,
-    /// For each place of the kernel, the oldest first, the channels' weights: `(kernel, hidden)`.
+    /// The channels' weights for each tap of the kernel, the oldest first: `(kernel, hidden)`.
     kernel: Tensor,
     bias: Option<Tensor>,
     out_proj: Projection,
 }
 
 impl ShortConv {
-    /// Loads the block of a layer, whose names stand behind `prefix`; `hidden` is the size of the stream.
+    /// Loads the block of a layer from weights named `prefix` and a suffix; `hidden` is the size of the stream.
     ///
     /// # Errors
     /// If a weight is missing or has another shape.
@@ -77,22 +77,23 @@ impl ShortConv {
         let name = format!("{prefix}.{}.weight", names.conv);
         // GGUF files leave out the dimension of size 1.
         let flat = weights.shape(&name).is_some_and(|shape| shape.rank() == 2);
-        let shape = match flat {
-            true => vec![hidden, places],
-            false => vec![hidden, 1, places],
+        let shape = if flat {
+            vec![hidden, places]
+        } else {
+            vec![hidden, 1, places]
         };
         let init = candle_nn::init::DEFAULT_KAIMING_NORMAL;
         let kernel = weights.dense(&name, &shape, init).await?;
-        let kernel = match weights.is_check() {
-            true => kernel,
-            false => kernel.reshape((hidden, places))?.t()?.contiguous()?,
+        let kernel = if weights.is_check() {
+            kernel
+        } else {
+            kernel.reshape((hidden, places))?.t()?.contiguous()?
         };
-        let bias = match bias {
-            true => {
-                let name = format!("{prefix}.{}.bias", names.conv);
-                Some(weights.dense(&name, &[hidden], Init::Const(0.)).await?)
-            }
-            false => None,
+        let bias = if bias {
+            let name = format!("{prefix}.{}.bias", names.conv);
+            Some(weights.dense(&name, &[hidden], Init::Const(0.)).await?)
+        } else {
+            None
         };
         Ok(Self {
             in_proj,
@@ -107,7 +108,8 @@ impl ShortConv {
         &self.out_proj
     }
 
-    /// What is projected back, `(b, t, hidden_size)`, for the norm of the stream, or without one the stream, after what `state` holds.
+    /// The input of the output projection, `(b, t, hidden_size)`, after the positions that `state` holds; for the norm of the stream, or
+    /// for the stream if there is no norm.
     ///
     /// # Errors
     /// If shapes, dtypes or devices do not match.

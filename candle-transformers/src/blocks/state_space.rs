@@ -109,7 +109,7 @@ impl StateSpaceHeads {
 pub struct StateSpaceSpec {
     /// Its heads.
     pub heads: StateSpaceHeads,
-    /// Tokens that the convolution before it sees.
+    /// Kernel size of the convolution before it, in tokens.
     pub kernel: usize,
     /// Whether the convolution has a bias.
     pub conv_bias: bool,
@@ -117,11 +117,11 @@ pub struct StateSpaceSpec {
     pub bias: bool,
     /// The norm of the results.
     pub norm: StateSpaceNorm,
-    /// Added to its mean square.
+    /// Norm epsilon, added to the mean square.
     pub norm_eps: f64,
 }
 
-/// How the results of a state space are gated and normed.
+/// The gating and the norm of a state space's results.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StateSpaceNorm {
     /// An RMS norm of what the gate leaves.

@@ -9,7 +9,7 @@ use candle_core::quantized::gguf_file::Content;
 use candle_core::quantized::QTensor;
 use candle_core::{bail, Device, Error, Result, Shape};
 
-/// The tensors of a GGUF file on a device, and where in their names this builder stands. A clone shares them.
+/// The tensors of a GGUF file on a device, and the builder's prefix of their names. A clone shares the tensors.
 #[derive(Clone)]
 pub struct VarBuilder {
     tensors: Arc<HashMap<String, Arc<QTensor>>>,
@@ -31,7 +31,7 @@ impl VarBuilder {
     /// Reads all tensors of a file in memory to `device`.
     ///
     /// # Errors
-    /// If the bytes are no GGUF file, or the device refuses a tensor, with its name.
+    /// If the bytes are not a GGUF file, or the device refuses a tensor, with its name.
     pub fn from_gguf_buffer(buffer: &[u8], device: &Device) -> Result<Self> {
         Self::read(&mut Cursor::new(buffer), device)
     }
@@ -97,7 +97,7 @@ impl VarBuilder {
         &self.device
     }
 
-    /// Whether the file has a tensor of this whole name; what [`VarBuilder::pp`] put in front is not looked at, as in Candle.
+    /// Whether the file has a tensor of this full name; the prefix of [`VarBuilder::pp`] is ignored, as in Candle.
     pub fn contains_key(&self, key: &str) -> bool {
         self.tensors.contains_key(key)
     }

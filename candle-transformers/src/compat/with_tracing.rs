@@ -8,7 +8,7 @@ use candle_nn::{Conv2dConfig, LayerNormConfig, VarBuilder};
 
 use super::quantized_var_builder;
 
-/// What filters of traces know this module by.
+/// The module path by which trace filters know this module.
 const TARGET: &str = "candle_transformers::models::with_tracing";
 
 macro_rules! span {

@@ -1,7 +1,7 @@
 //! From logits to the next token.
 //!
-//! Top-p is nucleus sampling, [arXiv 1904.09751](https://arxiv.org/abs/1904.09751); the Gumbel trick of drawing with
-//! an argmax is told in [arXiv 1611.01144](https://arxiv.org/abs/1611.01144).
+//! Top-p is nucleus sampling, [arXiv 1904.09751](https://arxiv.org/abs/1904.09751); the Gumbel trick of drawing with an argmax is described
+//! in [arXiv 1611.01144](https://arxiv.org/abs/1611.01144).
 
 mod next_token;
 
@@ -16,7 +16,7 @@ pub use next_token::NextToken;
 /// Below this the distribution is a single spike, and dividing by it would only lose digits: greedy instead.
 const MIN_TEMPERATURE: f64 = 1e-7;
 
-/// How [`LogitsProcessor`] chooses a token.
+/// The method by which [`LogitsProcessor`] chooses a token.
 ///
 /// `temperature` divides the logits before the softmax: below 1 sharper, above 1 flatter. A temperature of 0 or less
 /// means [`Sampling::ArgMax`].
@@ -31,7 +31,7 @@ pub enum Sampling {
     },
     /// One of the `k` most probable tokens. More than there are tokens means all of them.
     TopK {
-        /// How many tokens stay; at least 1.
+        /// Number of tokens to keep; at least 1.
         k: usize,
         /// Divides the logits.
         temperature: f64,
@@ -46,7 +46,7 @@ pub enum Sampling {
     /// [`Sampling::TopK`], then [`Sampling::TopP`] on what is left. The probabilities are not brought back to a sum
     /// of 1 in between: when those of the `k` tokens sum to less than `p`, all `k` stay.
     TopKThenTopP {
-        /// How many tokens stay at first; at least 1.
+        /// Number of tokens to keep first; at least 1.
         k: usize,
         /// The share of the whole probability to keep.
         p: f64,
@@ -101,7 +101,7 @@ pub struct LogitsProcessor {
 }
 
 impl LogitsProcessor {
-    /// A processor with the given way of choosing; `seed` starts its random numbers.
+    /// A processor with the given sampling method; `seed` seeds its random numbers.
     pub fn from_sampling(seed: u64, sampling: Sampling) -> Self {
         Self {
             rng: StdRng::seed_from_u64(seed),
@@ -226,7 +226,7 @@ impl LogitsProcessor {
     }
 }
 
-/// The highest of the logits, all of which have to be usable.
+/// The highest logit. All logits have to be usable.
 fn check_logits(logits: &[f32]) -> Result<f32> {
     let unusable = |logit: &f32| logit.is_nan() || *logit == f32::INFINITY;
     if let Some(id) = logits.iter().position(unusable) {
@@ -295,7 +295,8 @@ fn keep_top_p(probs: &mut [f32], p: f64) {
     }
 }
 
-/// The indices of the highest of the probabilities that `is_candidate` names, as many as reach `p`; `None` where all together do not.
+/// The indices of the fewest, highest probabilities with a sum of at least `p`, among those of `is_candidate`; `None` if the sum of all is
+/// less.
 fn nucleus(probs: &[f32], p: f32, is_candidate: impl Fn(f32) -> bool) -> Option<Vec<usize>> {
     let mut ids: Vec<usize> = (0..probs.len())
         .filter(|&id| is_candidate(probs[id]))
@@ -319,9 +320,12 @@ mod tests {
     fn indices_are_those_of_a_weighted_index() {
         let mut rng = StdRng::seed_from_u64(7);
         for len in [1, 2, 3, 100, 5000] {
-            let weight = |_| match rng.random_bool(0.3) {
-                true => 0.,
-                false => rng.random::<f32>().powi(20),
+            let weight = |_| {
+                if rng.random_bool(0.3) {
+                    0.
+                } else {
+                    rng.random::<f32>().powi(20)
+                }
             };
             let mut weights: Vec<f32> = (0..len).map(weight).collect();
             weights[len / 2] = 0.25;

@@ -3,11 +3,11 @@
 use candle_core::{bail, PendingVec1, Result, Tensor, D};
 use candle_nn::sampling::{draw, Draw};
 
-/// The next token, chosen on the logits' device, while its id may still be on its way to the host.
+/// The next token, chosen on the logits' device, while its id may still be in transit to the host.
 ///
-/// The model's next step needs the id on the device alone. Queued before the host waits for the id, it lets the device go on without
-/// a pause; a generated token is not held up by a readback and the recording of the next one. If the id turns out to end the text,
-/// the step was for nothing.
+/// The model's next step needs the id on the device alone. If that step is queued before the host waits for the id, the device continues
+/// without a pause: a generated token does not wait for a readback and the recording of the next step. If the id ends the text, the extra
+/// step was wasted.
 ///
 /// ```
 /// use candle_core::{Device, Result, Tensor};
@@ -48,9 +48,10 @@ impl NextToken {
     /// [`wait`](Self::wait).
     pub fn draw(logits: &Tensor, with: &Draw) -> Result<Self> {
         check_shape(logits)?;
-        match with.is_greedy() {
-            true => Self::choose(logits),
-            false => Self::drawn(&draw(&logits.unsqueeze(0)?, &[*with])?),
+        if with.is_greedy() {
+            Self::choose(logits)
+        } else {
+            Self::drawn(&draw(&logits.unsqueeze(0)?, &[*with])?)
         }
     }
 

@@ -17,7 +17,7 @@ pub struct Adapter {
     base: Option<String>,
     scale: f64,
     pub(super) layers: BTreeMap<String, Low>,
-    /// Whole tensors that take the place of the model's.
+    /// Whole tensors that replace the model's.
     pub(super) replaced: BTreeMap<String, Tensor>,
     /// Those among them that peft writes over the model's own, so that a module that shares the model's has it too.
     pub(super) shared: BTreeSet<String>,
@@ -62,9 +62,10 @@ impl Adapter {
             ))
         }
         if !weights.is_file() {
-            let hint = match folder.join("adapter_model.bin").exists() {
-                true => "only adapter_model.bin, a PyTorch file; save the adapter with peft's `save_pretrained`",
-                false => "is the download complete?",
+            let hint = if folder.join("adapter_model.bin").exists() {
+                "only adapter_model.bin, a PyTorch file; save the adapter with peft's `save_pretrained`"
+            } else {
+                "is the download complete?"
             };
             bail!(at(format!("no adapter_model.safetensors: {hint}")))
         }
@@ -78,13 +79,13 @@ impl Adapter {
 
     /// An adapter from the text of its `adapter_config.json` and its tensors by peft's names; `name` is for messages.
     ///
-    /// The tensors are `MODULE.lora_A.weight` of `(rank, inputs)` and `MODULE.lora_B.weight` of `(outputs, rank)`, behind
-    /// `base_model.model.`; `lora_embedding_A` and `lora_embedding_B`; DoRA's `lora_magnitude_vector`; and whole tensors that take the
-    /// place of the model's (`modules_to_save`, `bias`).
+    /// The tensors are `MODULE.lora_A.weight` of `(rank, inputs)` and `MODULE.lora_B.weight` of `(outputs, rank)`, after
+    /// `base_model.model.`; `lora_embedding_A` and `lora_embedding_B`; DoRA's `lora_magnitude_vector`; and whole tensors that replace the
+    /// model's (`modules_to_save`, `bias`).
     ///
     /// # Errors
-    /// Another method than LoRA; a variant of it that is not supported; a tensor without its other half, of another rank than the
-    /// configuration says, or with an unknown name; no tensors.
+    /// A method other than LoRA; an unsupported variant of it; a tensor without its other half, with another rank than the configuration's,
+    /// or with an unknown name; no tensors.
     pub fn new(name: &str, config: &str, tensors: HashMap<String, Tensor>) -> Result<Self> {
         Self::read(name, config, tensors).with_context(|| format!("adapter {name}"))
     }
@@ -201,7 +202,7 @@ impl Adapter {
         self.scale
     }
 
-    /// How many layers and tables it changes by `B A`, and how many tensors it replaces.
+    /// Number of layers and tables that it changes by `B A`, and number of tensors that it replaces.
     pub fn counts(&self) -> [usize; 2] {
         [self.layers.len(), self.replaced.len()]
     }
@@ -211,7 +212,7 @@ impl Found {
     fn low(self, module: &str, config: &Config) -> Result<Low> {
         let (a, b, table) = match (self.a, self.b, self.table_a, self.table_b) {
             (Some(a), Some(b), None, None) => (a, b, false),
-            // Of a table, `A` is `(rank, tokens)` and `B` `(elements, rank)`.
+            // For a table, `A` is `(rank, tokens)` and `B` `(elements, rank)`.
             (None, None, Some(a), Some(b)) => (b.t()?.contiguous()?, a.t()?.contiguous()?, true),
             (a, b, table_a, table_b) => {
                 let found: Vec<&str> = [

@@ -115,9 +115,10 @@ impl Config {
             )
         }
         let alpha = of_pattern(&self.alphas, name)?.unwrap_or(self.alpha);
-        Ok(match self.rslora {
-            true => alpha / (rank as f64).sqrt(),
-            false => alpha / rank as f64,
+        Ok(if self.rslora {
+            alpha / (rank as f64).sqrt()
+        } else {
+            alpha / rank as f64
         })
     }
 }

@@ -18,9 +18,10 @@ const OUTER: [&str; 5] = [
 pub(super) fn canonical(name: &str) -> &str {
     let mut rest = name;
     while let Some((first, behind)) = rest.split_once('.') {
-        match OUTER.contains(&first) {
-            true => rest = behind,
-            false => break,
+        if OUTER.contains(&first) {
+            rest = behind
+        } else {
+            break;
         }
     }
     rest
@@ -62,7 +63,7 @@ pub(super) fn is_gguf(spec: &DecoderSpec) -> bool {
     spec.names.layers == Names::GGUF.layers
 }
 
-/// Where a module is in a GGUF file.
+/// The location of a module in a GGUF file.
 pub(super) struct GgufPlace {
     /// The tensor, without `.weight`.
     pub(super) name: String,
@@ -70,10 +71,10 @@ pub(super) struct GgufPlace {
     pub(super) permuted: Option<(usize, usize)>,
 }
 
-/// The place of a module, by its canonical name.
+/// The tensor of a module, by its canonical name.
 ///
 /// # Errors
-/// A family whose converter is not known here, a module without a separate tensor.
+/// A family with an unknown converter, or a module without a separate tensor.
 pub(super) fn in_gguf(spec: &DecoderSpec, module: &str) -> Result<GgufPlace> {
     let family = GGUF_FAMILIES.iter().find(|(name, _)| *name == spec.family);
     let Some((_, permutes)) = family else {

@@ -53,8 +53,8 @@ impl Plan {
     ///
     /// # Errors
     /// A module that the model does not have, matrices that do not fit a tensor, a tensor that two adapters replace, DoRA with another
-    /// change of the same module; for a GGUF file, what cannot go beside its tensors: DoRA, tables of tokens, replaced tensors other than the
-    /// table and the output layer. The error names the adapter, the module and the tensor. As [`Decoder::check_weights`].
+    /// change of the same module; for a GGUF file, changes that cannot be added separately: DoRA, token tables, replaced tensors other than
+    /// the table and the output layer. The error names the adapter, the module and the tensor. As [`Decoder::check_weights`].
     pub fn new(
         spec: &DecoderSpec,
         source: &mut dyn WeightSource,
@@ -158,9 +158,10 @@ impl Plan {
     ) -> Result<()> {
         let (weight, permuted) = model.weight(module)?;
         if low.table != model.is_table(&weight, &self.apart) {
-            bail!(match low.table {
-                true => format!("module {module:?} has lora_embedding_A and lora_embedding_B, but {weight:?} is no table of tokens"),
-                false => format!("module {module:?} has lora_A and lora_B, but {weight:?} is a table; expected lora_embedding_A and lora_embedding_B"),
+            bail!(if low.table {
+                format!("module {module:?} has lora_embedding_A and lora_embedding_B, but {weight:?} is not a token table")
+            } else {
+                format!("module {module:?} has lora_A and lora_B, but {weight:?} is a table; expected lora_embedding_A and lora_embedding_B")
             })
         }
         let transposed = model.spec.transposed && canonical(&weight).starts_with(&model.layers);
@@ -280,13 +281,12 @@ impl Model<'_> {
     /// The weight of a module, and the heads that a converter permutes.
     fn weight(&self, module: &str) -> Result<(String, Option<(usize, usize)>)> {
         let mut permuted = None;
-        let name = match self.gguf {
-            false => canonical(module).to_string(),
-            true => {
-                let place = in_gguf(self.spec, canonical(module))?;
-                permuted = place.permuted;
-                place.name
-            }
+        let name = if self.gguf {
+            let place = in_gguf(self.spec, canonical(module))?;
+            permuted = place.permuted;
+            place.name
+        } else {
+            canonical(module).to_string()
         };
         match self.by_name.get(&format!("{name}.weight")) {
             Some(name) => Ok((name.clone(), permuted)),
@@ -355,7 +355,7 @@ impl Model<'_> {
     }
 }
 
-/// Rows as llama.cpp's converter has them: the two halves of a head in turns.
+/// Rows in the order of llama.cpp's converter: the two halves of a head interleaved.
 fn permute(b: &Tensor, heads: usize, head_dim: usize) -> Result<Tensor> {
     let (rows, rank) = b.dims2()?;
     if !head_dim.is_multiple_of(2) || heads * head_dim != rows {

@@ -6,7 +6,7 @@ use super::adapter::Low;
 use super::plan::{Change, Plan};
 use crate::blocks::{place_dense, Cut, LowRank, Reading, Stored, Wanted, WeightSource};
 
-/// The weights of a source with the changes of a [`Plan`]: dense ones with the sums, others with what goes beside them.
+/// The weights of a source with the changes of a [`Plan`]: dense ones with the sums, others with separate low-rank additions.
 pub struct Adapted<'a> {
     pub(super) plan: &'a Plan,
     pub(super) source: &'a mut dyn WeightSource,
@@ -118,19 +118,17 @@ impl Change {
 impl Low {
     fn product(&self, device: &Device, transposed: bool) -> Result<Tensor> {
         let (a, b) = (self.a.to_device(device)?, self.b.to_device(device)?);
-        match transposed {
-            true => a.t()?.matmul(&b.t()?),
-            false => b.matmul(&a),
+        if transposed {
+            a.t()?.matmul(&b.t()?)
+        } else {
+            b.matmul(&a)
         }
     }
 }
 
 /// DoRA: the weights of each output with another length, [arXiv 2402.09353](https://arxiv.org/abs/2402.09353).
 fn with_lengths(weight: &Tensor, lengths: &Tensor, transposed: bool) -> Result<Tensor> {
-    let (inputs, outputs) = match transposed {
-        true => (0, 1),
-        false => (1, 0),
-    };
+    let (inputs, outputs) = if transposed { (0, 1) } else { (1, 0) };
     let norms = weight.sqr()?.sum_keepdim(inputs)?.sqrt()?;
     let mut shape = [1, 1];
     shape[outputs] = lengths.elem_count();

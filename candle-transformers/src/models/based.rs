@@ -26,7 +26,7 @@ const NAMES: Names = Names {
     ..Names::HUGGING_FACE
 };
 
-/// How queries and keys become the terms of a polynomial.
+/// The feature map that turns queries and keys into the terms of a polynomial.
 #[derive(Debug, Clone, Deserialize)]
 pub struct LinearAttentionFeatureMapConfig {
     input_dim: usize,

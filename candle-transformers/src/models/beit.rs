@@ -1,5 +1,5 @@
 //! BEiT, a vision transformer trained as BERT is: [arXiv 2106.08254](https://arxiv.org/abs/2106.08254), with a linear classifier. Weight
-//! names are those of timm's checkpoints for pictures of 384x384.
+//! names are those of timm's checkpoints for images of 384x384.
 //!
 //! ```
 //! use candle_core::{DType, Device, Module, Tensor};
@@ -22,13 +22,13 @@ use crate::blocks::vision::{
     intermediate_layers, mean, with_first, PatchEmbedding, Picture, Taken, VitBlock, VitSpec,
 };
 
-/// The side of a picture, of a patch, and how many patches are on a side.
+/// The side of an image, of a patch, and how many patches are on a side.
 const IMAGE: usize = 384;
 const PATCH: usize = 16;
 const SIDE: usize = IMAGE / PATCH;
 /// The class token and the patches.
 const TOKENS: usize = SIDE * SIDE + 1;
-/// How far two patches may be apart along a side, in both directions.
+/// Number of distances between two patches along a side, in both directions.
 const SPAN: usize = 2 * SIDE - 1;
 /// Rows of the tables: one for each distance of two patches, and from class to patch, from patch to class, from class to class.
 const DISTANCES: usize = SPAN * SPAN + 3;
@@ -54,7 +54,7 @@ impl Block {
 
     /// `rows` are the table's for each pair of tokens, (TOKENS * TOKENS).
     fn forward(&self, xs: &Tensor, rows: &Tensor) -> Result<Tensor> {
-        // Made anew each time: those of all blocks together are larger than the weights.
+        // Not cached: those of all blocks together are larger than the weights.
         let by_head = self.distances.t()?.contiguous()?;
         let bias = by_head.index_select(rows, 1)?;
         let bias = bias.reshape((1, by_head.dim(0)?, TOKENS, TOKENS))?;
@@ -121,15 +121,15 @@ impl BeitVisionTransformer {
         Ok((with_first(&self.class_token, &tokens)?, places))
     }
 
-    /// What the blocks of the indices `blocks_to_take` give for pictures (batch, 3, 384, 384), stacked in the order of the blocks:
+    /// The outputs of the blocks with the indices `blocks_to_take` for images (batch, 3, 384, 384), stacked in the order of the blocks:
     /// (taken, batch, patches, embed_dim).
     ///
-    /// - `reshape`: as pictures, (taken, batch, embed_dim, rows, columns).
+    /// - `reshape`: as images, (taken, batch, embed_dim, rows, columns).
     /// - `return_class_token`: the class token is appended to each patch, along `embed_dim`; not together with `reshape`.
     /// - `norm`: the last norm is applied to each.
     ///
     /// # Errors
-    /// There is no block of an index, none is asked for, or the pictures have another shape.
+    /// An index has no block, `blocks_to_take` is empty, or the images have another shape.
     pub fn get_intermediate_layers(
         &self,
         xs: &Tensor,
@@ -150,10 +150,10 @@ impl BeitVisionTransformer {
     }
 }
 
-/// From pictures (batch, 3, 384, 384) to logits (batch, 1000).
+/// From images (batch, 3, 384, 384) to logits (batch, 1000).
 ///
 /// # Errors
-/// The pictures have another shape, or another dtype or device than the weights.
+/// The images have another shape, or another dtype or device than the weights.
 impl Module for BeitVisionTransformer {
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
         let (mut xs, _) = self.tokens(xs)?;

@@ -22,26 +22,26 @@ const NAMES: Names = Names {
     ..Names::HUGGING_FACE
 };
 
-/// What a checkpoint's `config.json` says.
+/// The fields of a checkpoint's `config.json`.
 #[derive(Debug)]
 pub struct Config {
-    /// Tokens.
+    /// Tokens in the vocabulary.
     pub vocab_size: usize,
-    /// The longest sequence; in files `n_positions`.
+    /// Maximum sequence length, in tokens; in files `n_positions`.
     pub max_position_embeddings: usize,
     /// Decoder layers; in files `n_layer`.
     pub num_hidden_layers: usize,
-    /// Size of the stream; in files `n_embd`.
+    /// Size of the residual stream; in files `n_embd`.
     pub hidden_size: usize,
-    /// Added to the variance in the norms.
+    /// Layer norm epsilon, added to the variance.
     pub layer_norm_epsilon: f64,
-    /// Inner size of the MLP; `None` for four times that of the stream.
+    /// Inner size of the MLP; `None` for four times `n_embd`.
     pub n_inner: Option<usize>,
     /// Query heads; in files `n_head`.
     pub num_attention_heads: usize,
     /// Whether there is one key and value head, or one for each query head.
     pub multi_query: bool,
-    /// Not used: whether a call continues a sequence is for its `past_len` to say.
+    /// Not used: `past_len` determines whether a call continues a sequence.
     pub use_cache: bool,
 }
 
@@ -87,9 +87,10 @@ impl Config {
     pub fn spec(&self) -> Result<DecoderSpec> {
         let norm = NormSpec::layer(self.layer_norm_epsilon);
         let heads = self.num_attention_heads;
-        let (kv_heads, order) = match self.multi_query {
-            true => (1, Order::Layers),
-            false => (heads, Order::Groups(heads)),
+        let (kv_heads, order) = if self.multi_query {
+            (1, Order::Layers)
+        } else {
+            (heads, Order::Groups(heads))
         };
         let attention = AttentionSpec {
             rotary: None,
@@ -132,7 +133,7 @@ impl GPTBigCode {
         Ok(Self { model, config: cfg })
     }
 
-    /// What it was made from.
+    /// The configuration of the model.
     pub fn config(&self) -> &Config {
         &self.config
     }

@@ -1,4 +1,4 @@
-//! BLIP, which writes what a picture shows: [arXiv 2201.12086](https://arxiv.org/abs/2201.12086). Weight names are those of Hugging Face's
+//! BLIP, which writes what an image shows: [arXiv 2201.12086](https://arxiv.org/abs/2201.12086). Weight names are those of Hugging Face's
 //! checkpoints: a vision transformer below `vision_model`, [`blip_text`] below `text_decoder`.
 //!
 //! ```
@@ -60,22 +60,22 @@ pub struct VisionConfig {
     pub num_hidden_layers: usize,
     /// Heads, which divide `hidden_size`.
     pub num_attention_heads: usize,
-    /// Height and width of a picture in pixels.
+    /// Height and width of an image, in pixels.
     pub image_size: usize,
     /// Height and width of a patch in pixels.
     pub patch_size: usize,
     /// The activation of feed-forward blocks.
     pub hidden_act: Activation,
-    /// Added to a variance before its root is taken.
+    /// Norm epsilon, added to the variance.
     pub layer_norm_eps: f64,
 }
 
 /// The fields of a checkpoint's `config.json`.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Config {
-    /// Of the part that writes.
+    /// Configuration of the language model.
     pub text_config: blip_text::Config,
-    /// Of the part that sees.
+    /// Configuration of the vision encoder.
     pub vision_config: VisionConfig,
     /// Not used.
     pub projection_dim: usize,
@@ -117,7 +117,7 @@ impl Config {
     }
 }
 
-/// From a picture to vectors of its patches.
+/// From an image to vectors of its patches.
 #[derive(Debug, Clone)]
 pub struct VisionModel {
     patches: PatchEmbedding,
@@ -188,7 +188,7 @@ async fn patches(size: usize, patch: usize, weights: &mut Weights<'_>) -> Result
     Ok(Conv2d::new(weight, Some(bias), touching))
 }
 
-/// From pictures (batch, 3, image_size, image_size) to (batch, 1 + patches, hidden_size).
+/// From images (batch, 3, image_size, image_size) to (batch, 1 + patches, hidden_size).
 impl Module for VisionModel {
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
         let (patches, _) = self.patches.forward(xs)?;

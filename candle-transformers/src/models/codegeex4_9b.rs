@@ -11,23 +11,23 @@ use crate::blocks::{DecoderConfig, DecoderSpec, NextLm};
 pub struct Config {
     /// Decoder layers.
     pub num_layers: usize,
-    /// Tokens.
+    /// Tokens in the vocabulary.
     pub padded_vocab_size: usize,
-    /// Size of the stream.
+    /// Size of the residual stream.
     pub hidden_size: usize,
     /// Inner size of the MLP.
     pub ffn_hidden_size: usize,
-    /// Size of a head, of which the first half is rotated.
+    /// Head dimension; the first half is rotated.
     pub kv_channels: usize,
     /// Query heads.
     pub num_attention_heads: usize,
-    /// The longest sequence.
+    /// Maximum sequence length, in tokens.
     pub seq_length: usize,
-    /// Added to the mean square, or the variance, in the norms.
+    /// Norm epsilon, added to the mean square or the variance.
     pub layernorm_epsilon: f64,
     /// Whether the norms are without a mean.
     pub rmsnorm: bool,
-    /// Whether what blocks are added to is the norm of the stream; has to be `false`.
+    /// Whether residual connections start after the norm; has to be `false`.
     pub apply_residual_connection_post_layernorm: bool,
     /// Whether there is a norm after the last layer; has to be `true`.
     pub post_layer_norm: bool,
@@ -35,7 +35,7 @@ pub struct Config {
     pub add_bias_linear: bool,
     /// Whether those to queries, keys and values have.
     pub add_qkv_bias: bool,
-    /// Of an implementation; not used.
+    /// An implementation detail; not used.
     pub bias_dropout_fusion: bool,
     /// Whether there are fewer key and value heads than query heads; has to be `true`.
     pub multi_query_attention: bool,
@@ -45,9 +45,9 @@ pub struct Config {
     pub apply_query_key_layer_scaling: bool,
     /// Softmax is computed in f32 in any case; not used.
     pub attention_softmax_in_fp32: bool,
-    /// Whether the stream is f32 while weights are not; has to be `false`.
+    /// Whether the residual stream is f32 if the weights are not; has to be `false`.
     pub fp32_residual_connection: bool,
-    /// What the base of the rotary frequencies, 10 000, is multiplied with.
+    /// Factor of the base of the rotary frequencies, 10 000.
     #[serde(default = "super::chatglm::one")]
     pub rope_ratio: usize,
 }

@@ -1,6 +1,6 @@
-//! ColPali, which finds pages by what is asked: [arXiv 2407.01449](https://arxiv.org/abs/2407.01449). [`super::paligemma`] with a vector of
-//! size 128 for each patch and token in place of logits. A page fits a question as well as the sum, over the question's vectors, of the
-//! largest product with a vector of the page. Weight names are those of
+//! ColPali, which retrieves pages for a question: [arXiv 2407.01449](https://arxiv.org/abs/2407.01449). [`super::paligemma`] with a vector
+//! of size 128 for each patch and token instead of logits. The score of a page is the sum, over the question's vectors, of the largest
+//! product with a vector of the page. Weight names are those of
 //! [vidore/colpali-v1.2-merged](https://huggingface.co/vidore/colpali-v1.2-merged).
 
 use candle_core::{Module, Result, Tensor};
@@ -15,9 +15,9 @@ const SIZE: usize = 128;
 /// PaliGemma and the layer that makes vectors.
 #[derive(Debug, Clone)]
 pub struct Model {
-    /// What sees and reads.
+    /// The vision-language model.
     pub model: paligemma::Model,
-    /// From its stream to vectors.
+    /// Projection of its stream to vectors.
     pub custom_text_projection: Linear,
 }
 
@@ -34,7 +34,7 @@ impl Model {
         })
     }
 
-    /// The vectors, of length 1, of the patches of pictures, `(b, 3, height, width)`, and of the token ids behind them, `(b, t)`:
+    /// The vectors, of length 1, of the patches of images, `(b, 3, height, width)`, and of the token ids behind them, `(b, t)`:
     /// `(b, patches + t, 128)`.
     ///
     /// # Errors

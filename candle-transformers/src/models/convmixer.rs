@@ -1,7 +1,7 @@
 //! ConvMixer, patches mixed by large depthwise convolutions: [arXiv 2201.09792](https://arxiv.org/abs/2201.09792). Weight names are those of
 //! the paper's program, one sequence of layers with numbers for names.
 //!
-//! The functions give a model of pictures (batch, 3, height, width), commonly 224x224; a side is cut to a multiple of the patch. Batch norms
+//! The functions give a model of images (batch, 3, height, width), commonly 224x224; a side is cut to a multiple of the patch. Batch norms
 //! are those of inference.
 //!
 //! ```no_run
@@ -23,7 +23,7 @@ use candle_nn::{Conv2d, Func, VarBuilder};
 
 use crate::blocks::vision::{classifier, head, pooled, run_all, ConvSpec, Picture, Shift};
 
-/// Of both networks.
+/// The depth of both networks.
 const DEPTH: usize = 20;
 const KERNEL: usize = 9;
 
@@ -49,7 +49,7 @@ impl Module for Unit {
     }
 }
 
-/// Mixes places, with a residual, then channels.
+/// Mixes positions, with a residual connection, then channels.
 struct Block {
     places: Unit,
     channels: Unit,
@@ -85,15 +85,15 @@ fn convmixer(classes: usize, size: usize, patch: usize, vb: VarBuilder) -> Resul
     }))
 }
 
-/// ConvMixer-1536/20 with patches of 7x7: from pictures (batch, 3, height, width) to logits (batch, nclasses).
+/// ConvMixer-1536/20 with patches of 7x7: from images (batch, 3, height, width) to logits (batch, nclasses).
 ///
 /// # Errors
-/// A weight is missing or has another shape. The model fails for pictures of another shape or smaller than a patch.
+/// A weight is missing or has another shape. The model fails for images of another shape or smaller than a patch.
 pub fn c1536_20(nclasses: usize, vb: VarBuilder) -> Result<Func<'static>> {
     convmixer(nclasses, 1536, 7, vb)
 }
 
-/// ConvMixer-1024/20 with patches of 14x14: from pictures (batch, 3, height, width) to logits (batch, nclasses).
+/// ConvMixer-1024/20 with patches of 14x14: from images (batch, 3, height, width) to logits (batch, nclasses).
 ///
 /// # Errors
 /// Those of [`c1536_20`].

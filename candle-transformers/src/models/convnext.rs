@@ -1,8 +1,9 @@
 //! ConvNeXt, a network of convolutions shaped like a transformer: [arXiv 2201.03545](https://arxiv.org/abs/2201.03545). The second version,
-//! [arXiv 2301.00808](https://arxiv.org/abs/2301.00808), normalises over channels in each block in place of a learned factor.
+//! [arXiv 2301.00808](https://arxiv.org/abs/2301.00808), normalises over channels in each block instead of multiplying by a learned factor.
 //!
-//! Weight names are those of timm, or those of Transformers (`facebook/convnext-tiny-224`). The weights say which version they are: `gamma` is the first one's factor, `mlp.grn` the second one's
-//! normalisation. The functions give a model of pictures (batch, 3, height, width) of at least 32x32, commonly 224x224.
+//! Weight names are those of timm, or those of Transformers (`facebook/convnext-tiny-224`). The weights show their version: `gamma` is the
+//! first one's factor, `mlp.grn` the second one's normalisation. The functions return a model of images (batch, 3, height, width) of at
+//! least 32x32, commonly 224x224.
 //!
 //! ```no_run
 //! use candle_core::{DType, Device, Module, Tensor};
@@ -27,7 +28,7 @@ use crate::blocks::vision::{
     ConvSpec, Picture,
 };
 
-/// How wide and deep the network is.
+/// The width and depth of the network.
 #[derive(Clone)]
 pub struct Config {
     depths: [usize; 4],
@@ -104,12 +105,12 @@ impl Config {
     }
 }
 
-/// A layer norm over the channels of each place.
+/// A layer norm over the channels of each position.
 fn norm(channels: usize, vb: VarBuilder) -> Result<LayerNorm> {
     layer_norm(channels, 1e-6, vb)
 }
 
-/// What makes the picture smaller: patches and a norm, in either order.
+/// The downsampling layers: patches and a norm, in either order.
 enum Smaller {
     /// The stem.
     Stem {
@@ -204,7 +205,7 @@ impl Module for Block {
     }
 }
 
-/// A stage: what makes the picture smaller, and its blocks.
+/// A stage: what makes the image smaller, and its blocks.
 struct Stage {
     smaller: Smaller,
     blocks: Vec<Block>,
@@ -266,15 +267,15 @@ fn model(cfg: &Config, classes: Option<usize>, vb: VarBuilder) -> Result<Func<'s
     }))
 }
 
-/// A classifier: from pictures (batch, 3, height, width) to logits (batch, nclasses).
+/// A classifier: from images (batch, 3, height, width) to logits (batch, nclasses).
 ///
 /// # Errors
-/// A weight is missing or has another shape. The model fails for pictures of another shape or below 32x32.
+/// A weight is missing or has another shape. The model fails for images of another shape or below 32x32.
 pub fn convnext(cfg: &Config, nclasses: usize, vb: VarBuilder) -> Result<Func<'static>> {
     model(cfg, Some(nclasses), vb)
 }
 
-/// [`convnext()`] without its last norm and layer: from pictures to features (batch, channels), the last stage's channels.
+/// [`convnext()`] without its last norm and layer: from images to features (batch, channels), the last stage's channels.
 ///
 /// # Errors
 /// Those of [`convnext()`].

@@ -18,7 +18,7 @@
 //!     sampling_rate: 44_100,
 //! };
 //! let device = Device::Cpu;
-//! // SAFETY: nobody changes the file while it is mapped.
+//! // SAFETY: nothing changes the file while it is mapped.
 //! let vb = unsafe { VarBuilder::from_mmaped_safetensors(&["model.safetensors"], DType::F32, &device)? };
 //! let model = Model::new(&config, vb.pp("model"))?;
 //! let sound = Tensor::zeros((1, 1, 44_100), DType::F32, &device)?;
@@ -40,15 +40,15 @@ use crate::blocks::vision::run_all;
 pub struct Config {
     /// Codebooks.
     pub num_codebooks: usize,
-    /// Kilobits that a second takes. The model does not use it.
+    /// Kilobits per second. The model does not use it.
     pub model_bitrate: u32,
     /// Codes that a codebook has.
     pub codebook_size: usize,
     /// Channels of a frame.
     pub latent_dim: usize,
-    /// Frames in a second. The model does not use it.
+    /// Frames per second. The model does not use it.
     pub frame_rate: u32,
-    /// Samples in a second. The model does not use it.
+    /// Samples per second. The model does not use it.
     pub sampling_rate: u32,
 }
 
@@ -90,7 +90,7 @@ impl Snake1d {
 }
 
 impl Module for Snake1d {
-    /// Of (batch, channels, …).
+    /// Applied to (batch, channels, …).
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
         match xs.dims() {
             [_, _, _] => self.of_vectors(xs),
@@ -100,12 +100,12 @@ impl Module for Snake1d {
     }
 }
 
-/// How layers are made.
+/// The construction of the layers.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Form {
     /// Whether the wide convolution of residual units has a group for each channel.
     pub(crate) depthwise: bool,
-    /// Where kernels are.
+    /// The names of kernels.
     pub(crate) names: KernelNames,
     /// Whether transposed convolutions of an odd stride give `stride` samples for each frame; one less in all otherwise.
     pub(crate) complete: bool,
@@ -277,7 +277,7 @@ impl Module for Encoder {
 pub struct DecoderBlock {
     snake: Snake1d,
     conv: ConvTranspose1d,
-    /// What noise is multiplied by.
+    /// Factors of the noise, computed from the input.
     noise: Option<Conv1d>,
     units: Vec<ResidualUnit>,
 }
@@ -342,7 +342,7 @@ pub struct Decoder {
     rest: DecoderStages,
 }
 
-/// What follows a decoder's first convolution.
+/// The stages after a decoder's first convolution.
 #[derive(Debug, Clone)]
 pub(crate) struct DecoderStages {
     blocks: Vec<DecoderBlock>,
@@ -456,7 +456,7 @@ impl VectorQuantizer {
     /// The vectors (batch, frames, dim) of codes (batch, frames).
     ///
     /// # Errors
-    /// The codes are no integers, or not below the number of codes.
+    /// The codes are not integers, or not below the number of codes.
     pub fn embed_code(&self, embed_id: &Tensor) -> Result<Tensor> {
         self.codebook.lookup(embed_id)
     }

@@ -1,4 +1,4 @@
-//! Depth Anything V2, which tells how near what a picture shows is: [arXiv 2406.09414](https://arxiv.org/abs/2406.09414), a head
+//! Depth Anything V2, which tells how near what an image shows is: [arXiv 2406.09414](https://arxiv.org/abs/2406.09414), a head
 //! ([arXiv 2103.13413](https://arxiv.org/abs/2103.13413)) over four layers of DINOv2. Weight names are those of the authors' checkpoints.
 //!
 //! ```
@@ -32,7 +32,7 @@ use crate::models::dinov2::DinoVisionTransformer;
 
 /// Layers of DINOv2 that the head takes.
 const LAYERS: usize = 4;
-/// The side of a picture in pixels, and in patches.
+/// The side of an image in pixels, and in patches.
 const IMAGE: usize = 518;
 const SIDE: usize = IMAGE / 14;
 /// Channels before the last convolution.
@@ -55,7 +55,7 @@ impl DepthAnythingV2Config {
     /// - `out_channel_sizes`: channels of each layer's features, `num_features`: of all behind that.
     /// - `in_channel_size`: the size of DINOv2's tokens, `layer_ids_vits`: the four blocks that are taken.
     /// - `use_batch_norm`: norms in the residual units. `use_class_token`: patches are joined with the class token.
-    /// - `input_image_size`: height and width of a picture in pixels, `target_patch_size`: in patches.
+    /// - `input_image_size`: height and width of an image in pixels, `target_patch_size`: in patches.
     #[allow(clippy::too_many_arguments)]
     pub fn new(
         out_channel_sizes: [usize; 4],
@@ -165,7 +165,7 @@ impl Module for ResidualConvUnit {
 /// Features of one layer, enlarged to the size of the layer before.
 #[derive(Debug, Clone)]
 pub struct FeatureFusionBlock {
-    /// Of the layer's features before those of deeper layers are added.
+    /// Applied to the layer's features before those of deeper layers are added.
     alone: ResidualConvUnit,
     together: ResidualConvUnit,
     output: Conv2d,
@@ -201,7 +201,7 @@ impl Module for FeatureFusionBlock {
     }
 }
 
-/// `xs` with `side` rows and columns, each place that of the nearest.
+/// `xs` resized to `side` rows and columns, by nearest neighbours.
 fn resized(xs: &Tensor, side: usize) -> Result<Tensor> {
     match xs.dims4()? {
         (_, _, h, w) if h == side && w == side => Ok(xs.clone()),
@@ -209,7 +209,7 @@ fn resized(xs: &Tensor, side: usize) -> Result<Tensor> {
     }
 }
 
-/// What joins the layers.
+/// The layers that fuse the features.
 #[derive(Debug, Clone)]
 pub struct Scratch {
     /// To one number of channels, for each layer.
@@ -251,7 +251,7 @@ impl Scratch {
     }
 }
 
-/// What brings a layer's features to its size.
+/// Resizes a layer's features.
 #[derive(Debug, Clone)]
 enum Resize {
     Larger(ConvTranspose2d),
@@ -322,7 +322,7 @@ impl DPTHead {
         })
     }
 
-    /// The features of layer `i` as a picture of `num_features` channels.
+    /// The features of layer `i` as an image of `num_features` channels.
     fn layer(&self, xs: &Tensor, i: usize) -> Result<Tensor> {
         let mut xs = xs.get(i)?;
         if let Some(readouts) = &self.readouts {
@@ -397,11 +397,11 @@ impl DepthAnythingV2 {
     }
 }
 
-/// From pictures (batch, 3, input_image_size, input_image_size) to how near each of their pixels is, 0 for the farthest, in no unit:
+/// From images (batch, 3, input_image_size, input_image_size) to how near each of their pixels is, 0 for the farthest, in no unit:
 /// (batch, 1, side, side) with a side of `input_image_size + 2`, because there is a border of one pixel that shows nothing.
 ///
 /// # Errors
-/// The pictures have another shape, or another dtype or device than the weights.
+/// The images have another shape, or another dtype or device than the weights.
 impl Module for DepthAnythingV2 {
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
         let (blocks, class_token) = (&self.conf.layer_ids_vits, self.conf.use_class_token);

@@ -1,7 +1,7 @@
 //! DINOv2, a vision transformer trained without labels: [arXiv 2304.07193](https://arxiv.org/abs/2304.07193), with a linear classifier.
 //! Weight names are those of Meta's checkpoints, or those of Transformers (`facebook/dinov2-small`).
 //!
-//! Positions are learned for pictures of 518x518; for other sizes they are interpolated bicubically.
+//! Positions are learned for images of 518x518; for other sizes they are interpolated bicubically.
 //!
 //! ```
 //! use candle_core::{DType, Device, Tensor};
@@ -12,7 +12,7 @@
 //! // A real model: VarBuilder::from_mmaped_safetensors, and `dinov2::vit_small`.
 //! let model = DinoVisionTransformer::new(VarBuilder::zeros(DType::F32, &device), 2, 32, 2)?;
 //! let picture = Tensor::zeros((1, 3, 28, 42), DType::F32, &device)?;
-//! // The patches as a picture of features, of the first and the second block.
+//! // The patches as an image of features, of the first and the second block.
 //! let features = model.get_intermediate_layers(&picture, &[0, 1], true, false, true)?;
 //! assert_eq!(features.dims(), &[2, 1, 32, 2, 3]);
 //! # Ok(())
@@ -27,7 +27,7 @@ use crate::blocks::vision::{
     VitSpec,
 };
 
-/// The side of the pictures of training, of a patch, and how many patches are on a side.
+/// The side of the images of training, of a patch, and how many patches are on a side.
 const IMAGE: usize = 518;
 const PATCH: usize = 14;
 const SIDE: usize = IMAGE / PATCH;
@@ -69,9 +69,10 @@ impl DinoVisionTransformer {
             positions: Grid::new(of_places, SIDE, SIDE),
             blocks: blocks.collect::<Result<_>>()?,
             norm: layer_norm(embed_dim, EPS, vb.pp("norm"))?,
-            head: match has_head {
-                true => Some(linear(2 * embed_dim, CLASSES, vb.pp("head"))?),
-                false => None,
+            head: if has_head {
+                Some(linear(2 * embed_dim, CLASSES, vb.pp("head"))?)
+            } else {
+                None
             },
         })
     }
@@ -84,15 +85,15 @@ impl DinoVisionTransformer {
         Ok((with_first(&class, &tokens)?, places))
     }
 
-    /// What the blocks of the indices `blocks_to_take` give for pictures (batch, 3, height, width), stacked in the order of the blocks:
-    /// (taken, batch, patches, embed_dim).
+    /// The outputs of the blocks with the indices `blocks_to_take` for images (batch, 3, height, width), stacked in the order of the
+    /// blocks: (taken, batch, patches, embed_dim).
     ///
-    /// - `reshape`: as pictures, (taken, batch, embed_dim, rows, columns).
+    /// - `reshape`: as images, (taken, batch, embed_dim, rows, columns).
     /// - `return_class_token`: the class token is appended to each patch, along `embed_dim`; not together with `reshape`.
     /// - `norm`: the last norm is applied to each.
     ///
     /// # Errors
-    /// There is no block of an index, none is asked for, or the pictures have another shape.
+    /// An index has no block, `blocks_to_take` is empty, or the images have another shape.
     pub fn get_intermediate_layers(
         &self,
         xs: &Tensor,
@@ -112,11 +113,11 @@ impl DinoVisionTransformer {
     }
 }
 
-/// From pictures (batch, 3, height, width), whose sides are multiples of 14, to logits (batch, 1000); without a head to features (batch, 2 *
+/// From images (batch, 3, height, width), whose sides are multiples of 14, to logits (batch, 1000); without a head to features (batch, 2 *
 /// embed_dim), the class token's and the mean of the patches'.
 ///
 /// # Errors
-/// The pictures have another shape, or another dtype or device than the weights.
+/// The images have another shape, or another dtype or device than the weights.
 impl Module for DinoVisionTransformer {
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
         let (mut xs, _) = self.tokens(xs)?;

@@ -1,7 +1,7 @@
 //! DINOv2 with four registers, tokens that hold what belongs to no patch: [arXiv 2309.16588](https://arxiv.org/abs/2309.16588). Weight names
 //! are timm's; the classes are those of PlantCLEF 2024, 7806 species of plants.
 //!
-//! Positions are learned for pictures of 518x518; for other sizes they are interpolated bicubically.
+//! Positions are learned for images of 518x518; for other sizes they are interpolated bicubically.
 
 use candle_core::{Module, Result, Tensor};
 use candle_nn::{layer_norm, linear, LayerNorm, Linear, VarBuilder};
@@ -10,7 +10,7 @@ use crate::blocks::vision::{
     run_all, with_first, Grid, PatchEmbedding, Picture, VitBlock, VitSpec,
 };
 
-/// The side of the pictures of training, of a patch, and how many patches are on a side.
+/// The side of the images of training, of a patch, and how many patches are on a side.
 const IMAGE: usize = 518;
 const PATCH: usize = 14;
 const SIDE: usize = IMAGE / PATCH;
@@ -54,10 +54,10 @@ impl DinoVisionTransformer {
     }
 }
 
-/// From pictures (batch, 3, height, width), whose sides are multiples of 14, to logits (batch, 7806).
+/// From images (batch, 3, height, width), whose sides are multiples of 14, to logits (batch, 7806).
 ///
 /// # Errors
-/// The pictures have another shape, or another dtype or device than the weights.
+/// The images have another shape, or another dtype or device than the weights.
 impl Module for DinoVisionTransformer {
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
         let (tokens, places) = self.patches.forward(xs)?;

@@ -1,8 +1,9 @@
-//! EfficientViT of Microsoft, with attention whose heads see parts of the channels, one after the other:
-//! [arXiv 2305.07027](https://arxiv.org/abs/2305.07027). Weight names are those of timm's `efficientvit_msra`.
+//! EfficientViT of Microsoft, with attention whose heads process groups of channels in a cascade: [arXiv
+//! 2305.07027](https://arxiv.org/abs/2305.07027). Weight names are those of timm's `efficientvit_msra`.
 //!
-//! Batch norms are those of inference; they are folded into the convolutions unless the weights are variables. Pictures are (batch, 3,
-//! height, width) of any size, commonly 224x224. The first stage's attention is within windows of 7x7; those at the border are filled with zeros.
+//! Batch norms are those of inference; they are folded into the convolutions unless the weights are variables. Images are (batch, 3,
+//! height, width) of any size, commonly 224x224. The first stage's attention is within windows of 7x7; those at the border are padded with
+//! zeros.
 //!
 //! ```no_run
 //! use candle_core::{DType, Device, Module, Tensor};
@@ -32,7 +33,7 @@ pub struct Config {
     channels: [usize; 3],
     depths: [usize; 3],
     heads: [usize; 3],
-    /// Of the convolutions of the heads' queries.
+    /// Kernel sizes of the convolutions of the heads' queries.
     kernels: [usize; 4],
 }
 
@@ -86,7 +87,7 @@ impl Config {
 const KEY: usize = 16;
 /// The side of the first stage's windows.
 const WINDOW: usize = 7;
-/// The sides of what a place sees, of pictures of 224x224.
+/// The sides of the attention windows, for images of 224x224.
 const SIDES: [usize; 3] = [WINDOW, 7, 4];
 
 /// A convolution at `conv` and its norm at `bn`.
@@ -102,7 +103,7 @@ fn mlp(channels: usize, vb: VarBuilder) -> Result<Step> {
     Ok(Step::Convs(vec![expand, unit(project, vb.pp("pw2"))?]))
 }
 
-/// Neighbours of each place.
+/// A depthwise convolution of the neighbours.
 fn neighbours(channels: usize, vb: VarBuilder) -> Result<Step> {
     let conv = unit(ConvSpec::depthwise(channels, 3), vb)?;
     Ok(Step::Convs(vec![conv]))
@@ -111,7 +112,7 @@ fn neighbours(channels: usize, vb: VarBuilder) -> Result<Step> {
 struct Head {
     /// To queries, keys and values.
     qkv: ConvNorm,
-    /// Of the queries.
+    /// The convolution of the queries.
     neighbours: ConvNorm,
 }
 
@@ -119,13 +120,13 @@ struct Head {
 struct Cascade {
     heads: Vec<Head>,
     proj: ConvNorm,
-    /// Whether places see those of their window alone.
+    /// Whether attention is within windows.
     windows: bool,
     /// Added to the scores of each head, `(heads, places, places)`; not in all files.
     distances: Option<Tensor>,
 }
 
-/// From a table of `side * side` distances for each head to what is added to the scores of each pair of places of a square.
+/// From a table of `side * side` distances per head to the biases of the scores of all pairs of positions of a square.
 fn each_pair(table: &Tensor, side: usize) -> Result<Tensor> {
     let (heads, places) = table.dims2()?;
     let row = |query: usize, key: usize| {
@@ -158,9 +159,10 @@ impl Cascade {
         let heads = heads.collect::<Result<_>>()?;
         let proj = ConvSpec::new(channels, channels, 1);
         let (side, name) = (SIDES[stage], "attention_biases");
-        let distances = match vb.contains_tensor(name) {
-            true => Some(each_pair(&vb.get((count, side * side), name)?, side)?),
-            false => None,
+        let distances = if vb.contains_tensor(name) {
+            Some(each_pair(&vb.get((count, side * side), name)?, side)?)
+        } else {
+            None
         };
         Ok(Self {
             distances,
@@ -170,7 +172,7 @@ impl Cascade {
         })
     }
 
-    /// Attention of every place of `xs` to every other.
+    /// Attention between all positions of `xs`.
     fn attend(&self, xs: &Tensor) -> Result<Tensor> {
         let (_, _, rows, columns) = xs.dims4()?;
         if let Some(distances) = &self.distances {
@@ -224,7 +226,7 @@ impl Module for Cascade {
     }
 }
 
-/// What is added to its input.
+/// A layer with a residual connection.
 enum Step {
     Convs(Vec<ConvNorm>),
     Cascade(Cascade),
@@ -252,7 +254,7 @@ fn block(cfg: &Config, stage: usize, vb: VarBuilder) -> Result<Vec<Step>> {
     ])
 }
 
-/// Halves a picture's sides, between two pairs of residuals.
+/// Halves an image's sides, between two pairs of residuals.
 struct Smaller {
     before: Vec<Step>,
     convs: Vec<ConvNorm>,
@@ -352,15 +354,15 @@ fn model(cfg: &Config, classes: Option<usize>, vb: VarBuilder) -> Result<Func<'s
     }))
 }
 
-/// A classifier: from pictures (batch, 3, height, width) to logits (batch, nclasses).
+/// A classifier: from images (batch, 3, height, width) to logits (batch, nclasses).
 ///
 /// # Errors
-/// A weight is missing or has another shape. The model fails for pictures of another shape.
+/// A weight is missing or has another shape. The model fails for images of another shape.
 pub fn efficientvit(cfg: &Config, nclasses: usize, vb: VarBuilder) -> Result<Func<'static>> {
     model(cfg, Some(nclasses), vb)
 }
 
-/// [`efficientvit()`] without its last norm and layer: from pictures to features (batch, channels), the last stage's channels.
+/// [`efficientvit()`] without its last norm and layer: from images to features (batch, channels), the last stage's channels.
 ///
 /// # Errors
 /// Those of [`efficientvit()`].

@@ -35,7 +35,7 @@ use crate::blocks::codec::{
     residual_decode, residual_encode, sound, Codebook, KernelNames, ResidualLstm, Stage,
 };
 
-/// What is before a sound and behind it.
+/// The padding at both ends of a sound.
 #[derive(Debug, Copy, Clone, PartialEq, Eq, serde::Deserialize)]
 pub enum PadMode {
     /// Zeros.
@@ -59,7 +59,7 @@ impl From<PadMode> for conv::PadMode {
     }
 }
 
-/// How convolutions are normalised.
+/// The normalisation of convolutions.
 #[derive(Debug, Copy, Clone, PartialEq, Eq, serde::Deserialize)]
 pub enum NormType {
     /// Each kernel has a length and a direction, `weight_g` and `weight_v`.
@@ -78,15 +78,15 @@ pub enum NormType {
 pub struct Config {
     /// Kilobits a second that a sound may take; the last says how many codebooks there are.
     pub target_bandwidths: Vec<f64>,
-    /// Samples in a second.
+    /// Samples per second.
     pub sampling_rate: usize,
     /// Channels of a sound.
     pub audio_channels: usize,
     /// Whether sounds are divided by their loudness before. The model does not do that.
     pub normalize: bool,
-    /// Seconds of the parts that long sounds are cut into. The model does not cut.
+    /// Chunk length for long sounds, in seconds. The model does not split sounds.
     pub chunk_length_s: Option<usize>,
-    /// By how much such parts overlap. The model does not use it.
+    /// Fraction by which such chunks overlap. The model does not use it.
     pub overlap: Option<usize>,
     /// Channels of a frame.
     pub hidden_size: usize,
@@ -94,7 +94,7 @@ pub struct Config {
     pub num_filters: usize,
     /// Residual blocks in a stage.
     pub num_residual_layers: usize,
-    /// How much each stage lengthens when decoding.
+    /// Upsampling factor of each stage of the decoder.
     pub upsampling_ratios: Vec<usize>,
     /// Norm of the convolutions.
     pub norm_type: NormType,
@@ -108,13 +108,13 @@ pub struct Config {
     pub dilation_growth_rate: usize,
     /// Whether a frame depends on earlier samples alone.
     pub use_causal_conv: bool,
-    /// What is before a sound and behind it. Checkpoints want [`PadMode::Reflect`].
+    /// The padding at both ends of a sound. Checkpoints require [`PadMode::Reflect`].
     pub pad_mode: PadMode,
-    /// How many times fewer channels residual blocks have inside.
+    /// Factor by which residual blocks reduce the channels inside.
     pub compress: usize,
     /// Layers of each network's LSTM.
     pub num_lstm_layers: usize,
-    /// The share of what transposed convolutions trim that is at the end, from 0 to 1, if they are causal.
+    /// Fraction, from 0 to 1, of causal transposed convolutions' trimming that is at the end.
     pub trim_right_ratio: f64,
     /// Codes that a codebook has.
     pub codebook_size: usize,
@@ -156,7 +156,7 @@ impl Default for Config {
     }
 }
 
-/// What a code takes of a bandwidth.
+/// Bits of bandwidth per code.
 const BITS_OF_A_CODE: usize = 10;
 
 impl Config {
@@ -164,7 +164,7 @@ impl Config {
         self.codebook_dim.unwrap_or(self.hidden_size)
     }
 
-    /// How many codebooks the largest bandwidth has room for.
+    /// Number of codebooks for the largest bandwidth.
     fn codebooks(&self) -> Result<usize> {
         let hop = self
             .upsampling_ratios
@@ -291,7 +291,7 @@ pub fn conv1d_weight_norm_no_bias(
     KernelNames::Pair.conv1d([in_c, out_c, kernel_size], false, config, vb)
 }
 
-/// A transposed convolution whose kernels are under weight norm, with a `bias` if it is asked for.
+/// A transposed convolution whose kernels are under weight norm, with a bias if `bias` is set.
 ///
 /// # Errors
 /// Those of [`conv1d_weight_norm`].
@@ -345,7 +345,7 @@ impl EuclideanCodebook {
     /// The vectors (…, dim) with these numbers (…).
     ///
     /// # Errors
-    /// The numbers are no integers, or not below the number of vectors.
+    /// The numbers are not integers, or not below the number of vectors.
     pub fn decode(&self, embed_ind: &Tensor) -> Result<Tensor> {
         self.vectors.lookup(embed_ind)
     }
@@ -401,10 +401,10 @@ pub struct ResidualVectorQuantizer {
 }
 
 impl ResidualVectorQuantizer {
-    /// Loads `layers.0` and so on, as many as the last of `target_bandwidths` has room for.
+    /// Loads `layers.0` and so on, the number for the last of `target_bandwidths`.
     ///
     /// # Errors
-    /// That is none, or those of [`EuclideanCodebook::new`].
+    /// That number is 0, or those of [`EuclideanCodebook::new`].
     pub fn new(cfg: &Config, vb: VarBuilder) -> Result<Self> {
         let vb = vb.pp("layers");
         let layers = (0..cfg.codebooks()?).map(|i| VectorQuantization::new(cfg, vb.pp(i)));
@@ -452,7 +452,7 @@ impl EncodecLSTM {
 }
 
 impl Module for EncodecLSTM {
-    /// Of (batch, dim, frames).
+    /// Applied to (batch, dim, frames).
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
         self.lstm.forward(xs)
     }

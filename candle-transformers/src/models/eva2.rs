@@ -1,5 +1,5 @@
 //! EVA-02, a vision transformer with rotary positions and gated feed-forward blocks: [arXiv 2303.11331](https://arxiv.org/abs/2303.11331),
-//! with a linear classifier. Weight names are timm's, with the table of angles as `rot_pos_embed`; pictures are 448x448.
+//! with a linear classifier. Weight names are timm's, with the table of angles as `rot_pos_embed`; images are 448x448.
 //!
 //! ```
 //! use candle_core::{DType, Device, Module, Tensor};
@@ -26,7 +26,7 @@ use crate::blocks::vision::{
 };
 use crate::blocks::MergedLinear;
 
-/// The side of a picture, of a patch, and how many patches are on a side.
+/// The side of an image, of a patch, and how many patches are on a side.
 const IMAGE: usize = 448;
 const PATCH: usize = 14;
 const SIDE: usize = IMAGE / PATCH;
@@ -104,8 +104,8 @@ impl Block {
     }
 }
 
-/// Cosines and sines for the class token, which is not turned, and the patches, (1 + PATCHES, HEAD_DIM / 2) each, of a table
-/// (PATCHES, 2 * HEAD_DIM) that has sines, then cosines, each twice in a row.
+/// Cosines and sines for the class token, which is not rotated, and the patches, (1 + PATCHES, HEAD_DIM / 2) each, of a table (PATCHES, 2 *
+/// HEAD_DIM) that has sines, then cosines, each twice in a row.
 fn angles(table: &Tensor) -> Result<(Tensor, Tensor)> {
     let half = |start, of_class: Tensor| -> Result<Tensor> {
         let twice = table.narrow(1, start, HEAD_DIM)?.contiguous()?;
@@ -176,15 +176,15 @@ impl EVA2VisionTransformer {
         Ok((tokens.broadcast_add(&self.positions)?, places))
     }
 
-    /// What the blocks of the indices `blocks_to_take` give for pictures (batch, 3, 448, 448), stacked in the order of the blocks:
+    /// The outputs of the blocks with the indices `blocks_to_take` for images (batch, 3, 448, 448), stacked in the order of the blocks:
     /// (taken, batch, patches, embed_dim).
     ///
-    /// - `reshape`: as pictures, (taken, batch, embed_dim, rows, columns).
+    /// - `reshape`: as images, (taken, batch, embed_dim, rows, columns).
     /// - `return_class_token`: the class token is appended to each patch, along `embed_dim`; not together with `reshape`.
     /// - `norm`: the last norm is applied to each.
     ///
     /// # Errors
-    /// There is no block of an index, none is asked for, or the pictures have another shape.
+    /// An index has no block, `blocks_to_take` is empty, or the images have another shape.
     pub fn get_intermediate_layers(
         &self,
         xs: &Tensor,
@@ -205,10 +205,10 @@ impl EVA2VisionTransformer {
     }
 }
 
-/// From pictures (batch, 3, 448, 448) to logits (batch, 1000).
+/// From images (batch, 3, 448, 448) to logits (batch, 1000).
 ///
 /// # Errors
-/// The pictures have another shape, or another dtype or device than the weights.
+/// The images have another shape, or another dtype or device than the weights.
 impl Module for EVA2VisionTransformer {
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
         let (mut xs, _) = self.tokens(xs)?;

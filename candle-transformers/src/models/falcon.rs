@@ -1,5 +1,5 @@
-//! Falcon: [arXiv 2311.16867](https://arxiv.org/abs/2311.16867). 7B has one key head, and attention and MLP side by side on one norm; 40B has
-//! several, and a norm for each; the RefinedWeb models have ALiBi, and one after the other.
+//! Falcon: [arXiv 2311.16867](https://arxiv.org/abs/2311.16867). 7B has one key head, and attention and MLP in parallel after one norm; 40B
+//! has several, and a norm for each; the RefinedWeb models have ALiBi, and attention and MLP in sequence.
 
 use candle_core::{Result, Tensor};
 use candle_nn::{Activation, VarBuilder};
@@ -11,7 +11,7 @@ use crate::blocks::{
     NormSpec, Order, PlainSpec, Rotary, RotaryPairs, Wiring,
 };
 
-/// What configurations do not say: more than any of the models was trained with.
+/// Maximum length, which configurations omit: longer than the training sequences of all the models.
 const MAX_SEQ_LEN: usize = 5000;
 
 const NAMES: Names = Names {
@@ -28,17 +28,17 @@ const NAMES: Names = Names {
 /// A checkpoint's `config.json`.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Config {
-    /// Tokens.
+    /// Tokens in the vocabulary.
     pub vocab_size: usize,
-    /// Size of the stream.
+    /// Size of the residual stream.
     pub hidden_size: usize,
     /// Decoder layers.
     pub num_hidden_layers: usize,
     /// Query heads.
     pub num_attention_heads: usize,
-    /// Added to the variance in the norms.
+    /// Layer norm epsilon, added to the variance.
     pub layer_norm_epsilon: f64,
-    /// Of training; not used.
+    /// Used in training only.
     pub initializer_range: f64,
     /// Whether calls continue a sequence. Without, each is given the whole of it.
     pub use_cache: bool,
@@ -46,13 +46,13 @@ pub struct Config {
     pub bos_token_id: u32,
     /// The token that ends a text.
     pub eos_token_id: u32,
-    /// Of training; not used.
+    /// Used in training only.
     pub hidden_dropout: f64,
-    /// Of training; not used.
+    /// Used in training only.
     pub attention_dropout: f64,
-    /// Key and value heads of the new architecture; `None` for as many as there are query heads.
+    /// Key and value heads of the new architecture; `None` for the number of query heads.
     pub n_head_kv: Option<usize>,
-    /// Whether scores fall with the distance, in place of a rotation.
+    /// Whether scores decrease with the distance (ALiBi), instead of a rotation.
     pub alibi: bool,
     /// Whether it is built as 40B is.
     pub new_decoder_architecture: bool,
@@ -183,7 +183,7 @@ impl Falcon {
         Ok(Self { model, config: cfg })
     }
 
-    /// What it was made from.
+    /// The configuration of the model.
     pub fn config(&self) -> &Config {
         &self.config
     }
@@ -194,9 +194,10 @@ impl Falcon {
     /// # Errors
     /// If there are no ids, or more than fit.
     pub fn forward(&mut self, input_ids: &Tensor) -> Result<Tensor> {
-        let hidden = match self.config.use_cache {
-            true => self.model.forward_next(input_ids)?,
-            false => self.model.forward(input_ids, 0)?,
+        let hidden = if self.config.use_cache {
+            self.model.forward_next(input_ids)?
+        } else {
+            self.model.forward(input_ids, 0)?
         };
         hidden.last_logits()?.squeeze(1)
     }

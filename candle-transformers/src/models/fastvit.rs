@@ -3,7 +3,7 @@
 //! the branches are merged.
 //!
 //! Which branches a block has, and whether a stage has encoded positions or attention over channels, the weights say. Batch norms are those of
-//! inference. Pictures are (batch, 3, height, width) of any size, commonly 256x256.
+//! inference. Images are (batch, 3, height, width) of any size, commonly 256x256.
 //!
 //! ```no_run
 //! use candle_core::{DType, Device, Module, Tensor};
@@ -32,7 +32,7 @@ use crate::blocks::vision::{
 /// Sizes of a network.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Config {
-    /// How many times the channels a feed-forward block has inside.
+    /// Expansion factor of the feed-forward blocks.
     pub exp_ratio: usize,
     /// Channels of the first stage; each other stage has twice those of the one before.
     pub in_channels: usize,
@@ -131,8 +131,7 @@ fn branch(spec: &ConvSpec, vb: &VarBuilder) -> Result<Branch> {
     Branch::conv(spec, vb.pp("conv"), vb.pp("bn"))
 }
 
-/// MobileOne's block: those of its branches that the weights have, merged; attention over channels, if they have that; a GELU, if it is asked
-/// for.
+/// MobileOne's block: the branches that the weights have, merged; attention over channels, if the weights have it; a GELU, if requested.
 struct Unit {
     conv: Conv2d,
     attention: Option<SqueezeExcite>,
@@ -179,14 +178,15 @@ impl Module for Unit {
         if let Some(attention) = &self.attention {
             ys = attention.forward(&ys)?;
         }
-        match self.gelu {
-            true => ys.gelu_erf(),
-            false => Ok(ys),
+        if self.gelu {
+            ys.gelu_erf()
+        } else {
+            Ok(ys)
         }
     }
 }
 
-/// Neighbours of each place, then two layers over its channels.
+/// A depthwise convolution, then two layers over the channels.
 struct Mlp {
     neighbours: ConvNorm,
     expand: Conv2d,
@@ -212,11 +212,11 @@ impl Module for Mlp {
     }
 }
 
-/// What mixes places.
+/// The token mixer.
 enum Mixer {
-    /// A convolution of neighbours, less the place itself.
+    /// A convolution minus its input.
     Conv { mixer: Unit, norm: Unit },
-    /// Attention of every place to every place, behind a norm.
+    /// Attention between all positions, after a norm.
     Attention {
         norm: Shift,
         attention: VitAttention,
@@ -284,7 +284,7 @@ impl Module for Block {
     }
 }
 
-/// Halves a picture's sides and doubles its channels.
+/// Halves an image's sides and doubles its channels.
 struct Smaller {
     /// A kernel of 7x7 and one of 3x3, merged.
     conv: Conv2d,
@@ -329,7 +329,7 @@ impl Module for Smaller {
 
 struct Stage {
     smaller: Option<Smaller>,
-    /// What is added to know places.
+    /// The positional encoding, added to the input.
     positions: Option<Conv2d>,
     blocks: Vec<Block>,
 }
@@ -406,22 +406,23 @@ fn model(cfg: &Config, classes: Option<usize>, vb: VarBuilder) -> Result<Func<'s
     Ok(classifier(Picture::any("fastvit"), head, move |xs| {
         let xs = run_all(&stages, &run_all(&stem, xs)?)?;
         let features = final_conv.forward(&xs)?;
-        match pools {
-            true => pooled(&features),
-            false => Ok(features),
+        if pools {
+            pooled(&features)
+        } else {
+            Ok(features)
         }
     }))
 }
 
-/// A classifier: from pictures (batch, 3, height, width) to logits (batch, nclasses).
+/// A classifier: from images (batch, 3, height, width) to logits (batch, nclasses).
 ///
 /// # Errors
-/// A weight is missing or has another shape, or the last stage's channels are not heads of 32. The model fails for pictures of another shape.
+/// A weight is missing or has another shape, or the last stage's channels are not heads of 32. The model fails for images of another shape.
 pub fn fastvit(cfg: &Config, nclasses: usize, vb: VarBuilder) -> Result<Func<'static>> {
     model(cfg, Some(nclasses), vb)
 }
 
-/// [`fastvit()`] without the mean and the last layer: from pictures to features (batch, 16 * in_channels, height / 32, width / 32).
+/// [`fastvit()`] without the mean and the last layer: from images to features (batch, 16 * in_channels, height / 32, width / 32).
 ///
 /// # Errors
 /// Those of [`fastvit()`].

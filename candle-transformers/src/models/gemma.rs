@@ -21,13 +21,13 @@ fn default_positions() -> usize {
 pub struct Config {
     /// Whether the projections of attention have biases.
     pub attention_bias: bool,
-    /// Size of a head.
+    /// Head dimension.
     pub head_dim: usize,
     /// Activation of the MLP's gate, unless `hidden_activation` is there.
     pub hidden_act: Option<Activation>,
     /// Activation of the MLP's gate.
     pub hidden_activation: Option<Activation>,
-    /// Size of the stream.
+    /// Size of the residual stream.
     pub hidden_size: usize,
     /// Inner size of the MLP.
     pub intermediate_size: usize,
@@ -37,13 +37,13 @@ pub struct Config {
     pub num_hidden_layers: usize,
     /// Key and value heads.
     pub num_key_value_heads: usize,
-    /// Added to the mean square in the norms.
+    /// RMS norm epsilon, added to the mean square.
     pub rms_norm_eps: f64,
     /// Base of the rotary frequencies.
     pub rope_theta: f64,
-    /// Tokens.
+    /// Tokens in the vocabulary.
     pub vocab_size: usize,
-    /// The longest sequence; 4096 where missing.
+    /// Maximum sequence length, in tokens; default: 4096.
     #[serde(default = "default_positions")]
     pub max_position_embeddings: usize,
 }
@@ -86,7 +86,7 @@ impl Config {
     }
 }
 
-/// What all Gemmas have in common.
+/// The common parts of all Gemmas.
 pub(super) fn gemma(
     sizes: LlamaLike,
     rotaries: Vec<Rotary>,

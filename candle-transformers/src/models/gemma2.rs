@@ -20,11 +20,11 @@ pub(super) const NAMES: Names = Names {
 pub struct Config {
     /// Whether the projections of attention have biases.
     pub attention_bias: bool,
-    /// Size of a head.
+    /// Head dimension.
     pub head_dim: usize,
     /// Activation of the MLP's gate.
     pub hidden_activation: Activation,
-    /// Size of the stream.
+    /// Size of the residual stream.
     pub hidden_size: usize,
     /// Inner size of the MLP.
     pub intermediate_size: usize,
@@ -34,11 +34,11 @@ pub struct Config {
     pub num_hidden_layers: usize,
     /// Key and value heads.
     pub num_key_value_heads: usize,
-    /// Added to the mean square in the norms.
+    /// RMS norm epsilon, added to the mean square.
     pub rms_norm_eps: f64,
     /// Base of the rotary frequencies.
     pub rope_theta: f64,
-    /// Tokens.
+    /// Tokens in the vocabulary.
     pub vocab_size: usize,
     /// The cap of the logits.
     pub final_logit_softcapping: Option<f64>,
@@ -46,9 +46,9 @@ pub struct Config {
     pub attn_logit_softcapping: Option<f64>,
     /// Scores are divided by its root.
     pub query_pre_attn_scalar: usize,
-    /// How many positions are seen in layers with a window, which are the first, the third, and so on.
+    /// Window size, in positions, of the layers with a window: the first, the third, and so on.
     pub sliding_window: Option<usize>,
-    /// The longest sequence; 4096 where missing.
+    /// Maximum sequence length, in tokens; default: 4096.
     #[serde(default = "default_positions")]
     pub max_position_embeddings: usize,
 }
@@ -66,7 +66,7 @@ impl Config {
         self.spec_with(|i| i % 2 == 0)
     }
 
-    /// As [`spec`](Self::spec), with a window in the layers of which `windowed` says so.
+    /// As [`spec`](Self::spec), with a window in the layers for which `windowed` returns true.
     pub(crate) fn spec_with(&self, windowed: impl Fn(usize) -> bool) -> Result<DecoderSpec> {
         let sizes = LlamaLike {
             family: "gemma2",

@@ -1,5 +1,5 @@
-//! Gemma 3, its text part: [arXiv 2503.19786](https://arxiv.org/abs/2503.19786). Gemma 2 with a norm of each head of queries and keys in
-//! place of the caps, and two kinds of layers: most have a window and a rotary base for it, every sixth sees everything.
+//! Gemma 3, its text part: [arXiv 2503.19786](https://arxiv.org/abs/2503.19786). Gemma 2 with a norm of each head of queries and keys
+//! instead of the caps, and two kinds of layers: most have a window and a rotary base for it, every sixth sees all positions.
 
 use candle_core::{Result, Tensor};
 use candle_nn::{Activation, VarBuilder};
@@ -15,11 +15,11 @@ use crate::blocks::{CausalLm, DecoderSpec, Head, NormSpec, QkNorm, RotaryPairs, 
 pub struct Config {
     /// Whether the projections of attention have biases.
     pub attention_bias: bool,
-    /// Size of a head.
+    /// Head dimension.
     pub head_dim: usize,
     /// Activation of the MLP's gate.
     pub hidden_activation: Activation,
-    /// Size of the stream.
+    /// Size of the residual stream.
     pub hidden_size: usize,
     /// Inner size of the MLP.
     pub intermediate_size: usize,
@@ -29,13 +29,13 @@ pub struct Config {
     pub num_hidden_layers: usize,
     /// Key and value heads.
     pub num_key_value_heads: usize,
-    /// Added to the mean square in the norms.
+    /// RMS norm epsilon, added to the mean square.
     pub rms_norm_eps: f64,
     /// Base of the rotary frequencies in layers that see everything.
     pub rope_theta: f64,
     /// Base of the rotary frequencies in layers with a window.
     pub rope_local_base_freq: f64,
-    /// Tokens.
+    /// Tokens in the vocabulary.
     pub vocab_size: usize,
     /// The cap of the logits.
     pub final_logit_softcapping: Option<f64>,
@@ -43,11 +43,11 @@ pub struct Config {
     pub attn_logit_softcapping: Option<f64>,
     /// Scores are divided by its root.
     pub query_pre_attn_scalar: usize,
-    /// How many positions are seen in layers with a window.
+    /// Window size, in positions, of the layers with a window.
     pub sliding_window: usize,
-    /// One layer in this many sees everything: the last of each run.
+    /// Every layer whose number is a multiple of this has no window.
     pub sliding_window_pattern: usize,
-    /// The longest sequence.
+    /// Maximum sequence length, in tokens.
     pub max_position_embeddings: usize,
 }
 
@@ -60,7 +60,7 @@ impl Config {
         self.spec_with(|i| !(i + 1).is_multiple_of(self.sliding_window_pattern))
     }
 
-    /// As [`spec`](Self::spec), with a window in the layers of which `windowed` says so.
+    /// As [`spec`](Self::spec), with a window in the layers for which `windowed` returns true.
     pub(crate) fn spec_with(&self, windowed: impl Fn(usize) -> bool) -> Result<DecoderSpec> {
         let sizes = LlamaLike {
             family: "gemma3",

@@ -20,9 +20,9 @@ const NAMES: Names = Names {
 /// A checkpoint's `config.json`.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Config {
-    /// Tokens.
+    /// Tokens in the vocabulary.
     pub vocab_size: usize,
-    /// Size of the stream.
+    /// Size of the residual stream.
     pub hidden_size: usize,
     /// Inner size of the MLP.
     pub intermediate_size: usize,
@@ -30,27 +30,27 @@ pub struct Config {
     pub num_hidden_layers: usize,
     /// Query heads.
     pub num_attention_heads: usize,
-    /// Size of a head; `hidden_size / num_attention_heads` where missing.
+    /// Head dimension; default: `hidden_size / num_attention_heads`.
     pub head_dim: Option<usize>,
-    /// The share of each head that is rotated; all where missing.
+    /// Fraction of each head that is rotated; default: 1.
     pub partial_rotary_factor: Option<f32>,
-    /// Whether the projections to queries, keys and values have biases; no where missing.
+    /// Whether the projections to queries, keys and values have biases; default: `false`.
     pub attention_bias: Option<bool>,
     /// Key and value heads.
     pub num_key_value_heads: usize,
-    /// The longest sequence.
+    /// Maximum sequence length, in tokens.
     pub max_position_embeddings: usize,
     /// Not used by these models.
     pub sliding_window: Option<usize>,
-    /// Whether the output layer is the table of tokens.
+    /// Whether the output layer shares the token table's weight.
     pub tie_word_embeddings: bool,
     /// Base of the rotary frequencies.
     pub rope_theta: f64,
-    /// Added to the mean square in the norms.
+    /// RMS norm epsilon, added to the mean square.
     pub rms_norm_eps: f64,
     /// Activation of the MLP's gate.
     pub hidden_act: Activation,
-    /// What ends a text.
+    /// The token that ends a text.
     pub eos_token_id: Option<EosTokenId>,
 }
 

@@ -22,15 +22,15 @@ const GGUF_NAMES: Names = Names {
     ..Names::GGUF
 };
 
-/// What its kernels clamp gate and up to.
+/// The bound to which its kernels clamp gate and up.
 const LIMIT: f64 = 7.;
 
 /// A checkpoint's `config.json`.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct Config {
-    /// Tokens.
+    /// Tokens in the vocabulary.
     pub vocab_size: usize,
-    /// Size of the stream.
+    /// Size of the residual stream.
     pub hidden_size: usize,
     /// Inner size of an expert.
     pub intermediate_size: usize,
@@ -40,31 +40,31 @@ pub struct Config {
     pub num_attention_heads: usize,
     /// Key and value heads.
     pub num_key_value_heads: usize,
-    /// Size of a head.
+    /// Head dimension.
     pub head_dim: usize,
     /// Experts.
     pub num_local_experts: usize,
     /// Experts for each token.
     pub num_experts_per_tok: usize,
-    /// How many positions are seen in layers with a window.
+    /// Window size, in positions, of the layers with a window.
     pub sliding_window: usize,
-    /// The longest sequence.
+    /// Maximum sequence length, in tokens.
     pub max_position_embeddings: usize,
-    /// Added to the mean square in the norms.
+    /// RMS norm epsilon, added to the mean square.
     pub rms_norm_eps: f64,
     /// Base of the rotary frequencies.
     pub rope_theta: f64,
     /// Scaling of the rotary frequencies.
     #[serde(alias = "rope_parameters")]
     pub rope_scaling: Option<RopeScaling>,
-    /// `sliding_attention` or `full_attention`, by layer; in alternation where missing.
+    /// `sliding_attention` or `full_attention` for each layer; default: alternating.
     #[serde(default)]
     pub layer_types: Option<Vec<String>>,
     /// Whether the projections of attention have biases.
     pub attention_bias: bool,
-    /// What gate and up of an expert are clamped to.
+    /// The bound to which gate and up of an expert are clamped.
     pub swiglu_limit: f64,
-    /// Whether the output layer is the table of tokens.
+    /// Whether the output layer shares the token table's weight.
     pub tie_word_embeddings: bool,
 }
 

@@ -11,7 +11,7 @@ use crate::blocks::{Decoder, DecoderSpec, DecoderState, Head, NormSpec, RopeScal
 /// The context length where a configuration does not say.
 pub const DEFAULT_MAX_SEQ_LEN: usize = 4096;
 
-/// How the rotary frequencies are scaled.
+/// The scaling of the rotary frequencies.
 #[derive(Debug, Clone, Default, Deserialize)]
 pub enum GraniteRopeType {
     /// As Llama 3's.
@@ -26,7 +26,7 @@ pub enum GraniteRopeType {
 /// `rope_scaling` of a `config.json`.
 #[derive(Debug, Clone, Default, Deserialize)]
 pub struct GraniteRopeConfig {
-    /// What low frequencies are divided by.
+    /// Divisor of low frequencies.
     pub factor: f32,
     /// Frequencies that rotate fewer times than this within the original context are low.
     pub low_freq_factor: f32,
@@ -55,35 +55,35 @@ fn default_theta() -> f32 {
 /// A checkpoint's `config.json`.
 #[derive(Debug, Clone, Deserialize)]
 pub struct GraniteConfig {
-    /// Size of the stream.
+    /// Size of the residual stream.
     pub hidden_size: usize,
     /// Inner size of the MLP.
     pub intermediate_size: usize,
-    /// Tokens.
+    /// Tokens in the vocabulary.
     pub vocab_size: usize,
     /// Decoder layers.
     pub num_hidden_layers: usize,
     /// Query heads.
     pub num_attention_heads: usize,
-    /// Key and value heads; as many as query heads where missing.
+    /// Key and value heads; default: the number of query heads.
     pub num_key_value_heads: Option<usize>,
-    /// Added to the mean square in the norms.
+    /// RMS norm epsilon, added to the mean square.
     pub rms_norm_eps: f64,
-    /// Base of the rotary frequencies; 10000 where missing.
+    /// Base of the rotary frequencies; default: 10 000.
     #[serde(default = "default_theta")]
     pub rope_theta: f32,
     /// The token that starts a text.
     pub bos_token_id: Option<u32>,
-    /// What ends a text.
+    /// The token that ends a text.
     pub eos_token_id: Option<GraniteEosToks>,
     /// Scaling of the rotary frequencies.
     pub rope_scaling: Option<GraniteRopeConfig>,
-    /// The longest sequence.
+    /// Maximum sequence length, in tokens.
     pub max_position_embeddings: usize,
 }
 
 impl GraniteConfig {
-    /// How many key and value heads there are.
+    /// The number of key and value heads.
     pub fn num_key_value_heads(&self) -> usize {
         self.num_key_value_heads.unwrap_or(self.num_attention_heads)
     }
@@ -108,14 +108,14 @@ impl GraniteConfig {
     }
 }
 
-/// What a Granite is made of. From a checkpoint's `config.json`: [`GraniteConfig::into_config`].
+/// The sizes of a Granite. From a checkpoint's `config.json`: [`GraniteConfig::into_config`].
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Size of the stream.
+    /// Size of the residual stream.
     pub hidden_size: usize,
     /// Inner size of the MLP.
     pub intermediate_size: usize,
-    /// Tokens.
+    /// Tokens in the vocabulary.
     pub vocab_size: usize,
     /// Decoder layers.
     pub num_hidden_layers: usize,
@@ -123,32 +123,32 @@ pub struct Config {
     pub num_attention_heads: usize,
     /// Key and value heads.
     pub num_key_value_heads: usize,
-    /// Part of Candle's interface. Attention is one fused op on every device, with it or without.
+    /// Part of Candle's interface, without effect: attention is one fused op on every device.
     pub use_flash_attn: bool,
-    /// Added to the mean square in the norms.
+    /// RMS norm epsilon, added to the mean square.
     pub rms_norm_eps: f64,
     /// Base of the rotary frequencies.
     pub rope_theta: f32,
     /// The token that starts a text.
     pub bos_token_id: Option<u32>,
-    /// What ends a text.
+    /// The token that ends a text.
     pub eos_token_id: Option<GraniteEosToks>,
     /// Scaling of the rotary frequencies.
     pub rope_scaling: Option<GraniteRopeConfig>,
-    /// The longest sequence.
+    /// Maximum sequence length, in tokens.
     pub max_position_embeddings: usize,
 }
 
 /// The multipliers of Granite 3 and later, as their `config.json` names them. Not in upstream's interface.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
 pub struct Multipliers {
-    /// Of the embeddings.
+    /// Factor of the embeddings.
     pub embedding_multiplier: f64,
-    /// Of the scores, in place of `1 / sqrt(head_dim)`.
+    /// Factor of the scores, instead of `1 / sqrt(head_dim)`.
     pub attention_multiplier: f64,
-    /// Of each block's output, before it is added to the stream.
+    /// Factor of each block's output before it is added to the stream.
     pub residual_multiplier: f64,
-    /// What logits are divided by.
+    /// Divisor of the logits.
     pub logits_scaling: f64,
 }
 
@@ -206,10 +206,10 @@ impl Config {
     }
 }
 
-/// What a sequence leaves behind for its next step. A clone goes its own way.
+/// The per-sequence state between steps. A clone is independent.
 #[derive(Debug, Clone)]
 pub struct Cache {
-    /// Whether keys and values are kept. Without, every call of [`Granite::forward`] has to be given the whole sequence.
+    /// Whether keys and values are cached. Otherwise every call of [`Granite::forward`] needs the whole sequence.
     pub use_kv_cache: bool,
     state: DecoderState,
 }

@@ -44,7 +44,7 @@ pub enum GraniteMoeHybridRopeType {
 /// `rope_scaling` of a configuration; see [`Llama3RopeConfig`].
 #[derive(Debug, Clone, Default, Deserialize)]
 pub struct GraniteMoeHybridRopeConfig {
-    /// What low frequencies are divided by.
+    /// Divisor of low frequencies.
     pub factor: f32,
     /// Frequencies that rotate fewer times than this within the original context are low.
     pub low_freq_factor: f32,
@@ -56,7 +56,7 @@ pub struct GraniteMoeHybridRopeConfig {
     pub rope_type: GraniteMoeHybridRopeType,
 }
 
-/// What mixes positions in a layer.
+/// The token mixer of a layer.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum GraniteMoeHybridLayerType {
@@ -72,19 +72,19 @@ pub enum GraniteMoeHybridLayerType {
 /// A checkpoint's `config.json`.
 #[derive(Debug, Clone, Deserialize)]
 pub struct GraniteMoeHybridConfig {
-    /// Size of the stream.
+    /// Size of the residual stream.
     pub hidden_size: usize,
-    /// Inner size of an expert; of the MLP where `shared_intermediate_size` is missing.
+    /// Inner size of an expert; of the MLP if `shared_intermediate_size` is missing.
     pub intermediate_size: usize,
-    /// Tokens.
+    /// Tokens in the vocabulary.
     pub vocab_size: usize,
     /// Decoder layers.
     pub num_hidden_layers: usize,
     /// Query heads.
     pub num_attention_heads: usize,
-    /// Key and value heads; as many as query heads where missing.
+    /// Key and value heads; default: the number of query heads.
     pub num_key_value_heads: Option<usize>,
-    /// Added to the mean square in the norms.
+    /// RMS norm epsilon, added to the mean square.
     pub rms_norm_eps: f64,
     /// Base of the rotary frequencies.
     #[serde(default = "ten_thousand")]
@@ -95,24 +95,24 @@ pub struct GraniteMoeHybridConfig {
     pub eos_token_id: Option<u32>,
     /// Scaling of the rotary frequencies.
     pub rope_scaling: Option<GraniteMoeHybridRopeConfig>,
-    /// The longest sequence.
+    /// Maximum sequence length, in tokens.
     pub max_position_embeddings: usize,
-    /// What mixes positions, by layer; attention everywhere where empty.
+    /// The token mixer by layer; if empty, attention in all layers.
     #[serde(default)]
     pub layer_types: Vec<GraniteMoeHybridLayerType>,
-    /// What scores are multiplied with.
+    /// Factor of the scores.
     #[serde(default = "one")]
     pub attention_multiplier: f32,
-    /// What embeddings are multiplied with.
+    /// Factor of the embeddings.
     #[serde(default = "one")]
     pub embedding_multiplier: f32,
-    /// What the output of a block is multiplied with before it is added to the stream.
+    /// Factor of the output of a block before it is added to the stream.
     #[serde(default = "one")]
     pub residual_multiplier: f32,
-    /// What logits are divided by.
+    /// Divisor of the logits.
     #[serde(default = "one")]
     pub logits_scaling: f32,
-    /// Inner size of the MLP that every token takes.
+    /// Inner size of the shared MLP.
     #[serde(default)]
     pub shared_intermediate_size: Option<usize>,
 }
@@ -131,12 +131,13 @@ impl GraniteMoeHybridConfig {
         self.num_key_value_heads.unwrap_or(self.num_attention_heads)
     }
 
-    /// What the model is made of. `use_flash_attn` is upstream's, of no effect here.
+    /// The model's parameters. `use_flash_attn` is upstream's and has no effect here.
     pub fn into_config(self, use_flash_attn: bool) -> GraniteMoeHybridInternalConfig {
         let num_key_value_heads = self.num_key_value_heads();
-        let layer_types = match self.layer_types.is_empty() {
-            true => vec![GraniteMoeHybridLayerType::Attention; self.num_hidden_layers],
-            false => self.layer_types,
+        let layer_types = if self.layer_types.is_empty() {
+            vec![GraniteMoeHybridLayerType::Attention; self.num_hidden_layers]
+        } else {
+            self.layer_types
         };
         GraniteMoeHybridInternalConfig {
             hidden_size: self.hidden_size,
@@ -164,16 +165,16 @@ impl GraniteMoeHybridConfig {
     }
 }
 
-/// What a model is made of.
+/// The parameters of a model.
 #[derive(Debug, Clone)]
 pub struct GraniteMoeHybridInternalConfig {
-    /// Size of the stream.
+    /// Size of the residual stream.
     pub hidden_size: usize,
     /// Inner size of an expert.
     pub intermediate_size: usize,
-    /// Inner size of the MLP that every token takes.
+    /// Inner size of the shared MLP.
     pub shared_intermediate_size: usize,
-    /// Tokens.
+    /// Tokens in the vocabulary.
     pub vocab_size: usize,
     /// Decoder layers.
     pub num_hidden_layers: usize,
@@ -181,9 +182,9 @@ pub struct GraniteMoeHybridInternalConfig {
     pub num_attention_heads: usize,
     /// Key and value heads.
     pub num_key_value_heads: usize,
-    /// Part of upstream's interface. Attention is one fused op on every device, with it or without.
+    /// Part of upstream's interface, without effect: attention is one fused op on every device.
     pub use_flash_attn: bool,
-    /// Added to the mean square in the norms.
+    /// RMS norm epsilon, added to the mean square.
     pub rms_norm_eps: f64,
     /// Base of the rotary frequencies.
     pub rope_theta: f32,
@@ -193,17 +194,17 @@ pub struct GraniteMoeHybridInternalConfig {
     pub eos_token_id: Option<u32>,
     /// Scaling of the rotary frequencies.
     pub rope_scaling: Option<GraniteMoeHybridRopeConfig>,
-    /// The longest sequence.
+    /// Maximum sequence length, in tokens.
     pub max_position_embeddings: usize,
-    /// What mixes positions, by layer.
+    /// The token mixer by layer.
     pub layer_types: Vec<GraniteMoeHybridLayerType>,
-    /// What scores are multiplied with.
+    /// Factor of the scores.
     pub attention_multiplier: f32,
-    /// What embeddings are multiplied with.
+    /// Factor of the embeddings.
     pub embedding_multiplier: f32,
-    /// What the output of a block is multiplied with before it is added to the stream.
+    /// Factor of the output of a block before it is added to the stream.
     pub residual_multiplier: f32,
-    /// What logits are divided by; 0 for nothing.
+    /// Divisor of the logits; 0 for none.
     pub logits_scaling: f32,
 }
 
@@ -221,8 +222,8 @@ impl GraniteMoeHybridInternalConfig {
         self.spec_with(true, None, None)
     }
 
-    /// As [`spec`](Self::spec), with positions rotated or not, with `experts` (how many, and how many for each token) beside the MLP, and
-    /// with the Mamba layers that `layer_types` names.
+    /// As [`spec`](Self::spec), with or without rotated positions, with `experts` (their number, and the number per token) in addition to
+    /// the MLP, and with the Mamba layers that `layer_types` names.
     pub(crate) fn spec_with(
         &self,
         rotates: bool,
@@ -313,10 +314,10 @@ impl GraniteMoeHybridInternalConfig {
     }
 }
 
-/// What a sequence leaves behind for its next step. A clone goes its own way.
+/// The per-sequence state between steps. A clone is independent.
 #[derive(Debug, Clone)]
 pub struct GraniteMoeHybridCache {
-    /// Whether keys and values are kept. Without, every call has to be given the whole sequence.
+    /// Whether keys and values are cached. Otherwise every call needs the whole sequence.
     pub use_kv_cache: bool,
     state: DecoderState,
 }

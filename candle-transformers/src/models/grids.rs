@@ -1,4 +1,4 @@
-//! Pictures and videos of any size as patches, in models that are given a grid (frames, rows, columns) for each: which patch is where, and
+//! Images and videos of any size as patches, in models that are given a grid (frames, rows, columns) for each: which patch is where, and
 //! what follows from that.
 
 use candle_core::{bail, DType, Device, Result, Tensor};
@@ -8,11 +8,11 @@ pub(crate) use crate::blocks::cos_sin;
 /// A picture or a video in patches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PatchGrid {
-    /// 1 for a picture.
+    /// 1 for an image.
     pub frames: usize,
-    /// Of patches.
+    /// Rows of patches.
     pub rows: usize,
-    /// Of patches.
+    /// Columns of patches.
     pub columns: usize,
 }
 
@@ -101,8 +101,8 @@ pub fn alike(grids: &[PatchGrid]) -> Vec<PatchGrid> {
     groups
 }
 
-/// Cosines and sines, (places, head_dim / 2) each, for heads of which the first quarter of the pairs turns with the row and the next with
-/// the column. `head_dim` is a multiple of 4.
+/// Cosines and sines, (places, head_dim / 2) each, for heads whose first quarter of the pairs rotates by the row and the next by the
+/// column. `head_dim` is a multiple of 4.
 pub fn rotation(
     places: &[[usize; 2]],
     head_dim: usize,
@@ -133,7 +133,7 @@ pub enum Ends {
     Areas,
 }
 
-/// Learned vectors of the places of a square grid, for grids of any size: linear in between.
+/// Learned vectors of the positions of a square grid, for grids of any size, by linear interpolation.
 #[derive(Debug, Clone)]
 pub struct LinearGrid {
     /// (side * side, size)
@@ -143,7 +143,7 @@ pub struct LinearGrid {
 }
 
 impl LinearGrid {
-    /// Of a table (side * side, size).
+    /// A grid from a table (side * side, size).
     pub fn new(table: Tensor, side: usize, ends: Ends) -> Self {
         Self { table, side, ends }
     }
@@ -158,7 +158,7 @@ impl LinearGrid {
         self.table.device()
     }
 
-    /// The vectors of these places of a grid of `rows` and `columns`: (places, size).
+    /// The vectors of the positions `places` of a grid of `rows` and `columns`: (places, size).
     pub fn at(&self, places: &[[usize; 2]], [rows, columns]: [usize; 2]) -> Result<Tensor> {
         let (count, side) = (places.len(), self.side);
         let mut near = vec![0u32; 4 * count];
@@ -188,7 +188,7 @@ impl LinearGrid {
             .to_dtype(self.dtype())
     }
 
-    /// The learned place at or before the `i`th of `count`, and how far towards the next it is.
+    /// The learned position at or before the `i`th of `count`, and the fraction of the distance to the next.
     fn learned(&self, i: usize, count: usize) -> (usize, f32) {
         let last = (self.side - 1) as f32;
         let at = match self.ends {
@@ -239,7 +239,8 @@ mod tests {
         assert_eq!(alike(&grids), groups);
     }
 
-    /// Three learned rows and columns 0, 1, 2 (times 10 and 1), as PyTorch's `linspace` and `interpolate` place five between them.
+    /// Three learned rows and columns 0, 1, 2 (times 10 and 1), interpolated at five positions as by PyTorch's `linspace` and
+    /// `interpolate`.
     #[test]
     fn linear_between_learned_places() -> Result<()> {
         let table: Vec<f32> = (0..9).map(|i| (i / 3 * 10 + i % 3) as f32).collect();

@@ -17,15 +17,15 @@ pub struct Config {
     pub bos_token_id: u32,
     /// The token that ends a text.
     pub eos_token_id: u32,
-    /// Size of a head.
+    /// Head dimension.
     pub head_dim: usize,
     /// Activation of the MLP's gate.
     pub hidden_act: Activation,
-    /// Size of the stream.
+    /// Size of the residual stream.
     pub hidden_size: usize,
     /// Inner size of the MLP.
     pub intermediate_size: usize,
-    /// The longest sequence.
+    /// Maximum sequence length, in tokens.
     pub max_position_embeddings: usize,
     /// Whether the layers of the MLP have biases.
     pub mlp_bias: bool,
@@ -35,15 +35,15 @@ pub struct Config {
     pub num_hidden_layers: usize,
     /// Key and value heads.
     pub num_key_value_heads: usize,
-    /// Added to the mean square in the norms.
+    /// RMS norm epsilon, added to the mean square.
     pub rms_norm_eps: f64,
     /// Base of the rotary frequencies.
     pub rope_theta: f64,
-    /// Whether the output layer is the table of tokens.
+    /// Whether the output layer shares the token table's weight.
     pub tie_word_embeddings: bool,
-    /// Tokens.
+    /// Tokens in the vocabulary.
     pub vocab_size: usize,
-    /// Part of Candle's interface. Attention is one fused op on every device, with it or without.
+    /// Part of Candle's interface, without effect: attention is one fused op on every device.
     #[serde(default)]
     pub use_flash_attn: bool,
 }

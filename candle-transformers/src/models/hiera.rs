@@ -1,5 +1,5 @@
 //! Hiera, a vision transformer in four stages without convolutions between them: [arXiv 2306.00989](https://arxiv.org/abs/2306.00989).
-//! Weight names are timm's; pictures are 224x224.
+//! Weight names are timm's; images are 224x224.
 //!
 //! ```
 //! use candle_core::{DType, Device, Module, Tensor};
@@ -24,10 +24,10 @@ use serde::Deserialize;
 use crate::blocks::vision::{classifier, mean, ConvSpec, Picture, VitMlp, VitSpec};
 
 const EPS: f64 = 1e-6;
-/// The side of a picture in pixels, and in tokens of the first stage.
+/// The side of an image in pixels, and in tokens of the first stage.
 const IMAGE: usize = 224;
 const SIDE: usize = 56;
-/// How many times halves are taken between the first stage and the last, and into how many tokens of each stage one of the next goes.
+/// Number of halvings between the first stage and the last, and number of a stage's tokens that become one token of the next.
 const HALVINGS: usize = 3;
 const JOINED: usize = 4;
 /// Tokens of a window in the first stage.
@@ -91,7 +91,7 @@ impl Config {
 struct Embeddings {
     patches: Conv2d,
     positions: Tensor,
-    /// Which token comes at each place.
+    /// The token at each index.
     order: Tensor,
 }
 
@@ -139,7 +139,7 @@ struct Attention {
     qkv: Linear,
     proj: Linear,
     heads: usize,
-    /// How many tokens become one.
+    /// Number of tokens that become one.
     joined: usize,
     /// Tokens of a window behind that, if there are windows.
     window: Option<usize>,
@@ -279,16 +279,16 @@ fn load(cfg: &Config, nclasses: Option<usize>, vb: VarBuilder) -> Result<Func<'s
     Ok(classifier(picture, None, body))
 }
 
-/// The model for `nclasses` classes, from pictures (batch, 3, 224, 224) to logits (batch, nclasses). Loads `patch_embed.proj`, `pos_embed`,
+/// The model for `nclasses` classes, from images (batch, 3, 224, 224) to logits (batch, nclasses). Loads `patch_embed.proj`, `pos_embed`,
 /// `blocks.N` and `head.{norm,fc}`.
 ///
 /// # Errors
-/// The heads do not divide the channels, or a weight is missing or has another shape; from the model, the pictures have another shape.
+/// The heads do not divide the channels, or a weight is missing or has another shape; from the model, the images have another shape.
 pub fn hiera(cfg: &Config, nclasses: usize, vb: VarBuilder) -> Result<Func<'static>> {
     load(cfg, Some(nclasses), vb)
 }
 
-/// The model without `head`, from pictures (batch, 3, 224, 224) to features (batch, 8 * channels).
+/// The model without `head`, from images (batch, 3, 224, 224) to features (batch, 8 * channels).
 ///
 /// # Errors
 /// Those of [`hiera`].

@@ -24,7 +24,7 @@ const NAMES: Names = Names {
     ..Names::HUGGING_FACE
 };
 
-/// What mixes positions in a layer.
+/// The token mixer of a layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LayerType {
@@ -45,9 +45,9 @@ serde_default_fn!(usize, multiple, 256);
 /// A checkpoint's `config.json`.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Lfm2Config {
-    /// Tokens.
+    /// Tokens in the vocabulary.
     pub vocab_size: usize,
-    /// Size of the stream.
+    /// Size of the residual stream.
     pub hidden_size: usize,
     /// Decoder layers.
     pub num_hidden_layers: usize,
@@ -56,24 +56,24 @@ pub struct Lfm2Config {
     /// Key and value heads.
     #[serde(default = "kv_heads")]
     pub num_key_value_heads: usize,
-    /// Added to the mean square in the norms.
+    /// RMS norm epsilon, added to the mean square.
     #[serde(default = "eps")]
     pub norm_eps: f64,
     /// Base of the rotary frequencies.
     #[serde(default = "theta")]
     pub rope_theta: f32,
-    /// The longest sequence.
+    /// Maximum sequence length, in tokens.
     #[serde(default = "positions")]
     pub max_position_embeddings: usize,
-    /// Positions that a convolution sees.
+    /// Kernel size of the convolutions, in positions.
     #[serde(default = "kernel", alias = "conv_L_cache")]
     pub conv_l_cache: usize,
     /// Whether convolutions and their projections have biases.
     #[serde(default)]
     pub conv_bias: bool,
-    /// What mixes positions, by layer.
+    /// The token mixer by layer.
     pub layer_types: Vec<LayerType>,
-    /// Whether the output layer is the table of tokens.
+    /// Whether the output layer shares the token table's weight.
     #[serde(default)]
     pub tie_embedding: bool,
     /// The token that starts a text.
@@ -83,7 +83,7 @@ pub struct Lfm2Config {
     /// Factor of the MLP's inner size.
     #[serde(default = "one")]
     pub block_ffn_dim_multiplier: f32,
-    /// What the MLP's inner size is a multiple of.
+    /// Number of which the MLP's inner size is a multiple.
     #[serde(default = "multiple")]
     pub block_multiple_of: usize,
 }
@@ -94,8 +94,8 @@ impl Lfm2Config {
         self.hidden_size / self.num_attention_heads.max(1)
     }
 
-    /// What the model is made of. The MLP's inner size is upstream's: four times the stream's and the factor, rounded up to the multiple;
-    /// where a checkpoint states another, set it in the result, or use [`crate::auto`], which reads it. `use_flash_attn` is of no effect.
+    /// The model's parameters. The MLP's inner size is upstream's: four times the stream's and the factor, rounded up to the multiple. If a
+    /// checkpoint has another, set it in the result, or use [`crate::auto`], which reads it. `use_flash_attn` has no effect.
     pub fn into_config(self, use_flash_attn: bool) -> Config {
         let inner = self.hidden_size as f32 * 4. * self.block_ffn_dim_multiplier;
         Config {
@@ -119,12 +119,12 @@ impl Lfm2Config {
     }
 }
 
-/// What a model is made of.
+/// The parameters of a model.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Tokens.
+    /// Tokens in the vocabulary.
     pub vocab_size: usize,
-    /// Size of the stream.
+    /// Size of the residual stream.
     pub hidden_size: usize,
     /// Inner size of the MLP.
     pub intermediate_size: usize,
@@ -134,25 +134,25 @@ pub struct Config {
     pub num_attention_heads: usize,
     /// Key and value heads.
     pub num_key_value_heads: usize,
-    /// Added to the mean square in the norms.
+    /// RMS norm epsilon, added to the mean square.
     pub norm_eps: f64,
     /// Base of the rotary frequencies.
     pub rope_theta: f32,
-    /// The longest sequence.
+    /// Maximum sequence length, in tokens.
     pub max_position_embeddings: usize,
-    /// Positions that a convolution sees.
+    /// Kernel size of the convolutions, in positions.
     pub conv_l_cache: usize,
     /// Whether convolutions and their projections have biases.
     pub conv_bias: bool,
-    /// What mixes positions, by layer; attention past the end.
+    /// The token mixer by layer; attention beyond the end of the list.
     pub layer_types: Vec<LayerType>,
-    /// Whether the output layer is the table of tokens.
+    /// Whether the output layer shares the token table's weight.
     pub tie_embedding: bool,
     /// The token that starts a text.
     pub bos_token_id: Option<u32>,
     /// The token that ends a text.
     pub eos_token_id: Option<u32>,
-    /// Part of upstream's interface. Attention is one fused op on every device, with it or without.
+    /// Part of upstream's interface, without effect: attention is one fused op on every device.
     pub use_flash_attn: bool,
 }
 
@@ -210,10 +210,10 @@ impl Config {
     }
 }
 
-/// What a sequence leaves behind for its next step. A clone goes its own way.
+/// The per-sequence state between steps. A clone is independent.
 #[derive(Debug, Clone)]
 pub struct Cache {
-    /// Whether anything is kept. Without, every call has to be given the whole sequence.
+    /// Whether a state is kept. Otherwise every call needs the whole sequence.
     pub use_kv_cache: bool,
     state: DecoderState,
 }

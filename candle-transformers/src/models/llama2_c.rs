@@ -13,10 +13,10 @@ use crate::utils::build_causal_mask;
 /// Base of the rotary frequencies.
 const THETA: f64 = 10_000.;
 
-/// What a file's header says.
+/// The fields of a file's header.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Size of the stream.
+    /// Size of the residual stream.
     pub dim: usize,
     /// Inner size of the MLP.
     pub hidden_dim: usize,
@@ -26,11 +26,11 @@ pub struct Config {
     pub n_heads: usize,
     /// Key and value heads.
     pub n_kv_heads: usize,
-    /// Tokens.
+    /// Tokens in the vocabulary.
     pub vocab_size: usize,
-    /// The longest sequence.
+    /// Maximum sequence length, in tokens.
     pub seq_len: usize,
-    /// Added to the mean square in the norms.
+    /// RMS norm epsilon, added to the mean square.
     pub norm_eps: f64,
 }
 
@@ -119,11 +119,10 @@ impl Config {
     }
 }
 
-/// What a sequence leaves behind for its next step, in the open: a caller may look at keys and values, and put others in their place.
-/// A clone goes its own way.
+/// The per-sequence state between steps, with public fields: a caller may read keys and values, and replace them. A clone is independent.
 #[derive(Debug, Clone)]
 pub struct Cache {
-    /// Whether keys and values are kept. Without, every call has to be given the whole sequence.
+    /// Whether keys and values are cached. Otherwise every call needs the whole sequence.
     pub use_kv_cache: bool,
     /// Keys and values of each layer, `(b, positions, kv_heads, head_size)`.
     pub kvs: Vec<Option<(Tensor, Tensor)>>,
@@ -132,7 +131,7 @@ pub struct Cache {
     /// Their sines.
     pub sin: Tensor,
     state: DecoderState,
-    /// What was put into `kvs` here.
+    /// The entries of `kvs` that this module wrote.
     known: Vec<Option<[TensorId; 2]>>,
 }
 
@@ -147,9 +146,12 @@ impl Cache {
         let (cos, sin) = RotaryTables::new(&spec.rotaries[0], cfg.seq_len, dtype, device)
             .rows(0, cfg.seq_len)?;
         let shape = (cfg.seq_len, cfg.head_size() / 2);
-        let angles = |name: &str, made: Tensor| match vb.contains_tensor(name) {
-            true => vb.get(shape, name)?.unsqueeze(2),
-            false => made.contiguous()?.unsqueeze(2),
+        let angles = |name: &str, made: Tensor| {
+            if vb.contains_tensor(name) {
+                vb.get(shape, name)?.unsqueeze(2)
+            } else {
+                made.contiguous()?.unsqueeze(2)
+            }
         };
         Ok(Self {
             use_kv_cache,
@@ -239,7 +241,7 @@ pub(super) fn logits(
 #[derive(Debug, Clone)]
 pub struct Llama {
     decoder: Decoder,
-    /// What it is made of.
+    /// The configuration of the model.
     pub config: Config,
 }
 

@@ -44,7 +44,7 @@ impl Config {
 /// The weights of a file, each with its layers as the first dimension.
 pub struct TransformerWeights {
     token_embedding: Tensor,
-    /// What a layer has: names behind the layer's, and the weights.
+    /// The weights of each layer, with their names after the layer's.
     layers: Vec<(&'static str, Tensor)>,
     final_norm: Tensor,
     cos: Tensor,

@@ -15,13 +15,13 @@ const D_STATE: usize = 16;
 /// A checkpoint's `config.json`.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Config {
-    /// Size of the stream.
+    /// Size of the residual stream.
     pub d_model: usize,
     /// Layers.
     pub n_layer: usize,
-    /// Tokens.
+    /// Tokens in the vocabulary.
     pub vocab_size: usize,
-    /// The table of tokens is filled up to a multiple of this.
+    /// The token table is padded to a multiple of this.
     pub pad_vocab_size_multiple: usize,
 }
 
@@ -42,11 +42,11 @@ impl Config {
     }
 }
 
-/// What a model keeps of a batch of sequences. To start others, make a new one.
+/// The state of a batch of sequences. For other sequences, make a new one.
 pub struct State {
-    /// What each layer's channels keep, `(b, d_inner, 16)`.
+    /// The recurrent state of each layer's channels, `(b, d_inner, 16)`.
     pub hs: Vec<Tensor>,
-    /// The last inputs of each layer's convolution, `(b, d_inner)`: the token at position `p` is in place `p % 4`.
+    /// The last inputs of each layer's convolution, `(b, d_inner)`: the token at position `p` has the index `p % 4`.
     pub prev_xs: Vec<[Tensor; D_CONV]>,
     /// Tokens seen.
     pub pos: usize,
@@ -73,7 +73,7 @@ impl State {
     }
 }
 
-/// What a layer does to the norm of the stream.
+/// The block of a layer, applied to the norm of the stream.
 #[derive(Clone, Debug)]
 pub struct MambaBlock {
     in_proj: Linear,
@@ -91,7 +91,7 @@ pub struct MambaBlock {
 }
 
 impl MambaBlock {
-    /// Loads the block. `layer_index` is its place in a [`State`].
+    /// Loads the block. `layer_index` is its index in a [`State`].
     ///
     /// # Errors
     /// If a weight is missing or has another shape.
@@ -159,7 +159,7 @@ pub struct ResidualBlock {
 }
 
 impl ResidualBlock {
-    /// Loads the layer. `layer_index` is its place in a [`State`].
+    /// Loads the layer. `layer_index` is its index in a [`State`].
     ///
     /// # Errors
     /// If a weight is missing or has another shape.
@@ -186,8 +186,8 @@ pub struct Model {
 }
 
 impl Model {
-    /// Loads `embedding`, `layers.*` and `norm_f`: in checkpoints they are below `backbone`. The output layer
-    /// is `lm_head` beside `backbone` if the file has it, else the table of tokens.
+    /// Loads `embedding`, `layers.*` and `norm_f`: in checkpoints they are below `backbone`. The output layer is `lm_head` next to
+    /// `backbone` if the file has it, else the token table.
     ///
     /// # Errors
     /// If a weight is missing or has another shape.

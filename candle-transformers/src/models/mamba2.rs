@@ -14,18 +14,18 @@ const D_CONV: usize = 4;
 /// A checkpoint's `config.json`.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Config {
-    /// Size of the stream.
+    /// Size of the residual stream.
     #[serde(alias = "hidden_size")]
     pub d_model: usize,
     /// Layers.
     #[serde(alias = "num_hidden_layers")]
     pub n_layer: usize,
-    /// Tokens.
+    /// Tokens in the vocabulary.
     pub vocab_size: usize,
     /// Numbers that each channel keeps.
     #[serde(alias = "state_size", default = "sixty_four")]
     pub d_state: usize,
-    /// How many times wider than the stream a layer is inside.
+    /// Expansion factor of a layer's inner size.
     #[serde(default = "two")]
     pub expand: usize,
     /// Channels of a head.
@@ -34,7 +34,7 @@ pub struct Config {
     /// Groups of heads that read and write by the same vectors.
     #[serde(alias = "n_groups", default = "one")]
     pub ngroups: usize,
-    /// The table of tokens is filled up to a multiple of this.
+    /// The token table is padded to a multiple of this.
     #[serde(default = "sixteen")]
     pub pad_vocab_size_multiple: usize,
 }
@@ -82,9 +82,9 @@ impl Config {
     }
 }
 
-/// What a model keeps of a batch of sequences. To start others, make a new one.
+/// The state of a batch of sequences. For other sequences, make a new one.
 pub struct State {
-    /// What each layer's heads keep, `(b, heads, headdim, d_state)`.
+    /// The recurrent state of each layer's heads, `(b, heads, headdim, d_state)`.
     pub hs: Vec<Tensor>,
     /// The last four inputs of each layer's convolution, `(b, channels, 4)`.
     pub conv_states: Vec<Tensor>,
@@ -114,7 +114,7 @@ impl State {
     }
 }
 
-/// What a layer does to the norm of the stream.
+/// The block of a layer, applied to the norm of the stream.
 #[derive(Clone, Debug)]
 pub struct Mamba2Block {
     in_proj: Linear,
@@ -131,7 +131,7 @@ pub struct Mamba2Block {
 }
 
 impl Mamba2Block {
-    /// Loads the block. `layer_idx` is its place in a [`State`].
+    /// Loads the block. `layer_idx` is its index in a [`State`].
     ///
     /// # Errors
     /// If a weight is missing or has another shape.
@@ -223,7 +223,7 @@ pub struct ResidualBlock {
 }
 
 impl ResidualBlock {
-    /// Loads the layer. `layer_idx` is its place in a [`State`].
+    /// Loads the layer. `layer_idx` is its index in a [`State`].
     ///
     /// # Errors
     /// If a weight is missing or has another shape.
@@ -251,8 +251,8 @@ pub struct Model {
 }
 
 impl Model {
-    /// Loads `embeddings`, `layers.*` and `norm_f`: in checkpoints they are below `backbone`. The output layer
-    /// is `lm_head` beside `backbone` if the file has it, else the table of tokens.
+    /// Loads `embeddings`, `layers.*` and `norm_f`: in checkpoints they are below `backbone`. The output layer is `lm_head` next to
+    /// `backbone` if the file has it, else the token table.
     ///
     /// # Errors
     /// If the configuration contradicts itself, or a weight is missing or has another shape.

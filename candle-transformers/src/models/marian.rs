@@ -38,11 +38,11 @@ const FAMILY: &str = "marian";
 /// The fields of a checkpoint's `config.json`.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Config {
-    /// Tokens.
+    /// Tokens in the vocabulary.
     pub vocab_size: usize,
     /// Tokens that are written; `None` for `vocab_size`.
     pub decoder_vocab_size: Option<usize>,
-    /// The longest text, read or written.
+    /// Maximum length, in tokens, of the text read and of the text generated.
     pub max_position_embeddings: usize,
     /// Layers of the encoder.
     pub encoder_layers: usize,
@@ -56,9 +56,9 @@ pub struct Config {
     pub decoder_ffn_dim: usize,
     /// Its heads, which divide `d_model`.
     pub decoder_attention_heads: usize,
-    /// Not used: the decoder always keeps what it has seen.
+    /// Not used: the decoder always has a cache.
     pub use_cache: bool,
-    /// Not used: there are always an encoder and a decoder.
+    /// Not used: the model always has an encoder and a decoder.
     pub is_encoder_decoder: bool,
     /// The activation of feed-forward blocks.
     pub activation_function: Activation,
@@ -68,18 +68,18 @@ pub struct Config {
     pub decoder_start_token_id: u32,
     /// Whether the vectors of tokens are multiplied with the root of `d_model`.
     pub scale_embedding: bool,
-    /// The token of padding.
+    /// The padding token.
     pub pad_token_id: u32,
     /// The token that ends a text.
     pub eos_token_id: u32,
     /// The token that ends a text that is too long; for the caller.
     pub forced_eos_token_id: u32,
-    /// Whether one table of tokens is for what is read and what is written.
+    /// Whether encoder and decoder share one token table.
     pub share_encoder_decoder_embeddings: bool,
 }
 
 impl Config {
-    /// A model of OPUS-MT with `vocab` tokens, of which the last is padding.
+    /// A model of OPUS-MT with `vocab` tokens; the last one is padding.
     fn opus(vocab: usize) -> Self {
         Self {
             vocab_size: vocab,
@@ -152,8 +152,8 @@ impl Config {
 
     /// A layer, of the decoder or of the encoder.
     fn layer(&self, decoder: bool) -> Result<LayerSpec> {
-        let (names, [layers, heads, inner]) = match decoder {
-            true => (
+        let (names, [layers, heads, inner]) = if decoder {
+            (
                 [
                     "decoder_layers",
                     "decoder_attention_heads",
@@ -164,8 +164,9 @@ impl Config {
                     self.decoder_attention_heads,
                     self.decoder_ffn_dim,
                 ],
-            ),
-            false => (
+            )
+        } else {
+            (
                 [
                     "encoder_layers",
                     "encoder_attention_heads",
@@ -176,7 +177,7 @@ impl Config {
                     self.encoder_attention_heads,
                     self.encoder_ffn_dim,
                 ],
-            ),
+            )
         };
         let sizes = [
             ("vocab_size", self.vocab_size),
@@ -211,9 +212,10 @@ impl Config {
 fn wave(position: usize, element: usize, size: usize) -> f64 {
     let half = size / 2;
     let angle = |i: usize| position as f64 / 10_000f64.powf(2. * i as f64 / size as f64);
-    match element < half {
-        true => angle(element).sin(),
-        false => angle(element - half).cos(),
+    if element < half {
+        angle(element).sin()
+    } else {
+        angle(element - half).cos()
     }
 }
 
@@ -224,9 +226,10 @@ async fn load_stack(
     weights: &mut Weights<'_>,
 ) -> Result<TextStack> {
     let spec = config.layer(decoder)?;
-    let (prefix, count) = match decoder {
-        true => ("model.decoder.layers", config.decoder_layers),
-        false => ("model.encoder.layers", config.encoder_layers),
+    let (prefix, count) = if decoder {
+        ("model.decoder.layers", config.decoder_layers)
+    } else {
+        ("model.encoder.layers", config.encoder_layers)
     };
     let size = config.d_model as f64;
     Ok(TextStack {
@@ -344,22 +347,22 @@ impl MTModel {
         let bias = weights
             .dense("final_logits_bias", &[1, written], init)
             .await?;
-        let (read, write) = match cfg.share_encoder_decoder_embeddings {
-            true if written != vocab => bail!(
+        let is_shared = cfg.share_encoder_decoder_embeddings;
+        if is_shared && written != vocab {
+            bail!(
                 "{FAMILY} config: decoder_vocab_size is {written} and vocab_size {vocab}, but share_encoder_decoder_embeddings is set"
-            ),
-            true => {
-                let shared = weights.embedding("model.shared", vocab, size).await?;
-                (shared.clone(), shared)
-            }
-            false => {
-                let read = "model.encoder.embed_tokens";
-                let write = "model.decoder.embed_tokens";
-                (
-                    weights.embedding(read, vocab, size).await?,
-                    weights.embedding(write, written, size).await?,
-                )
-            }
+            );
+        }
+        let (read, write) = if is_shared {
+            let shared = weights.embedding("model.shared", vocab, size).await?;
+            (shared.clone(), shared)
+        } else {
+            let read = "model.encoder.embed_tokens";
+            let write = "model.decoder.embed_tokens";
+            (
+                weights.embedding(read, vocab, size).await?,
+                weights.embedding(write, written, size).await?,
+            )
         };
         let own = "lm_head.weight";
         let table = match write.dense() {

@@ -19,33 +19,33 @@ fn default_activation() -> Activation {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(remote = "Self")]
 pub struct Config {
-    /// Tokens.
+    /// Tokens in the vocabulary.
     pub vocab_size: usize,
-    /// Size of the stream.
+    /// Size of the residual stream.
     pub hidden_size: usize,
     /// Inner size of the MLP.
     pub intermediate_size: usize,
     /// Decoder layers.
     pub num_hidden_layers: usize,
-    /// Query heads; 32 where missing.
+    /// Query heads; default: 32.
     #[serde(default = "default_heads")]
     pub num_attention_heads: usize,
-    /// Size of a head; `hidden_size / num_attention_heads` where missing.
+    /// Head dimension; default: `hidden_size / num_attention_heads`.
     pub head_dim: Option<usize>,
     /// Key and value heads.
     pub num_key_value_heads: usize,
-    /// Activation of the MLP's gate; SiLU where missing.
+    /// Activation of the MLP's gate; default: SiLU.
     #[serde(default = "default_activation")]
     pub hidden_act: Activation,
-    /// The longest sequence.
+    /// Maximum sequence length, in tokens.
     pub max_position_embeddings: usize,
-    /// Added to the mean square in the norms.
+    /// RMS norm epsilon, added to the mean square.
     pub rms_norm_eps: f64,
     /// Base of the rotary frequencies.
     pub rope_theta: f64,
-    /// How many positions a position sees, itself among them; all before it where missing.
+    /// Number of positions that a position sees, itself included; default: all earlier ones.
     pub sliding_window: Option<usize>,
-    /// Part of Candle's interface. Attention is one fused op on every device, with it or without.
+    /// Part of Candle's interface, without effect: attention is one fused op on every device.
     #[serde(default)]
     pub use_flash_attn: bool,
 }
@@ -164,7 +164,7 @@ impl Model {
         hidden.last_logits()
     }
 
-    /// As [`forward_embeds`](Self::forward_embeds), where every position sees what is before it, as far as its window reaches.
+    /// As [`forward_embeds`](Self::forward_embeds), where every position sees the earlier ones of its window.
     pub(crate) fn forward_embeds_causal(
         &mut self,
         xs: &Tensor,

@@ -1,5 +1,5 @@
-//! Mixtral: [arXiv 2401.04088](https://arxiv.org/abs/2401.04088). Llama with experts in place of the MLP, and a window where the
-//! configuration has one.
+//! Mixtral: [arXiv 2401.04088](https://arxiv.org/abs/2401.04088). Llama with experts instead of the MLP, and a window if the configuration
+//! has one.
 
 use candle_core::Result;
 use candle_nn::Activation;

@@ -1,4 +1,4 @@
-//! MobileCLIP, a small CLIP: [arXiv 2311.17049](https://arxiv.org/abs/2311.17049). [FastViT](super::fastvit) sees pictures,
+//! MobileCLIP, a small CLIP: [arXiv 2311.17049](https://arxiv.org/abs/2311.17049). [FastViT](super::fastvit) sees images,
 //! [OpenCLIP's encoder](super::openclip::text_model) reads texts. Weight names are those of OpenCLIP's checkpoints.
 //!
 //! ```no_run
@@ -25,17 +25,17 @@ use super::fastvit;
 use super::openclip::text_model;
 use crate::blocks::vision::{scores, unit_length};
 
-/// Size of the space where pictures and texts are compared, of all models.
+/// Size of the space where images and texts are compared, of all models.
 const PROJECTION: usize = 512;
 
 /// The configurations of both encoders.
 #[derive(Clone, Debug)]
 pub struct MobileClipConfig {
-    /// Of texts.
+    /// Configuration of the text encoder.
     pub text_config: text_model::Config,
-    /// Of pictures.
+    /// Configuration of the vision encoder.
     pub vision_config: fastvit::Config,
-    /// Width and height of the pictures that the model was trained on.
+    /// Width and height of the training images.
     pub image_size: usize,
 }
 
@@ -59,7 +59,7 @@ impl MobileClipConfig {
     }
 }
 
-/// Both encoders, and the projection of texts into the space where they are compared with pictures.
+/// Both encoders, and the projection of texts into the space where they are compared with images.
 #[derive(Clone, Debug)]
 pub struct MobileClipModel {
     text_model: text_model::OpenClipTextTransformer,
@@ -94,15 +94,15 @@ impl MobileClipModel {
         features.matmul(&self.text_projection)
     }
 
-    /// From pictures (pictures, 3, height, width) to vectors (pictures, 512).
+    /// From images (images, 3, height, width) to vectors (images, 512).
     ///
     /// # Errors
-    /// The pictures have another shape, or another dtype or device than the weights.
+    /// The images have another shape, or another dtype or device than the weights.
     pub fn get_image_features(&self, pixel_values: &Tensor) -> Result<Tensor> {
         self.vision_model.forward(pixel_values)
     }
 
-    /// How well pictures and texts go together: logits for each text, (texts, pictures), and for each picture, (pictures, texts).
+    /// The similarities of images and texts: logits for each text, (texts, images), and for each image, (images, texts).
     ///
     /// # Errors
     /// Those of [`get_image_features`](Self::get_image_features) and [`get_text_features`](Self::get_text_features).

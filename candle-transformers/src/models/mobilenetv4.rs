@@ -1,7 +1,7 @@
 //! MobileNetV4, inverted bottlenecks of several forms, in the hybrid models with attention whose heads share keys and values:
 //! [arXiv 2404.10518](https://arxiv.org/abs/2404.10518). Weight names are those of timm.
 //!
-//! Batch norms are those of inference; they are folded into the convolutions unless the weights are variables. Pictures are (batch, 3,
+//! Batch norms are those of inference; they are folded into the convolutions unless the weights are variables. Images are (batch, 3,
 //! height, width) of any size, commonly 224x224 to 448x448.
 //!
 //! ```no_run
@@ -27,7 +27,7 @@ use crate::blocks::vision::{
     channel_scale, classifier, head, mean, optional, run_all, ConvNorm, ConvSpec, Picture, Shift,
 };
 
-/// Which network.
+/// The structure of a network.
 #[derive(Clone, Debug)]
 pub struct Config {
     stem: usize,
@@ -52,7 +52,7 @@ enum Spec {
         stride: usize,
         step: Step,
     },
-    /// Of the stage's channels.
+    /// Attention over the stage's channels.
     Attention(Heads),
 }
 
@@ -65,7 +65,7 @@ struct Step(usize, usize, usize);
 struct Heads {
     count: usize,
     size: usize,
-    /// How much smaller the picture is that keys and values are of.
+    /// Factor by which the image for keys and values is reduced.
     stride: usize,
 }
 
@@ -290,7 +290,7 @@ const LAST: usize = 960;
 /// Channels before the classifier.
 const FEATURES: usize = 1280;
 
-/// Keys or values: one head, of a smaller picture if there is a convolution that makes it.
+/// Keys or values: one head, of a smaller image if there is a convolution that makes it.
 struct Shared {
     smaller: Option<ConvNorm>,
     proj: Conv2d,
@@ -309,7 +309,7 @@ impl Shared {
 }
 
 impl Module for Shared {
-    /// (batch, 1, places, head size)
+    /// (batch, 1, positions, head size)
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
         let ys = match &self.smaller {
             Some(smaller) => self.proj.forward(&smaller.forward(xs)?)?,
@@ -319,7 +319,7 @@ impl Module for Shared {
     }
 }
 
-/// Attention of every place to every place of a picture.
+/// Attention between all positions of an image.
 struct Attention {
     norm: Shift,
     query: Conv2d,
@@ -362,7 +362,7 @@ impl Module for Attention {
     }
 }
 
-/// What a block does to its input.
+/// The layers of a block.
 enum Body {
     Convs(Vec<ConvNorm>),
     Attention(Box<Attention>),
@@ -445,7 +445,7 @@ fn universal(
     };
     let (inner, mut convs) = (inputs * expansion, Vec::with_capacity(4));
     if start > 0 {
-        // The last depthwise convolution makes the picture smaller.
+        // The last depthwise convolution makes the image smaller.
         let stride = if middle > 0 { 1 } else { stride };
         let spec = ConvSpec::depthwise(inputs, start).stride(stride);
         convs.push(unit("dw_start", spec, None)?);
@@ -480,9 +480,10 @@ impl Module for Block {
         if let Some(scale) = &self.scale {
             ys = ys.broadcast_mul(scale)?;
         }
-        match self.residual {
-            true => ys + xs,
-            false => Ok(ys),
+        if self.residual {
+            ys + xs
+        } else {
+            Ok(ys)
         }
     }
 }
@@ -519,15 +520,15 @@ fn model(cfg: &Config, classes: Option<usize>, vb: VarBuilder) -> Result<Func<'s
     }))
 }
 
-/// A classifier: from pictures (batch, 3, height, width) to logits (batch, nclasses).
+/// A classifier: from images (batch, 3, height, width) to logits (batch, nclasses).
 ///
 /// # Errors
-/// A weight is missing or has another shape. The model fails for pictures of another shape.
+/// A weight is missing or has another shape. The model fails for images of another shape.
 pub fn mobilenetv4(cfg: &Config, nclasses: usize, vb: VarBuilder) -> Result<Func<'static>> {
     model(cfg, Some(nclasses), vb)
 }
 
-/// [`mobilenetv4()`] without its last two layers: from pictures to features (batch, 960, 1, 1).
+/// [`mobilenetv4()`] without its last two layers: from images to features (batch, 960, 1, 1).
 ///
 /// # Errors
 /// Those of [`mobilenetv4()`].

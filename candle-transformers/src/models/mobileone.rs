@@ -1,7 +1,7 @@
 //! MobileOne: branches in training, a plain stack of depthwise and 1x1 convolutions in use:
 //! [arXiv 2206.04040](https://arxiv.org/abs/2206.04040). Weight names are those of timm, before the branches are merged.
 //!
-//! Each block's branches and their batch norms, those of inference, are merged into one convolution when the weights are loaded. Pictures
+//! Each block's branches and their batch norms, those of inference, are merged into one convolution when the weights are loaded. Images
 //! are (batch, 3, height, width) of any size, commonly 224x224.
 //!
 //! ```no_run
@@ -26,7 +26,7 @@ use crate::blocks::vision::{
     classifier, head, merged, pooled, run_all, Branch, ConvSpec, Picture, SqueezeExcite,
 };
 
-/// How wide the network is, and how many branches its blocks have.
+/// The width of the network, and the number of its blocks' branches.
 #[derive(Clone)]
 pub struct Config {
     /// Branches of a block that are alike.
@@ -37,7 +37,7 @@ pub struct Config {
 
 /// Channels of the stem and of the stages of width 1.
 const CHANNELS: [f32; 5] = [64., 64., 128., 256., 512.];
-/// Of the stages: pairs of a depthwise and a 1x1 convolution.
+/// The depths of the stages: pairs of a depthwise and a 1x1 convolution.
 const DEPTHS: [usize; 4] = [2, 8, 10, 1];
 
 impl Config {
@@ -82,8 +82,8 @@ impl Config {
     }
 }
 
-/// Convolutions that are alike, a 1x1 one beside larger ones, and the input itself, all normed and added: merged into one. Attention where
-/// the weights have it, then a ReLU.
+/// Parallel convolutions of one size, a 1x1 one, and the input itself, all normed and added: merged into one. Attention if the weights have
+/// it, then a ReLU.
 struct Block {
     conv: Conv2d,
     attention: Option<SqueezeExcite>,
@@ -150,15 +150,15 @@ fn model(cfg: &Config, classes: Option<usize>, vb: VarBuilder) -> Result<Func<'s
     }))
 }
 
-/// A classifier: from pictures (batch, 3, height, width) to logits (batch, nclasses).
+/// A classifier: from images (batch, 3, height, width) to logits (batch, nclasses).
 ///
 /// # Errors
-/// A weight is missing or has another shape. The model fails for pictures of another shape.
+/// A weight is missing or has another shape. The model fails for images of another shape.
 pub fn mobileone(cfg: &Config, nclasses: usize, vb: VarBuilder) -> Result<Func<'static>> {
     model(cfg, Some(nclasses), vb)
 }
 
-/// [`mobileone()`] without its last layer: from pictures to features (batch, channels), the last stage's channels.
+/// [`mobileone()`] without its last layer: from images to features (batch, channels), the last stage's channels.
 ///
 /// # Errors
 /// Those of [`mobileone()`].

@@ -1,4 +1,37 @@
 //! The model families.
+//!
+//! # Configuration fields
+//!
+//! A configuration has the fields of a checkpoint's `config.json`. They have the same meaning in every family; a field's documentation adds
+//! what is special to the family, such as a default.
+//!
+//! | field | other names | meaning |
+//! | --- | --- | --- |
+//! | `vocab_size` | `padded_vocab_size` | rows of the token table, and logits per position |
+//! | `hidden_size` | `n_embd`, `d_model` | elements of a token's vector in the residual stream |
+//! | `num_hidden_layers` | `n_layer`, `num_layers` | layers |
+//! | `num_attention_heads` | `n_head`, `num_heads` | heads of the queries |
+//! | `num_key_value_heads` | `n_head_kv`, `multi_query_group_num` | heads of the keys and values; `num_attention_heads / num_key_value_heads` neighbouring query heads share one |
+//! | `head_dim` | `head_size`, `kv_channels` | elements of a head; `hidden_size / num_attention_heads` unless given |
+//! | `intermediate_size` | `n_inner`, `ffn_hidden_size` | inner size of the feed-forward block |
+//! | `hidden_act` | `hidden_activation`, `activation_function` | its activation; in a gated block, of the gate: `down(act(gate(x)) * up(x))` |
+//! | `attention_bias` | `bias`, `add_qkv_bias` | whether the projections have biases |
+//! | `rms_norm_eps` | `norm_eps`, `layernorm_epsilon` | epsilon of `w * x / sqrt(mean(x^2) + eps)` |
+//! | `layer_norm_eps` | `layer_norm_epsilon` | epsilon of `w * (x - mean(x)) / sqrt(var(x) + eps) + b` |
+//! | `max_position_embeddings` | `n_positions`, `seq_length`, `max_seq_len` | maximum number of positions of a sequence |
+//! | `rope_theta` | `rotary_emb_base` | base of the rotary angles: of `d` rotated elements of a head, pair `i` rotates by `position * rope_theta^(-2 i / d)` |
+//! | `partial_rotary_factor` | | fraction of a head's elements that is rotated |
+//! | `rope_scaling` | `rope_parameters` | change of the angles for contexts longer than in training: `linear`, `dynamic`, `llama3`, `yarn` or `longrope` |
+//! | `sliding_window` | `attention_window_size` | positions that a position sees in layers with a window, itself included |
+//! | `layer_types` | | the mixer or the kind of attention of each layer |
+//! | `tie_word_embeddings` | `tie_embedding` | whether the output layer uses the token table's weight |
+//! | `num_experts_per_tok` | | experts that a token's router chooses |
+//! | `bos_token_id`, `eos_token_id`, `pad_token_id` | | the tokens that start a text, end one, and pad a batch |
+//! | `image_size`, `patch_size` | | height and width of an image and of a patch, in pixels |
+//! | `num_channels` | `in_chans` | channels of an image |
+//! | `projection_dim` | | size of the space in which images and texts are compared |
+//! | `use_flash_attn` | | no effect: attention is one fused op on every device |
+//! | `attention_dropout`, `hidden_dropout_prob`, `initializer_range` | | used in training only |
 
 #[cfg(any(feature = "language", not(feature = "subset")))]
 pub mod based;

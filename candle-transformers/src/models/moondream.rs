@@ -1,4 +1,4 @@
-//! Moondream of 2024, which answers questions about a picture: [vikhyat/moondream](https://github.com/vikhyat/moondream). A vision
+//! Moondream of 2024, which answers questions about an image: [vikhyat/moondream](https://github.com/vikhyat/moondream). A vision
 //! transformer over patches of 14 pixels and a small network behind it make tokens for [`super::mixformer`]. Weight names are those of
 //! [vikhyatk/moondream1](https://huggingface.co/vikhyatk/moondream1) and the revisions of
 //! [vikhyatk/moondream2](https://huggingface.co/vikhyatk/moondream2) from before August 2024.
@@ -40,20 +40,20 @@ use crate::blocks::vision::{Picture, VitSpec};
 use crate::blocks::{at_once, LinearSpec, Norm, NormSpec, Projection, Weights};
 
 const FAMILY: &str = "moondream";
-/// Height and width of a patch in pixels, and the channels of a picture.
+/// Height and width of a patch in pixels, and the channels of an image.
 const PATCH: usize = 14;
 const CHANNELS: usize = 3;
 /// Numbers of a patch.
 const NUMBERS: usize = CHANNELS * PATCH * PATCH;
-/// What norms add to the variance.
+/// Norm epsilon.
 const EPS: f64 = 1e-5;
 
 /// The numbers of a model.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Config {
-    /// Of the part that writes.
+    /// Configuration of the language model.
     pub phi_config: PhiConfig,
-    /// Of the part that sees.
+    /// Configuration of the vision encoder.
     pub vision_config: VisionConfig,
 }
 
@@ -66,7 +66,7 @@ impl Config {
         }
     }
 
-    /// That a picture's vectors are of the size of a token's.
+    /// That an image's vectors are of the size of a token's.
     pub(crate) fn check(&self) -> Result<()> {
         let (seen, read) = (self.vision_config.model_dim, self.phi_config.n_embd);
         if seen != read {
@@ -87,7 +87,7 @@ pub struct VisionConfig {
     hidden_dim: usize,
     /// Inner size of the transformer's feed-forward blocks.
     hidden_features: usize,
-    /// Patches of a picture, which is square.
+    /// Patches of an image, which is square.
     embed_len: usize,
     /// Size of a patch's vector.
     embed_dim: usize,
@@ -99,7 +99,7 @@ pub struct VisionConfig {
 }
 
 impl VisionConfig {
-    /// That of [vikhyatk/moondream2](https://huggingface.co/vikhyatk/moondream2): pictures of 378x378 pixels, 27 layers of size 1152.
+    /// That of [vikhyatk/moondream2](https://huggingface.co/vikhyatk/moondream2): images of 378x378 pixels, 27 layers of size 1152.
     pub fn v2() -> Self {
         Self {
             image_embedding_dim: 1152,
@@ -195,7 +195,7 @@ impl Vit {
         })
     }
 
-    /// The numbers of each patch, channel by channel and row by row: from pictures (batch, 3, side, side) to (batch, patches, 588).
+    /// The numbers of each patch, channel by channel and row by row: from images (batch, 3, side, side) to (batch, patches, 588).
     fn patches(&self, xs: &Tensor) -> Result<Tensor> {
         let (b, h, w) = self.picture.check(xs)?;
         let (rows, columns) = (h / PATCH, w / PATCH);
@@ -291,11 +291,11 @@ impl VisionEncoder {
     }
 }
 
-/// From square pictures (batch, 3, height, width) of `embed_len` patches of 14x14 pixels, 378x378 for the published models, to vectors as
+/// From square images (batch, 3, height, width) of `embed_len` patches of 14x14 pixels, 378x378 for the published models, to vectors as
 /// the text has them: (batch, embed_len, model_dim).
 ///
 /// # Errors
-/// The pictures have another shape, or another dtype or device than the weights.
+/// The images have another shape, or another dtype or device than the weights.
 impl Module for VisionEncoder {
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
         let patches = self.encoder.vit.patches(xs)?;
@@ -306,9 +306,9 @@ impl Module for VisionEncoder {
 /// The part that sees and the part that writes.
 #[derive(Debug, Clone)]
 pub struct Model {
-    /// What writes.
+    /// The language model.
     pub text_model: PhiModel,
-    /// What sees.
+    /// The vision encoder.
     pub vision_encoder: VisionEncoder,
 }
 
@@ -326,12 +326,12 @@ impl Model {
         })
     }
 
-    /// What sees.
+    /// The vision encoder.
     pub fn vision_encoder(&self) -> &VisionEncoder {
         &self.vision_encoder
     }
 
-    /// What writes, given what the other returned.
+    /// The language model, which takes the encoder's output.
     pub fn text_model(&mut self) -> &mut PhiModel {
         &mut self.text_model
     }

@@ -30,7 +30,7 @@ pub(crate) const NAMES_IN_CHECKPOINT: Names = Names {
     ..NAMES
 };
 
-/// What a checkpoint's configuration says.
+/// The fields of a checkpoint's configuration.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
     pub(crate) d_model: usize,

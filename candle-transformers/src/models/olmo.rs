@@ -11,9 +11,9 @@ use crate::blocks::{DecoderConfig, DecoderSpec, Head, Lm, NormSpec, RotaryPairs}
 /// A checkpoint's `config.json`.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Config {
-    /// Tokens.
+    /// Tokens in the vocabulary.
     pub vocab_size: usize,
-    /// Size of the stream.
+    /// Size of the residual stream.
     pub hidden_size: usize,
     /// Inner size of the MLP.
     pub intermediate_size: usize,
@@ -27,11 +27,11 @@ pub struct Config {
     pub num_key_value_heads: usize,
     /// Activation of the MLP's gate.
     pub hidden_act: Activation,
-    /// The longest sequence.
+    /// Maximum sequence length, in tokens.
     pub max_position_embeddings: usize,
     /// Base of the rotary frequencies.
     pub rope_theta: f64,
-    /// Whether the output layer is the table of tokens.
+    /// Whether the output layer shares the token table's weight.
     pub tie_word_embeddings: bool,
     /// Queries, keys and values are clamped to `-clip_qkv ..= clip_qkv`.
     pub clip_qkv: Option<f64>,

@@ -11,9 +11,9 @@ use crate::blocks::{DecoderConfig, DecoderSpec, Head, Lm, NormSpec, QkNorm, Wiri
 /// A checkpoint's `config.json`.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Config {
-    /// Tokens.
+    /// Tokens in the vocabulary.
     pub vocab_size: usize,
-    /// Size of the stream.
+    /// Size of the residual stream.
     pub hidden_size: usize,
     /// Inner size of the MLP.
     pub intermediate_size: usize,
@@ -27,13 +27,13 @@ pub struct Config {
     pub num_key_value_heads: usize,
     /// Activation of the MLP's gate.
     pub hidden_act: Activation,
-    /// The longest sequence.
+    /// Maximum sequence length, in tokens.
     pub max_position_embeddings: usize,
-    /// Added to the mean square in the norms.
+    /// RMS norm epsilon, added to the mean square.
     pub rms_norm_eps: f64,
     /// Base of the rotary frequencies.
     pub rope_theta: f64,
-    /// Whether the output layer is the table of tokens.
+    /// Whether the output layer shares the token table's weight.
     pub tie_word_embeddings: bool,
     /// OLMo's; not used here.
     pub clip_qkv: Option<f64>,

@@ -1,5 +1,5 @@
-//! PaliGemma, which writes about a picture: [arXiv 2407.07726](https://arxiv.org/abs/2407.07726). [`super::siglip`] sees the picture, a
-//! linear layer makes tokens of its patches, and [`super::gemma`] goes on behind them and the prompt, which all see each other. Weight
+//! PaliGemma, which writes about an image: [arXiv 2407.07726](https://arxiv.org/abs/2407.07726). [`super::siglip`] encodes the image, a
+//! linear layer makes tokens of its patches, and [`super::gemma`] continues after them and the prompt, which all see each other. Weight
 //! names are those of Hugging Face's checkpoints, such as
 //! [google/paligemma-3b-pt-224](https://huggingface.co/google/paligemma-3b-pt-224).
 //!
@@ -38,9 +38,9 @@ use crate::blocks::{CausalLm, Hidden};
 /// A checkpoint's `config.json`.
 #[derive(Deserialize, Clone, Debug)]
 pub struct Config {
-    /// Of the part that sees.
+    /// Configuration of the vision encoder.
     pub vision_config: siglip::VisionConfig,
-    /// Of the part that writes.
+    /// Configuration of the language model.
     pub text_config: gemma::Config,
     /// The size of a patch's vector where it enters the text, which is `hidden_size` of `text_config`.
     pub projection_dim: usize,
@@ -80,7 +80,7 @@ impl Config {
     }
 }
 
-/// From the patches of a picture to tokens of the text.
+/// From the patches of an image to tokens of the text.
 #[derive(Clone, Debug)]
 pub struct MultiModalProjector {
     linear: Linear,
@@ -108,10 +108,10 @@ impl Module for MultiModalProjector {
     }
 }
 
-/// The model, and the picture and text that it has seen. A clone shares the weights and goes its own way.
+/// The model and the state of its image and text. A clone shares the weights but has independent state.
 #[derive(Clone, Debug)]
 pub struct Model {
-    /// Of what comes next.
+    /// The next position.
     pos: usize,
     vision_tower: siglip::VisionModel,
     multi_modal_projector: MultiModalProjector,
@@ -134,11 +134,11 @@ impl Model {
         })
     }
 
-    /// The logits of what follows pictures, `(b, 3, height, width)`, and prompts, token ids `(b, t)`: `(b, 1, vocab)` in the model's dtype.
-    /// A new sequence, of the picture's patches and the tokens, begins.
+    /// The logits of what follows images, `(b, 3, height, width)`, and prompts, token ids `(b, t)`: `(b, 1, vocab)` in the model's dtype.
+    /// A new sequence, of the image's patches and the tokens, begins.
     ///
     /// # Errors
-    /// If there is not one picture for each prompt, a shape does not fit, or there are more positions than the model has.
+    /// If there is not one image for each prompt, a shape does not fit, or there are more positions than the model has.
     pub fn setup(&mut self, pixel_values: &Tensor, input_ids: &Tensor) -> Result<Tensor> {
         let embeds = self.picture_and_text(pixel_values, input_ids)?;
         let logits = self.begin(&embeds)?.last_logits()?;
@@ -167,7 +167,7 @@ impl Model {
         self.hidden_of_text(input_ids)?.stream()
     }
 
-    /// As [`forward_without_projection`](Self::forward_without_projection), of the patches of pictures, `(b, 3, height, width)`, and the
+    /// As [`forward_without_projection`](Self::forward_without_projection), of the patches of images, `(b, 3, height, width)`, and the
     /// token ids behind them.
     ///
     /// # Errors
@@ -194,7 +194,7 @@ impl Model {
         self.begin(&embeds)
     }
 
-    /// Forgets the picture and the text.
+    /// Forgets the image and the text.
     pub fn clear_kv_cache(&mut self) {
         self.pos = 0;
         self.language_model.clear_kv_cache();

@@ -1,8 +1,9 @@
 //! Parler-TTS, which speaks a text in the voice that another text describes: [arXiv 2402.01912](https://arxiv.org/abs/2402.01912). Weight
 //! names are those of `parler-tts/parler-tts-mini-v1` and `parler-tts/parler-tts-large-v1` on the Hugging Face Hub.
 //!
-//! The description goes through a [`t5`] encoder. The prompt, the text that is spoken, stands before the tokens of sound in a decoder. It
-//! writes a token of each of several codebooks at a time, those of each further book a step later. A [`dac`] makes sound of them.
+//! A [`t5`] encoder reads the description. In the decoder, the prompt, which is the text to speak, precedes the tokens of sound. The
+//! decoder generates one token per codebook at a time, each further codebook delayed by one more step. A [`dac`] turns the tokens into
+//! sound.
 //!
 //! ```
 //! use candle_core::{DType, Device, Tensor};
@@ -40,7 +41,7 @@ use crate::blocks::{at_once, Norm, NormSpec, Weights};
 use crate::generation::LogitsProcessor;
 
 const FAMILY: &str = "parler_tts";
-/// Where the decoder's weights are, but for the layers over its tokens.
+/// Prefix of the decoder's weights, except the layers over its tokens.
 const DECODER: &str = "model.decoder";
 
 /// The fields of a checkpoint's `config.json` below `decoder`.
@@ -48,7 +49,7 @@ const DECODER: &str = "model.decoder";
 pub struct DecoderConfig {
     /// Tokens of a codebook that are written. One more is read.
     pub vocab_size: usize,
-    /// The longest sequence, prompt and sound.
+    /// Maximum number of positions, of prompt and sound.
     pub max_position_embeddings: usize,
     /// Layers.
     pub num_hidden_layers: usize,
@@ -56,7 +57,7 @@ pub struct DecoderConfig {
     pub ffn_dim: usize,
     /// Query heads, which divide `hidden_size`.
     pub num_attention_heads: usize,
-    /// Key and value heads, which divide the query heads; `None` for as many as these.
+    /// Key and value heads, which divide the query heads; `None` for the number of query heads.
     pub num_key_value_heads: Option<usize>,
     /// Key and value heads of the attention to the description; `None` for `num_key_value_heads`.
     pub num_cross_attention_key_value_heads: Option<usize>,
@@ -89,13 +90,13 @@ pub struct Config {
     pub decoder_start_token_id: u32,
     /// The token after the end of a codebook's sound.
     pub pad_token_id: u32,
-    /// What writes the tokens of sound.
+    /// The decoder, which generates the tokens of sound.
     pub decoder: DecoderConfig,
-    /// What reads the description.
+    /// The encoder of the description.
     pub text_encoder: t5::Config,
     /// Tokens of the prompt.
     pub vocab_size: usize,
-    /// What makes sound of tokens.
+    /// The codec, which turns tokens into sound.
     pub audio_encoder: dac::Config,
 }
 
@@ -222,13 +223,13 @@ impl Decoder {
     /// The logits of what follows each position: for each codebook (batch, positions, vocab_size).
     ///
     /// - `input_ids` are the tokens of sound, (batch, num_codebooks, t).
-    /// - `prompt_hidden_states` stand before them: (batch, prompt, hidden_size), so that there are `prompt + t` positions.
+    /// - `prompt_hidden_states` precede them: (batch, prompt, hidden_size), so that there are `prompt + t` positions.
     /// - `attention_mask` is added to the scores of the positions: it broadcasts to (batch, heads, positions, those of the calls before and
     ///   these), -infinity hiding one from another. Without it every position of a call sees all of them, also those after it.
     /// - `encoder_xs` is the description, (batch, keys, hidden_size). Its keys and values are computed once, as long as it is the same
     ///   tensor. `encoder_attention_mask` is added to their scores: it broadcasts to (batch, heads, positions, keys).
-    /// - `seqlen_offset` is the place of the first position. The positions follow those of the calls since the last
-    ///   [`clear_kv_cache`](Self::clear_kv_cache), wherever they are.
+    /// - `seqlen_offset` is the index of the first position. The positions follow those of the calls since the last
+    ///   [`clear_kv_cache`](Self::clear_kv_cache), whatever their index is.
     ///
     /// # Errors
     /// If there are no tokens, the positions do not fit below `max_position_embeddings`, the shapes do not match each other or the calls
@@ -345,22 +346,22 @@ fn added(mask: &Tensor) -> Result<Tensor> {
     Ok(mask)
 }
 
-/// What reads the description, what writes the tokens of sound, and what makes sound of them.
+/// The encoder of the description, the decoder of the tokens of sound, and the codec.
 #[derive(Debug, Clone)]
 pub struct Model {
     /// The vectors of the prompt's tokens.
     pub embed_prompts: Embedding,
-    /// From the description's vectors to the size of the decoder's, where it is another.
+    /// Projection of the description's vectors to the size of the decoder's, if the sizes differ.
     pub enc_to_dec_proj: Option<Linear>,
-    /// What writes the tokens of sound.
+    /// The decoder, which generates the tokens of sound.
     pub decoder: Decoder,
-    /// What reads the description.
+    /// The encoder of the description.
     pub text_encoder: t5::T5EncoderModel,
     /// The token that each codebook starts with.
     pub decoder_start_token_id: u32,
     /// The token after the end of a codebook's sound.
     pub pad_token_id: u32,
-    /// What makes sound of tokens.
+    /// The codec, which turns tokens into sound.
     pub audio_encoder: dac::Model,
 }
 
@@ -377,9 +378,10 @@ impl Model {
             text_encoder: t5::T5EncoderModel::load(vb.pp("text_encoder"), &cfg.text_encoder)?,
             decoder: Decoder::new(&cfg.decoder, vb.pp("decoder"))?,
             embed_prompts: embedding(cfg.vocab_size, hidden, vb.pp("embed_prompts"))?,
-            enc_to_dec_proj: match read == hidden {
-                true => None,
-                false => Some(linear(read, hidden, vb.pp("enc_to_dec_proj"))?),
+            enc_to_dec_proj: if read == hidden {
+                None
+            } else {
+                Some(linear(read, hidden, vb.pp("enc_to_dec_proj"))?)
             },
             decoder_start_token_id: cfg.decoder_start_token_id,
             pad_token_id: cfg.pad_token_id,

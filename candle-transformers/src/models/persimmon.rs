@@ -7,7 +7,7 @@ use serde::Deserialize;
 /// The dtype of the published weights' use.
 pub const DTYPE: DType = DType::F32;
 
-/// How positions enter a model.
+/// The kind of position embedding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PositionEmbeddingType {
@@ -20,9 +20,9 @@ pub enum PositionEmbeddingType {
 /// A checkpoint's `config.json`.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct Config {
-    /// Tokens.
+    /// Tokens in the vocabulary.
     pub vocab_size: usize,
-    /// Size of the stream.
+    /// Size of the residual stream.
     pub hidden_size: usize,
     /// Inner size of the MLP.
     pub intermediate_size: usize,
@@ -34,23 +34,23 @@ pub struct Config {
     pub num_key_value_heads: usize,
     /// Activation of the MLP.
     pub hidden_act: Activation,
-    /// The longest sequence.
+    /// Maximum sequence length, in tokens.
     pub max_position_embeddings: usize,
-    /// Of training.
+    /// Used in training only.
     pub initializer_range: f64,
-    /// Added to the variance in the norms.
+    /// Layer norm epsilon, added to the variance.
     pub layer_norm_eps: f64,
     /// In files, but the model has no such norms.
     pub rms_norm_eps: f64,
     /// Whether calls continue a sequence.
     pub use_cache: bool,
-    /// Whether the output layer is the table of tokens.
+    /// Whether the output layer shares the token table's weight.
     pub tie_word_embeddings: bool,
     /// Base of the rotary frequencies.
     pub rope_theta: f64,
     /// Whether queries and keys are normed.
     pub qk_layernorm: bool,
-    /// The share of each head that is rotated.
+    /// Fraction of each head that is rotated.
     pub partial_rotary_factor: f64,
 }
 

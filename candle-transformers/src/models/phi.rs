@@ -68,9 +68,10 @@ impl Config {
             self.max_position_embeddings,
         ];
         let spec = DecoderSpec {
-            head: match self.tie_word_embeddings {
-                true => Head::TiedWithBias,
-                false => Head::Linear { bias: true },
+            head: if self.tie_word_embeddings {
+                Head::TiedWithBias
+            } else {
+                Head::Linear { bias: true }
             },
             names: NAMES,
             ..DecoderSpec::new("phi", sizes, vec![rotary], layers, norm)

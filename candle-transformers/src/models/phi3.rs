@@ -11,7 +11,7 @@ use crate::blocks::{
     self, DecoderConfig, DecoderSpec, Head, Lm, NormSpec, Order, Rotary, RotaryPairs, RotaryTables,
 };
 
-/// How the context is longer than that of the training.
+/// The method of extending the context beyond that of training.
 #[derive(Debug, Clone, Deserialize)]
 pub enum RopeScalingType {
     /// [arXiv 2402.13753](https://arxiv.org/abs/2402.13753).
@@ -22,9 +22,9 @@ pub enum RopeScalingType {
 /// `rope_scaling` of a `config.json`.
 #[derive(Debug, Clone, Deserialize)]
 pub struct RopeScaling {
-    /// What each frequency is divided by within the original context.
+    /// Divisors of the frequencies within the original context.
     pub short_factor: Vec<f32>,
-    /// What each frequency is divided by in longer sequences.
+    /// Divisors of the frequencies in longer sequences.
     pub long_factor: Vec<f32>,
     /// The formula.
     #[serde(rename = "type")]
@@ -34,11 +34,11 @@ pub struct RopeScaling {
 /// A checkpoint's `config.json`.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Config {
-    /// Tokens.
+    /// Tokens in the vocabulary.
     pub vocab_size: usize,
     /// Activation of the MLP's gate.
     pub hidden_act: Activation,
-    /// Size of the stream.
+    /// Size of the residual stream.
     pub hidden_size: usize,
     /// Inner size of the MLP.
     pub intermediate_size: usize,
@@ -48,7 +48,7 @@ pub struct Config {
     pub num_attention_heads: usize,
     /// Key and value heads.
     pub num_key_value_heads: usize,
-    /// Added to the mean square in the norms.
+    /// RMS norm epsilon, added to the mean square.
     pub rms_norm_eps: f64,
     /// Base of the rotary frequencies.
     pub rope_theta: f64,
@@ -58,13 +58,13 @@ pub struct Config {
     pub eos_token_id: Option<u32>,
     /// Scaling of the rotary frequencies.
     pub rope_scaling: Option<RopeScaling>,
-    /// The longest sequence.
+    /// Maximum sequence length, in tokens.
     pub max_position_embeddings: usize,
     /// Positions seen in training.
     pub original_max_position_embeddings: Option<usize>,
-    /// The share of each head that is rotated; all where missing.
+    /// Fraction of each head that is rotated; default: 1.
     pub partial_rotary_factor: Option<f64>,
-    /// Whether the output layer is the table of tokens.
+    /// Whether the output layer shares the token table's weight.
     #[serde(default)]
     pub tie_word_embeddings: bool,
 }

@@ -27,13 +27,13 @@ pub type VisionConfig = blip::VisionConfig;
 /// The same as without quantisation.
 pub type Config = blip::Config;
 
-/// From a picture to vectors of its patches.
+/// From an image to vectors of its patches.
 #[derive(Debug, Clone)]
 pub struct VisionModel {
     model: blip::VisionModel,
 }
 
-/// From pictures (batch, 3, image_size, image_size) in f32 to (batch, 1 + patches, hidden_size).
+/// From images (batch, 3, image_size, image_size) in f32 to (batch, 1 + patches, hidden_size).
 impl Module for VisionModel {
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
         self.model.forward(xs)

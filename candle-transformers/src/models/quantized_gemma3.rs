@@ -17,7 +17,7 @@ pub const DEFAULT_SLIDING_WINDOW_TYPE: usize = 6;
 pub const DEFAULT_ROPE_FREQUENCY: f32 = 1_000_000.;
 /// Gemma 3: base of the rotary frequencies of layers with a window, where a file does not say.
 pub const DEFAULT_ROPE_FREQUENCY_SLIDING: f32 = 10_000.;
-/// What rotary frequencies are divided by, where a file does not say.
+/// Divisor of the rotary frequencies, if a file has none.
 pub const DEFAULT_ROPE_FREQUENCY_SCALE_FACTOR: f32 = 1.;
 
 /// The decoder that a file describes.
@@ -55,12 +55,12 @@ pub fn spec(file: &GgufMetadata) -> Result<DecoderSpec> {
         attention.scale = Some(1. / ((hidden / attention.heads) as f64).sqrt());
     }
     attention.softcap = file.float("attn_logit_softcapping")?;
-    let period = match is_3 {
-        true => file
-            .size("attention.sliding_window_type")?
+    let period = if is_3 {
+        file.size("attention.sliding_window_type")?
             .or(file.size("attention.sliding_window_pattern")?)
-            .unwrap_or(DEFAULT_SLIDING_WINDOW_TYPE),
-        false => 2,
+            .unwrap_or(DEFAULT_SLIDING_WINDOW_TYPE)
+    } else {
+        2
     };
     let window = file.size("attention.sliding_window")?;
     let mlp = file.gated_mlp(GatedActivation::GeluTanh)?;

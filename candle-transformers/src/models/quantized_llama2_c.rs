@@ -11,7 +11,7 @@ pub use crate::quantized_var_builder::VarBuilder;
 #[derive(Debug, Clone)]
 pub struct QLlama {
     decoder: Decoder,
-    /// What it is made of.
+    /// The configuration of the model.
     pub config: Config,
 }
 

@@ -30,7 +30,7 @@ impl VisionEncoder {
     }
 }
 
-/// As [`super::moondream::VisionEncoder`], of pictures in f32.
+/// As [`super::moondream::VisionEncoder`], of images in f32.
 impl Module for VisionEncoder {
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
         self.model.forward(xs)
@@ -40,9 +40,9 @@ impl Module for VisionEncoder {
 /// The part that sees and the part that writes.
 #[derive(Debug, Clone)]
 pub struct Model {
-    /// What writes.
+    /// The language model.
     pub text_model: PhiModel,
-    /// What sees.
+    /// The vision encoder.
     pub vision_encoder: VisionEncoder,
 }
 
@@ -60,12 +60,12 @@ impl Model {
         })
     }
 
-    /// What sees.
+    /// The vision encoder.
     pub fn vision_encoder(&self) -> &VisionEncoder {
         &self.vision_encoder
     }
 
-    /// What writes, given what the other returned.
+    /// The language model, which takes the encoder's output.
     pub fn text_model(&mut self) -> &mut PhiModel {
         &mut self.text_model
     }

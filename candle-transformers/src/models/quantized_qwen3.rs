@@ -77,7 +77,7 @@ impl<R: Read + Seek> Gguf<R> {
         RmsNorm::from_qtensor(self.tensor(name)?, eps)
     }
 
-    /// What the header says besides tensors.
+    /// The metadata of the header.
     pub fn metadata(&self) -> &HashMap<String, gguf_file::Value> {
         &self.content.metadata
     }

@@ -89,7 +89,7 @@ pub struct QuantizedAttention {
 }
 
 impl QuantizedAttention {
-    /// The block of the layer whose names stand behind `prefix`. Queries, keys and values are of `dtype`.
+    /// The block of the layer whose weights' names start with `prefix`. Queries, keys and values are of `dtype`.
     ///
     /// # Errors
     /// If the heads do not fit each other, or a tensor other than a bias is missing or cannot be read.

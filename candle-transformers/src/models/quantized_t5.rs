@@ -23,7 +23,7 @@ use super::t5::stack;
 use crate::blocks::{at_once, Weights};
 pub use crate::quantized_var_builder::VarBuilder;
 
-/// [`t5::Config`], of which these fields are public. The others come from `config.json`, or from a [`t5::Config`].
+/// [`t5::Config`] with these public fields. The others come from `config.json`, or from a [`t5::Config`].
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(from = "t5::Config")]
 pub struct Config {
@@ -32,7 +32,7 @@ pub struct Config {
     pub feed_forward_proj: t5::ActivationWithOptionalGating,
     /// Whether the decoder keeps the keys and values of tokens, so that each is given once.
     pub use_cache: bool,
-    /// The token of padding.
+    /// The padding token.
     pub pad_token_id: usize,
     /// The token that ends a text.
     pub eos_token_id: usize,
@@ -112,7 +112,7 @@ impl T5EncoderModel {
         self.encoder.forward(input_ids, attention_mask, None)
     }
 
-    /// Where the weights are.
+    /// The device of the weights.
     pub fn device(&self) -> &Device {
         &self.encoder.device
     }
@@ -195,7 +195,7 @@ impl T5ForConditionalGeneration {
         self.decode(decoder_input_ids, &encoder_output)
     }
 
-    /// Where the weights are.
+    /// The device of the weights.
     pub fn device(&self) -> &Device {
         &self.model.encoder.device
     }

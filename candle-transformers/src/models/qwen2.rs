@@ -10,9 +10,9 @@ use crate::blocks::{keys_that_count, CausalLm, DecoderConfig, DecoderSpec, Head,
 /// A checkpoint's `config.json`.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct Config {
-    /// Tokens.
+    /// Tokens in the vocabulary.
     pub vocab_size: usize,
-    /// Size of the stream.
+    /// Size of the residual stream.
     pub hidden_size: usize,
     /// Inner size of the MLP.
     pub intermediate_size: usize,
@@ -22,17 +22,17 @@ pub struct Config {
     pub num_attention_heads: usize,
     /// Key and value heads.
     pub num_key_value_heads: usize,
-    /// The longest sequence.
+    /// Maximum sequence length, in tokens.
     pub max_position_embeddings: usize,
-    /// How many positions are seen in layers with a window.
+    /// Window size, in positions, of the layers with a window.
     pub sliding_window: usize,
-    /// The first layers, which have no window.
+    /// Number of the first layers, which have no window.
     pub max_window_layers: usize,
-    /// Whether the output layer is the table of tokens, in a checkpoint that has no other.
+    /// Whether the output layer shares the token table's weight, in a checkpoint without an output layer.
     pub tie_word_embeddings: bool,
     /// Base of the rotary frequencies.
     pub rope_theta: f64,
-    /// Added to the mean square in the norms.
+    /// RMS norm epsilon, added to the mean square.
     pub rms_norm_eps: f64,
     /// Whether there are windows.
     pub use_sliding_window: bool,
@@ -94,8 +94,8 @@ impl Model {
     }
 
     /// The stream after the last norm, `(b, t, hidden_size)`, for token ids `(b, t)` at the positions from `seqlen_offset` on; at 0 a new
-    /// sequence begins. With `attn_mask`, `(b, t)`, every position sees all those whose number is not 0, before it and after it, in place
-    /// of those before it.
+    /// sequence begins. With `attn_mask`, `(b, t)`, every position sees all those whose number is not 0, earlier and later, instead of the
+    /// earlier ones.
     ///
     /// # Errors
     /// If there are no ids, more than fit, or shapes do not match.

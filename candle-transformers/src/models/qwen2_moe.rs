@@ -12,9 +12,9 @@ use crate::blocks::{DecoderConfig, DecoderSpec, ExpertsSpec, Lm, Routing, Shared
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(remote = "Self")]
 pub struct Config {
-    /// Tokens.
+    /// Tokens in the vocabulary.
     pub vocab_size: usize,
-    /// Size of the stream.
+    /// Size of the residual stream.
     pub hidden_size: usize,
     /// Inner size of the MLP of layers without experts.
     pub intermediate_size: usize,
@@ -24,17 +24,17 @@ pub struct Config {
     pub num_attention_heads: usize,
     /// Key and value heads.
     pub num_key_value_heads: usize,
-    /// The longest sequence.
+    /// Maximum sequence length, in tokens.
     pub max_position_embeddings: usize,
-    /// How many positions are seen in layers with a window.
+    /// Window size, in positions, of the layers with a window.
     pub sliding_window: usize,
-    /// The first layers, which have no window.
+    /// Number of the first layers, which have no window.
     pub max_window_layers: usize,
-    /// Whether the output layer is the table of tokens.
+    /// Whether the output layer shares the token table's weight.
     pub tie_word_embeddings: bool,
     /// Base of the rotary frequencies.
     pub rope_theta: f64,
-    /// Added to the mean square in the norms.
+    /// RMS norm epsilon, added to the mean square.
     pub rms_norm_eps: f64,
     /// Whether there are windows.
     pub use_sliding_window: bool,
@@ -44,7 +44,7 @@ pub struct Config {
     pub decoder_sparse_step: usize,
     /// Inner size of an expert.
     pub moe_intermediate_size: usize,
-    /// Inner size of the expert that every token takes.
+    /// Inner size of the shared expert.
     pub shared_expert_intermediate_size: usize,
     /// Experts for each token.
     pub num_experts_per_tok: usize,

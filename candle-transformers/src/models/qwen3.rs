@@ -11,9 +11,9 @@ use crate::blocks::{DecoderConfig, DecoderSpec, Head, HiddenLm, Lm, NormSpec, Qk
 /// A checkpoint's `config.json`.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct Config {
-    /// Tokens.
+    /// Tokens in the vocabulary.
     pub vocab_size: usize,
-    /// Size of the stream.
+    /// Size of the residual stream.
     pub hidden_size: usize,
     /// Inner size of the MLP.
     pub intermediate_size: usize,
@@ -21,23 +21,23 @@ pub struct Config {
     pub num_hidden_layers: usize,
     /// Query heads.
     pub num_attention_heads: usize,
-    /// Size of a head.
+    /// Head dimension.
     pub head_dim: usize,
     /// Whether the projections of attention have biases.
     pub attention_bias: bool,
     /// Key and value heads.
     pub num_key_value_heads: usize,
-    /// The longest sequence.
+    /// Maximum sequence length, in tokens.
     pub max_position_embeddings: usize,
-    /// How many positions are seen in layers with a window.
+    /// Window size, in positions, of the layers with a window.
     pub sliding_window: Option<usize>,
-    /// The first layers, which have no window.
+    /// Number of the first layers, which have no window.
     pub max_window_layers: usize,
-    /// Whether the output layer is the table of tokens.
+    /// Whether the output layer shares the token table's weight.
     pub tie_word_embeddings: bool,
     /// Base of the rotary frequencies.
     pub rope_theta: f64,
-    /// Added to the mean square in the norms.
+    /// RMS norm epsilon, added to the mean square.
     pub rms_norm_eps: f64,
     /// Whether there are windows.
     pub use_sliding_window: bool,

@@ -1,5 +1,6 @@
-//! Qwen3.5 ([its collection](https://huggingface.co/collections/Qwen/qwen35)), the language model: three of four layers have the gated delta
-//! rule, [arXiv 2412.06464](https://arxiv.org/abs/2412.06464), in place of attention, and the heads of attention have gates. Candle lacks it.
+//! Qwen3.5 ([its collection](https://huggingface.co/collections/Qwen/qwen35)), the language model: three of four layers have the gated
+//! delta rule, [arXiv 2412.06464](https://arxiv.org/abs/2412.06464), instead of attention, and the heads of attention have gates. Candle
+//! lacks it.
 
 use candle_core::{bail, Context, Result, Tensor};
 use candle_nn::{Activation, VarBuilder};
@@ -11,7 +12,7 @@ use crate::blocks::{
 };
 use crate::serde_default_fn;
 
-/// What mixes positions in a layer.
+/// The token mixer of a layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LayerType {
@@ -21,14 +22,14 @@ pub enum LayerType {
     FullAttention,
 }
 
-/// How positions are rotated.
+/// Rotary parameters of the positions.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct RopeParameters {
     /// Base of the rotary frequencies.
     pub rope_theta: Option<f64>,
-    /// The share of each head that is rotated.
+    /// Fraction of each head that is rotated.
     pub partial_rotary_factor: Option<f64>,
-    /// How the rotation is scaled.
+    /// Scaling of the rotary frequencies.
     #[serde(flatten)]
     pub scaling: RopeScaling,
 }
@@ -47,9 +48,9 @@ serde_default_fn!(Activation, silu, Activation::Silu);
 /// A checkpoint's `config.json`, or its `text_config` where there is an image encoder too.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct Config {
-    /// Tokens.
+    /// Tokens in the vocabulary.
     pub vocab_size: usize,
-    /// Size of the stream.
+    /// Size of the residual stream.
     pub hidden_size: usize,
     /// Inner size of the MLP.
     #[serde(default)]
@@ -60,7 +61,7 @@ pub struct Config {
     pub num_attention_heads: usize,
     /// Key and value heads.
     pub num_key_value_heads: usize,
-    /// Size of a head.
+    /// Head dimension.
     #[serde(default = "head_dim")]
     pub head_dim: usize,
     /// Whether the projections of attention have biases.
@@ -69,39 +70,38 @@ pub struct Config {
     /// Whether heads of attention have gates; others are not supported.
     #[serde(default = "yes")]
     pub attn_output_gate: bool,
-    /// The longest sequence.
+    /// Maximum sequence length, in tokens.
     #[serde(default = "positions")]
     pub max_position_embeddings: usize,
-    /// Added to the mean square in the norms.
+    /// RMS norm epsilon, added to the mean square.
     #[serde(default = "eps")]
     pub rms_norm_eps: f64,
-    /// Whether the output layer is the table of tokens.
+    /// Whether the output layer shares the token table's weight.
     #[serde(default)]
     pub tie_word_embeddings: bool,
-    /// Activation of the MLP's gate, and behind the convolution of the gated delta rule.
+    /// Activation of the MLP's gate, and after the convolution of the gated delta rule.
     #[serde(default = "silu")]
     pub hidden_act: Activation,
-    /// How positions are rotated.
+    /// Rotary parameters of the positions.
     pub rope_parameters: Option<RopeParameters>,
     /// The same, in older files.
     pub rope_scaling: Option<RopeParameters>,
     /// Base of the rotary frequencies, where `rope_parameters` has none; 10,000 where neither has.
     pub rope_theta: Option<f64>,
-    /// The share of each head that is rotated, where `rope_parameters` has none; a quarter where neither has.
+    /// Fraction of each head that is rotated; used if `rope_parameters` has none. Default: a quarter.
     pub partial_rotary_factor: Option<f64>,
-    /// What mixes positions, by layer; where missing, attention in every layer whose number, from 1 on, is a multiple of
-    /// `full_attention_interval`.
+    /// The token mixer by layer; default: attention in every layer whose number, from 1 on, is a multiple of `full_attention_interval`.
     pub layer_types: Option<Vec<LayerType>>,
     /// Layers from one of attention to the next.
     #[serde(default = "interval")]
     pub full_attention_interval: usize,
-    /// Tokens that the convolution before the gated delta rule sees.
+    /// Kernel size of the convolution before the gated delta rule, in tokens.
     #[serde(default = "kernel")]
     pub linear_conv_kernel_dim: usize,
-    /// Size of a head of queries or keys of the gated delta rule.
+    /// Dimension of a head of queries or keys of the gated delta rule.
     #[serde(default = "linear_dim")]
     pub linear_key_head_dim: usize,
-    /// Size of a head of its values.
+    /// Dimension of a head of its values.
     #[serde(default = "linear_dim")]
     pub linear_value_head_dim: usize,
     /// Heads of its queries and keys.
@@ -125,7 +125,7 @@ impl Config {
         self.spec_with("qwen3_5", FeedForwardSpec::Gated(mlp))
     }
 
-    /// As [`spec`](Self::spec), of this family and with this in place of the MLP.
+    /// As [`spec`](Self::spec), of this family and with this feed-forward block instead of the MLP.
     pub(crate) fn spec_with(
         &self,
         family: &'static str,
@@ -195,9 +195,10 @@ impl Config {
                 Some(types) => types[i] == LayerType::FullAttention,
                 None => (i + 1).is_multiple_of(self.full_attention_interval),
             };
-            let mixer: MixerSpec = match full {
-                true => attention.clone().into(),
-                false => delta.clone().into(),
+            let mixer: MixerSpec = if full {
+                attention.clone().into()
+            } else {
+                delta.clone().into()
             };
             Ok(LayerSpec::pre_norm(mixer, feed_forward.clone(), norm))
         })?;

@@ -17,7 +17,7 @@ pub struct Config {
     pub base: qwen3_5::Config,
     /// Inner size of an expert.
     pub moe_intermediate_size: usize,
-    /// Inner size of the expert that every token takes.
+    /// Inner size of the shared expert.
     pub shared_expert_intermediate_size: usize,
     /// Experts for each token.
     pub num_experts_per_tok: usize,

@@ -1,13 +1,13 @@
-//! How numbers come from the device.
+//! Reading numbers from the device.
 
 use candle_core::{DType, Device, Result, Tensor};
 
-/// How a thread waits for the device.
+/// The way in which a thread waits for the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reading {
     /// It waits: every future is ready when it is polled first.
     Blocking,
-    /// Others have a turn, as a browser demands.
+    /// Yields to other tasks, as a browser requires.
     Async,
 }
 

@@ -1,5 +1,5 @@
-//! RecurrentGemma: [arXiv 2404.07839](https://arxiv.org/abs/2404.07839). Two of three layers have Griffin's recurrence in place of attention, and
-//! the third sees a window.
+//! RecurrentGemma: [arXiv 2404.07839](https://arxiv.org/abs/2404.07839). Two of three layers have Griffin's recurrence instead of
+//! attention, and the third sees a window.
 
 use candle_core::{bail, Result};
 use candle_nn::Activation;
@@ -34,7 +34,7 @@ pub(crate) const NAMES_IN_CHECKPOINT: Names = Names {
     ..NAMES
 };
 
-/// What mixes positions in a layer.
+/// The token mixer of a layer.
 #[derive(Deserialize, Debug, Clone, Copy)]
 #[serde(rename_all = "snake_case")]
 pub enum TemporalBlockType {
@@ -49,9 +49,9 @@ pub enum TemporalBlockType {
 pub struct Config {
     /// Layers.
     pub num_hidden_layers: usize,
-    /// Tokens.
+    /// Tokens in the vocabulary.
     pub vocab_size: usize,
-    /// Size of the stream.
+    /// Size of the residual stream.
     pub hidden_size: usize,
     /// Twice the inner size of the MLP.
     pub intermediate_size: usize,
@@ -59,30 +59,30 @@ pub struct Config {
     pub num_attention_heads: usize,
     /// Key and value heads.
     pub num_key_value_heads: usize,
-    /// Size of a head.
+    /// Head dimension.
     pub head_dim: usize,
-    /// Channels of a recurrence; `None` for the size of the stream.
+    /// Channels of a recurrence; `None` for `hidden_size`.
     pub lru_width: Option<usize>,
-    /// How many positions are seen by attention.
+    /// Window size of attention, in positions.
     pub attention_window_size: usize,
-    /// Tokens that a recurrence's convolution sees.
+    /// Kernel size of the convolution of a recurrence, in tokens.
     pub conv1d_width: usize,
-    /// `cap * tanh(logit / cap)` in place of a logit.
+    /// Replaces a logit by `cap * tanh(logit / cap)`.
     pub logits_soft_cap: f64,
-    /// Activation of the MLP's gate and beside a recurrence.
+    /// Activation of the MLP's gate and of the branch parallel to a recurrence.
     pub hidden_activation: Activation,
-    /// The share of each head that is rotated.
+    /// Fraction of each head that is rotated.
     pub partial_rotary_factor: f64,
-    /// Added to the mean square in the norms.
+    /// RMS norm epsilon, added to the mean square.
     pub rms_norm_eps: f64,
     /// Base of the rotary frequencies.
     pub rope_theta: f64,
-    /// What the layers have, over and over.
+    /// The token mixers of the layers, repeated.
     #[serde(alias = "_block_types")]
     pub block_types: Vec<TemporalBlockType>,
     /// Whether queries, keys and values have biases.
     pub attention_bias: bool,
-    /// The longest sequence.
+    /// Maximum sequence length, in tokens.
     #[serde(default = "max_seq_len")]
     pub max_seq_len: usize,
 }

@@ -1,7 +1,7 @@
 //! RepVGG: branches in training, a plain stack of 3x3 convolutions in use: [arXiv 2101.03697](https://arxiv.org/abs/2101.03697). Weight
 //! names are those of timm, before the branches are merged.
 //!
-//! Each block's branches and their batch norms, those of inference, are merged into one convolution when the weights are loaded. Pictures
+//! Each block's branches and their batch norms, those of inference, are merged into one convolution when the weights are loaded. Images
 //! are (batch, 3, height, width) of any size, commonly 224x224.
 
 use candle_core::{Module, Result, Tensor};
@@ -9,7 +9,7 @@ use candle_nn::{Conv2d, Func, VarBuilder};
 
 use crate::blocks::vision::{classifier, head, merged, pooled, run_all, Branch, ConvSpec, Picture};
 
-/// How wide and deep the network is.
+/// The width and depth of the network.
 #[derive(Clone)]
 pub struct Config {
     /// Factors of the channels of the first three stages, and of the last one.
@@ -143,15 +143,15 @@ fn model(cfg: &Config, classes: Option<usize>, vb: VarBuilder) -> Result<Func<'s
     }))
 }
 
-/// A classifier: from pictures (batch, 3, height, width) to logits (batch, nclasses).
+/// A classifier: from images (batch, 3, height, width) to logits (batch, nclasses).
 ///
 /// # Errors
-/// A weight is missing or has another shape. The model fails for pictures of another shape.
+/// A weight is missing or has another shape. The model fails for images of another shape.
 pub fn repvgg(cfg: &Config, nclasses: usize, vb: VarBuilder) -> Result<Func<'static>> {
     model(cfg, Some(nclasses), vb)
 }
 
-/// [`repvgg()`] without its last layer: from pictures to features (batch, channels), the last stage's channels.
+/// [`repvgg()`] without its last layer: from images to features (batch, channels), the last stage's channels.
 ///
 /// # Errors
 /// Those of [`repvgg()`].

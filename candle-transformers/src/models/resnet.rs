@@ -1,7 +1,7 @@
 //! ResNet, convolutions with residual connections: [arXiv 1512.03385](https://arxiv.org/abs/1512.03385). Weight names are those of
 //! torchvision and timm (`timm/resnet50.a1_in1k`), or those of Transformers (`microsoft/resnet-50`).
 //!
-//! All functions give a model of pictures (batch, 3, height, width) of any size, commonly 224x224. Batch norms are those of inference; they
+//! All functions give a model of images (batch, 3, height, width) of any size, commonly 224x224. Batch norms are those of inference; they
 //! are folded into the convolutions unless the weights are variables.
 //!
 //! ```no_run
@@ -28,7 +28,7 @@ use crate::blocks::vision::{
 /// Channels of the four stages, before a bottleneck widens them.
 const CHANNELS: [usize; 4] = [64, 128, 256, 512];
 
-/// What a residual goes around.
+/// The layers inside a residual connection.
 #[derive(Clone, Copy, PartialEq)]
 enum Kind {
     /// Two 3x3 convolutions.
@@ -64,7 +64,7 @@ impl Kind {
 /// A residual block.
 struct Block {
     convs: Vec<ConvNorm>,
-    /// Of the input, where its shape is not the output's.
+    /// The projection of the input, if its shape differs from the output's.
     downsample: Option<ConvNorm>,
 }
 
@@ -142,7 +142,7 @@ macro_rules! sizes {
         #[doc = concat!("ResNet-", $text, ": from pictures (batch, 3, height, width) to logits (batch, num_classes).")]
         ///
         /// # Errors
-        /// A weight is missing or has another shape. The model fails for pictures of another shape.
+        /// A weight is missing or has another shape. The model fails for images of another shape.
         pub fn $name(num_classes: usize, vb: VarBuilder<'_>) -> Result<Func<'_>> {
             resnet(Kind::$kind, $depths, Some(num_classes), vb)
         }

@@ -10,7 +10,7 @@ use crate::blocks::recurrence::{last, shifted, wide, Linear, CHUNK};
 use crate::blocks::{at_once, LinearSpec, Norm, NormSpec, Projection, TokenEmbedding};
 use crate::blocks::{WeightSource, Weights};
 
-/// Which of the two.
+/// The model's version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Version {
     V5,
@@ -35,7 +35,7 @@ struct Layer {
     feed_forward: ChannelMix,
 }
 
-/// What reads and writes the state.
+/// The mixer that reads and writes the state.
 #[derive(Debug, Clone)]
 struct TimeMix {
     receptance: Projection,
@@ -46,14 +46,14 @@ struct TimeMix {
     mix: Mix,
     /// The share of a position's value that it reads itself, `(heads, 1, size)`.
     own: Tensor,
-    /// Of each head, without weights.
+    /// The norm of each head, without weights.
     norm: LayerNorm,
     norm_weight: Tensor,
     norm_bias: Tensor,
     heads: usize,
 }
 
-/// How much of a token, and how much of the one before it.
+/// The mixture of a token with the one before it.
 #[derive(Debug, Clone)]
 enum Mix {
     V5 {
@@ -72,7 +72,7 @@ enum Mix {
     },
 }
 
-/// What follows.
+/// The feed-forward block.
 #[derive(Debug, Clone)]
 struct ChannelMix {
     mix_key: Tensor,
@@ -274,7 +274,7 @@ impl TimeMix {
 }
 
 impl Mix {
-    /// What receptance, key, value and gate are made of, `(b, t, hidden)` each, and the logarithm of minus that of the decay.
+    /// The inputs of receptance, key, value and gate, `(b, t, hidden)` each, and the logarithm of minus that of the decay.
     fn forward(&self, xs: &Tensor, before: &Tensor) -> Result<([Tensor; 4], Tensor)> {
         match self {
             Self::V5 { parts, decay } => {

@@ -1,4 +1,4 @@
-//! RWKV's tokens: at each place of a text, the longest that fits.
+//! RWKV's tokenizer: at each position of a text, the longest token that fits.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -9,7 +9,7 @@ use candle_core::{bail, Error, Result};
 pub struct Tokenizer {
     ids: HashMap<Vec<u8>, u32>,
     tokens: HashMap<u32, Vec<u8>>,
-    /// Of the tokens that begin with each byte.
+    /// Length of the longest token that begins with each byte.
     longest: [usize; 256],
 }
 

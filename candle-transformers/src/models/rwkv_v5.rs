@@ -10,24 +10,24 @@ pub use super::rwkv_tokenizer::Tokenizer;
 /// A checkpoint's `config.json`.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Config {
-    /// Tokens.
+    /// Tokens in the vocabulary.
     pub vocab_size: usize,
-    /// Size of the stream.
+    /// Size of the residual stream.
     pub hidden_size: usize,
     /// Layers.
     pub num_hidden_layers: usize,
-    /// Size of all heads; has to be that of the stream.
+    /// Total size of the heads; has to equal `hidden_size`.
     pub attention_hidden_size: usize,
     /// In files this is the size of a head of the state.
     #[serde(default = "heads")]
     pub num_attention_heads: usize,
-    /// Size of a head.
+    /// Head dimension.
     pub head_size: usize,
-    /// Inner size of what follows attention; `None` for 3.5 times that of the stream, in whole 32s.
+    /// Inner size of the feed-forward blocks; `None` for 3.5 times `hidden_size`, rounded to a multiple of 32.
     pub intermediate_size: Option<usize>,
-    /// Added to the variance in the layers' norms.
+    /// Epsilon of the layers' norms, added to the variance.
     pub layer_norm_epsilon: f64,
-    /// Of an implementation in f16; not used.
+    /// A detail of implementations in f16; not used.
     pub rescale_every: usize,
 }
 
@@ -35,17 +35,17 @@ fn heads() -> usize {
     64
 }
 
-/// What a layer keeps of a batch of sequences, in f32.
+/// The state of a batch of sequences in one layer, in f32.
 pub struct StatePerLayer {
-    /// What attention was given at the last token, `(b, hidden_size)`.
+    /// The input of attention at the last token, `(b, hidden_size)`.
     pub extract_key_value: Tensor,
     /// `(b, heads, size, size)`.
     pub linear_attention: Tensor,
-    /// What follows attention was given at the last token, `(b, hidden_size)`.
+    /// The input of the feed-forward block at the last token, `(b, hidden_size)`.
     pub feed_forward: Tensor,
 }
 
-/// What a model keeps of a batch of sequences. To start others, make a new one.
+/// The state of a batch of sequences. For other sequences, make a new one.
 pub struct State {
     /// By layer.
     pub per_layer: Vec<StatePerLayer>,

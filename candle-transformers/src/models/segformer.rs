@@ -1,4 +1,5 @@
-//! SegFormer, a transformer that gives every place of a picture a class: [arXiv 2105.15203](https://arxiv.org/abs/2105.15203). Weight
+//! SegFormer, a transformer that predicts a class for every position of an image: [arXiv 2105.15203](https://arxiv.org/abs/2105.15203).
+//! Weight
 //! names are those of Hugging Face's checkpoints.
 //!
 //! ```
@@ -13,7 +14,7 @@
 //! let device = Device::Cpu;
 //! let model = SemanticSegmentationModel::new(&config, 150, VarBuilder::zeros(DType::F32, &device))?;
 //! let picture = Tensor::zeros((1, 3, 64, 96), DType::F32, &device)?;
-//! // A quarter of the picture's size.
+//! // A quarter of the image's size.
 //! assert_eq!(model.forward(&picture)?.dims(), &[1, 150, 16, 24]);
 //! # Ok(())
 //! # }
@@ -35,19 +36,19 @@ pub struct Config {
     /// Names of the classes by their numbers. The models do not use them.
     #[serde(default)]
     pub id2label: HashMap<String, String>,
-    /// Channels of a picture.
+    /// Channels of an image.
     pub num_channels: usize,
     /// Stages.
     pub num_encoder_blocks: usize,
     /// Layers.
     pub depths: Vec<usize>,
-    /// How many times fewer rows and columns keys and values have than queries.
+    /// Factor by which rows and columns of keys and values are reduced.
     pub sr_ratios: Vec<usize>,
     /// Size of a token.
     pub hidden_sizes: Vec<usize>,
-    /// Height and width of a patch, in places of the stage before.
+    /// Height and width of a patch, in positions of the stage before.
     pub patch_sizes: Vec<usize>,
-    /// How far patches are apart, in places of the stage before.
+    /// Distance between patches, in positions of the stage before.
     pub strides: Vec<usize>,
     /// Heads, which divide the size of a token.
     pub num_attention_heads: Vec<usize>,
@@ -55,7 +56,7 @@ pub struct Config {
     pub mlp_ratios: Vec<usize>,
     /// Activation of the feed-forward blocks.
     pub hidden_act: Activation,
-    /// What norms add to the variance.
+    /// Norm epsilon.
     pub layer_norm_eps: f64,
     /// Size of the features that the classes are made of.
     pub decoder_hidden_size: usize,
@@ -87,7 +88,7 @@ impl Config {
     }
 }
 
-/// Tokens of a picture, (batch, rows * columns, size), and its rows and columns.
+/// Tokens of an image, (batch, rows * columns, size), and its rows and columns.
 struct Places {
     tokens: Tensor,
     at: [usize; 2],
@@ -108,11 +109,11 @@ fn picture(tokens: &Tensor, [rows, columns]: [usize; 2]) -> Result<Tensor> {
     tokens.transpose(1, 2)?.reshape((b, size, rows, columns))
 }
 
-/// Attention of every place to all places of a smaller picture.
+/// Attention of every position to all positions of a reduced image.
 #[derive(Debug, Clone)]
 struct Attention {
     query: Linear,
-    /// The smaller picture's convolution and norm, unless it is as large.
+    /// The smaller image's convolution and norm, unless it is as large.
     reduced: Option<(Conv2d, LayerNorm)>,
     keys_and_values: MergedLinear<2>,
     proj: Linear,
@@ -155,7 +156,7 @@ impl Attention {
     }
 }
 
-/// A feed-forward block whose inner places see their neighbours.
+/// A feed-forward block with a depthwise convolution.
 #[derive(Debug, Clone)]
 struct MixMlp {
     up: Linear,
@@ -274,7 +275,7 @@ impl Encoder {
         })
     }
 
-    /// What each stage gives.
+    /// The output of each stage.
     fn forward(&self, xs: &Tensor) -> Result<Vec<Places>> {
         let channels = self.channels;
         Picture {
@@ -294,10 +295,10 @@ impl Encoder {
     }
 }
 
-/// Of the batch norm, whatever the configuration says of layer norms.
+/// The epsilon of the batch norm, which is independent of `layer_norm_eps`.
 const BATCH_NORM_EPS: f64 = 1e-5;
 
-/// The features of all stages as one picture, and its classes.
+/// The features of all stages as one image, and its classes.
 #[derive(Debug, Clone)]
 struct DecodeHead {
     /// For each stage.
@@ -335,9 +336,10 @@ impl DecodeHead {
         let [rows, columns] = first.at;
         let features = stages.iter().zip(&self.projections).map(|(stage, proj)| {
             let features = picture(&proj.forward(&stage.tokens)?, stage.at)?;
-            match stage.at == first.at {
-                true => Ok(features),
-                false => features.upsample_bilinear2d(rows, columns, false),
+            if stage.at == first.at {
+                Ok(features)
+            } else {
+                features.upsample_bilinear2d(rows, columns, false)
             }
         });
         let mut features = features.collect::<Result<Vec<_>>>()?;
@@ -347,7 +349,7 @@ impl DecodeHead {
     }
 }
 
-/// A model that gives every place of a picture a class.
+/// A model that predicts a class for every position of an image.
 #[derive(Debug, Clone)]
 pub struct SemanticSegmentationModel {
     encoder: Encoder,
@@ -367,18 +369,18 @@ impl SemanticSegmentationModel {
     }
 }
 
-/// From pictures (batch, num_channels, height, width) to logits (batch, num_labels, rows, columns), the first stage's rows and columns:
+/// From images (batch, num_channels, height, width) to logits (batch, num_labels, rows, columns), the first stage's rows and columns:
 /// with a stride of 4 a quarter of the height and width.
 ///
 /// # Errors
-/// The pictures have another shape or are too small, or have another dtype or device than the weights.
+/// The images have another shape or are too small, or have another dtype or device than the weights.
 impl Module for SemanticSegmentationModel {
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
         self.head.forward(&self.encoder.forward(xs)?)
     }
 }
 
-/// A classifier of pictures.
+/// A classifier of images.
 #[derive(Debug, Clone)]
 pub struct ImageClassificationModel {
     encoder: Encoder,
@@ -399,10 +401,10 @@ impl ImageClassificationModel {
     }
 }
 
-/// From pictures (batch, num_channels, height, width) to logits (batch, num_labels).
+/// From images (batch, num_channels, height, width) to logits (batch, num_labels).
 ///
 /// # Errors
-/// The pictures have another shape or are too small, or have another dtype or device than the weights.
+/// The images have another shape or are too small, or have another dtype or device than the weights.
 impl Module for ImageClassificationModel {
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
         let stages = self.encoder.forward(xs)?;

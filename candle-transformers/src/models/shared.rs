@@ -47,7 +47,7 @@ impl LlamaLike {
         Rotary::new(pairs, theta, (self.head_dim() as f64 * share) as usize)
     }
 
-    /// As [`spec`](Self::spec), with these rotations, of which layers take the first unless `switch` says otherwise, and this norm.
+    /// As [`spec`](Self::spec), with these rotations and this norm. Layers use the first rotation unless `switch` says otherwise.
     pub(super) fn spec_with(
         self,
         rotaries: Vec<Rotary>,
@@ -99,27 +99,26 @@ pub(super) fn with_experts(
     Ok(spec)
 }
 
-/// ALiBi's slopes, the same as [arXiv 2108.12409](https://arxiv.org/abs/2108.12409)'s: `2^(-max i / n)` for `i` in `1 ..= n`, where `n` is the
-/// number of heads, or if that is no power of two, those of the power below it, and then every second of the one above.
+/// ALiBi's slopes, the same as [arXiv 2108.12409](https://arxiv.org/abs/2108.12409)'s: `2^(-max i / n)` for `i` in `1 ..= n`, where `n` is
+/// the number of heads. If that is not a power of two: those of the next smaller power, followed by every second one of the next larger.
 pub(crate) fn alibi_slopes(heads: usize, max: f32) -> Vec<f32> {
     // A file can ask for any number of heads: the check of the specification finds that there are too few slopes.
     let heads = heads.min(1 << 16);
     let n = heads.next_power_of_two();
     let slope = |i: usize| (-max * i as f32 / n as f32).exp2();
-    match n == heads {
-        true => (1..=n).map(slope).collect(),
-        false => {
-            let even = (2..=n).step_by(2);
-            even.chain((1..=n).step_by(2))
-                .take(heads)
-                .map(slope)
-                .collect()
-        }
+    if n == heads {
+        (1..=n).map(slope).collect()
+    } else {
+        let even = (2..=n).step_by(2);
+        even.chain((1..=n).step_by(2))
+            .take(heads)
+            .map(slope)
+            .collect()
     }
 }
 
-/// What every position is visible to: in Candle's models that take embeddings, no mask means that none is hidden, so that an image and its
-/// prompt see each other. A single position needs none.
+/// A mask of zeros, which makes every position visible: in Candle's models that take embeddings, no mask means that none is hidden, so that
+/// an image and its prompt see each other. A single position needs none.
 pub(super) fn all_visible(embeds: &Tensor) -> Result<Option<Tensor>> {
     let (_, t, _) = embeds.dims3()?;
     match t {
@@ -137,12 +136,13 @@ pub(super) fn token_embedding(model: &CausalLm) -> Result<Embedding> {
     }
 }
 
-/// The output layer that lies beside a model's own weights, at the file's root; the table of tokens where there is none.
+/// The output layer at the file's root, outside a model's own weights; the token table if there is none.
 pub(super) fn head_beside(vb: &VarBuilder, table: &Embedding) -> Result<Linear> {
     let table = table.embeddings();
     let head = vb.root().pp("lm_head");
-    match !vb.makes_tensors() && head.contains_tensor("weight") {
-        true => Ok(Linear::new(head.get(table.dims2()?, "weight")?, None)),
-        false => Ok(Linear::new(table.clone(), None)),
+    if !vb.makes_tensors() && head.contains_tensor("weight") {
+        Ok(Linear::new(head.get(table.dims2()?, "weight")?, None))
+    } else {
+        Ok(Linear::new(table.clone(), None))
     }
 }

@@ -1,7 +1,7 @@
-//! SigLIP, which compares pictures and texts as CLIP does, each pair by itself: [arXiv 2303.15343](https://arxiv.org/abs/2303.15343).
-//! Weight names are those of Hugging Face's checkpoints.
+//! SigLIP, which compares images and texts as CLIP does, each pair by itself: [arXiv 2303.15343](https://arxiv.org/abs/2303.15343). Weight
+//! names are those of Hugging Face's checkpoints.
 //!
-//! Positions are learned for pictures of one size; for others those of the nearest places are taken.
+//! Positions are learned for images of one size; other sizes use those of the nearest positions.
 //!
 //! ```
 //! use candle_core::{DType, Device, Tensor};
@@ -18,7 +18,7 @@
 //! let pictures = Tensor::zeros((1, 3, 224, 224), DType::F32, &device)?;
 //! let texts = Tensor::new(&[[9u32, 8, 1], [9, 7, 1]], &device)?;
 //! let (_, per_picture) = model.forward(&pictures, &texts)?;
-//! // How likely each text is that of the picture.
+//! // How likely each text is that of the image.
 //! assert_eq!(sigmoid(&per_picture)?.dims(), &[1, 2]);
 //! # Ok(())
 //! # }
@@ -39,7 +39,7 @@ use crate::blocks::vision::{
 #[derive(Deserialize, Clone, Debug)]
 #[serde(default)]
 pub struct TextConfig {
-    /// Ids.
+    /// Tokens in the vocabulary.
     pub vocab_size: usize,
     /// Size of a token.
     pub hidden_size: usize,
@@ -49,17 +49,17 @@ pub struct TextConfig {
     pub num_hidden_layers: usize,
     /// Heads, which divide `hidden_size`.
     pub num_attention_heads: usize,
-    /// The longest text in tokens.
+    /// Maximum text length, in tokens.
     pub max_position_embeddings: usize,
     /// Activation of the feed-forward blocks.
     pub hidden_act: Activation,
-    /// What the layer norms add to the variance.
+    /// Layer norm epsilon.
     pub layer_norm_eps: f64,
-    /// The id that texts are filled up with, to `max_position_embeddings`.
+    /// The padding token; texts are padded to `max_position_embeddings`.
     pub pad_token_id: u32,
     /// The id before a text. The model does not use it.
     pub bos_token_id: u32,
-    /// The id behind a text. The model does not use it.
+    /// The id after a text. The model does not use it.
     pub eos_token_id: u32,
 }
 
@@ -93,7 +93,7 @@ impl TextConfig {
     }
 }
 
-/// The numbers of the encoder of pictures; `config.json` leaves out those that are as [`Default`] has them.
+/// The numbers of the encoder of images; `config.json` leaves out those that are as [`Default`] has them.
 #[derive(Deserialize, Clone, Debug)]
 #[serde(default)]
 pub struct VisionConfig {
@@ -105,15 +105,15 @@ pub struct VisionConfig {
     pub num_hidden_layers: usize,
     /// Heads, which divide `hidden_size`.
     pub num_attention_heads: usize,
-    /// Channels of a picture.
+    /// Channels of an image.
     pub num_channels: usize,
-    /// Height and width in pixels of the pictures that positions are learned for.
+    /// Height and width, in pixels, of the images for which positions are learned.
     pub image_size: usize,
     /// Height and width of a patch in pixels.
     pub patch_size: usize,
     /// Activation of the feed-forward blocks.
     pub hidden_act: Activation,
-    /// What the layer norms add to the variance.
+    /// Layer norm epsilon.
     pub layer_norm_eps: f64,
 }
 
@@ -162,7 +162,7 @@ impl VisionConfig {
         Self::paligemma_3b(896)
     }
 
-    /// Patches of a picture of `image_size`; 0 if the patches have no size.
+    /// Patches of an image of `image_size`; 0 if the patches have no size.
     pub fn num_patches(&self) -> usize {
         let side = self.image_size.checked_div(self.patch_size).unwrap_or(0);
         side * side
@@ -181,9 +181,9 @@ impl VisionConfig {
 /// The numbers of a `config.json`.
 #[derive(Deserialize, Clone, Debug)]
 pub struct Config {
-    /// Of the encoder of texts.
+    /// Configuration of the text encoder.
     pub text_config: TextConfig,
-    /// Of the encoder of pictures.
+    /// Configuration of the vision encoder.
     pub vision_config: VisionConfig,
 }
 
@@ -197,7 +197,7 @@ impl Config {
     }
 }
 
-/// Patches of a picture as tokens with positions.
+/// Patches of an image as tokens with positions.
 #[derive(Debug, Clone)]
 struct VisionEmbeddings {
     patches: PatchEmbedding,
@@ -234,7 +234,7 @@ impl Module for VisionEmbeddings {
     }
 }
 
-/// The encoder of pictures.
+/// The encoder of images.
 #[derive(Debug, Clone)]
 pub struct VisionModel {
     embeddings: VisionEmbeddings,
@@ -247,7 +247,7 @@ impl VisionModel {
     /// Loads `embeddings`, `encoder.layers.N`, `post_layernorm` and, with `use_head`, `head`.
     ///
     /// # Errors
-    /// The heads do not divide the hidden size, the patch does not fit the picture, or a weight is missing or has another shape.
+    /// The heads do not divide the hidden size, the patch does not fit the image, or a weight is missing or has another shape.
     pub fn new(cfg: &VisionConfig, use_head: bool, vb: VarBuilder) -> Result<Self> {
         let (spec, activation) = (cfg.spec(), cfg.hidden_act.into());
         let (layers, vb_layers) = (cfg.num_hidden_layers, vb.pp("encoder").pp("layers"));
@@ -261,11 +261,11 @@ impl VisionModel {
     }
 }
 
-/// From pictures (batch, num_channels, height, width) to (batch, hidden_size), or without a head to (batch, patches, hidden_size). What
-/// is left of a picture behind its last whole patch is not seen.
+/// From images (batch, num_channels, height, width) to (batch, hidden_size), or without a head to (batch, patches, hidden_size). What
+/// is left of an image behind its last whole patch is not seen.
 ///
 /// # Errors
-/// The pictures have another shape or are smaller than a patch, or have another dtype or device than the weights.
+/// The images have another shape or are smaller than a patch, or have another dtype or device than the weights.
 impl Module for VisionModel {
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
         let xs = self.encoder.forward(&self.embeddings.forward(xs)?, None)?;
@@ -354,7 +354,7 @@ impl Model {
     /// Loads `text_model`, `vision_model`, `logit_scale` and `logit_bias`.
     ///
     /// # Errors
-    /// The heads do not divide a size, the patch does not fit the picture, or a weight is missing or has another shape.
+    /// The heads do not divide a size, the patch does not fit the image, or a weight is missing or has another shape.
     pub fn new(cfg: &Config, vb: VarBuilder) -> Result<Self> {
         Ok(Self {
             text_model: TextModel::new(&cfg.text_config, vb.pp("text_model"))?,
@@ -372,7 +372,7 @@ impl Model {
         self.text_model.forward(input_ids)
     }
 
-    /// From pictures (pictures, num_channels, height, width) to vectors (pictures, hidden_size).
+    /// From images (images, num_channels, height, width) to vectors (images, hidden_size).
     ///
     /// # Errors
     /// Those of [`VisionModel`].
@@ -380,8 +380,8 @@ impl Model {
         self.vision_model.forward(pixel_values)
     }
 
-    /// How well pictures and texts go together: logits, whose sigmoid is a probability, for each text, (texts, pictures), and for each
-    /// picture, (pictures, texts).
+    /// The similarities of images and texts: logits, whose sigmoid is a probability, for each text, (texts, images), and for each image,
+    /// (images, texts).
     ///
     /// # Errors
     /// Those of [`VisionModel`] and [`TextTransformer`].

@@ -1,4 +1,4 @@
-//! Silero VAD, which hears whether somebody speaks, 32 milliseconds at a time: the network for 16 kHz of
+//! Silero VAD, which detects speech in windows of 32 milliseconds: the network for 16 kHz of
 //! [silero-vad](https://github.com/snakers4/silero-vad). Not in upstream's interface.
 //!
 //! ```no_run
@@ -6,9 +6,9 @@
 //! use candle_nn::VarBuilder;
 //! use candle_transformers::models::silero_vad::{Options, SileroVad, Speech};
 //! # fn main() -> candle_core::Result<()> {
-//! // Of the Python package silero-vad. The ONNX files beside it have other weights.
+//! // Of the Python package silero-vad. The ONNX files in the same folder have other weights.
 //! let file = "silero_vad/data/silero_vad_16k.safetensors";
-//! // SAFETY: nobody changes the file while it is mapped.
+//! // SAFETY: nothing changes the file while it is mapped.
 //! let vb = unsafe { VarBuilder::from_mmaped_safetensors(&[file], DType::F32, &Device::Cpu)? };
 //! let vad = SileroVad::load(vb)?;
 //! // Samples at 16 kHz, from -1 to 1.
@@ -68,7 +68,7 @@ impl SileroVad {
             };
             conv1d(from, to, 3, config, vb.pp(name))
         };
-        // A cell's weights have no number of a layer.
+        // The names of a cell's weights have no layer number.
         let cell = vb.pp("lstm_cell");
         let cell = cell.rename_f(|name| name.trim_end_matches("_l0").to_string());
         Ok(Self {
@@ -84,10 +84,10 @@ impl SileroVad {
         })
     }
 
-    /// How probable it is, from 0 to 1, that somebody speaks, for each [`WINDOW`] of `samples`; what the last one lacks is silence.
+    /// The probability of speech, from 0 to 1, for each [`WINDOW`] of `samples`; the last one is padded with silence.
     ///
     /// # Errors
-    /// If a sample is no number, or the device fails.
+    /// If a sample is NaN, or the device fails.
     pub fn probabilities(&self, samples: &[f32]) -> Result<Vec<f32>> {
         if let Some(bad) = samples.iter().position(|sample| !sample.is_finite()) {
             bail!(
@@ -116,7 +116,7 @@ impl SileroVad {
         Ok(probabilities)
     }
 
-    /// What the recurrent layer hears of each window: (windows, 128). `padded` begins with the context of the first.
+    /// The input of the recurrent layer for each window: (windows, 128). `padded` begins with the context of the first.
     fn features(&self, padded: &[f32], windows: usize) -> Result<Tensor> {
         let whole = CONTEXT + WINDOW;
         let mut heard: Vec<f32> = Vec::with_capacity(windows * (whole + MIRRORED));
@@ -145,11 +145,11 @@ pub struct Options {
     pub threshold: f32,
     /// It ends where the probability stays below this.
     pub end_threshold: f32,
-    /// What is shorter, in seconds, is a noise.
+    /// Minimum duration of speech, in seconds; anything shorter is noise.
     pub min_speech: f64,
     /// A shorter pause, in seconds, ends nothing.
     pub min_silence: f64,
-    /// What is kept before and behind, in seconds.
+    /// Seconds kept before and after speech.
     pub padding: f64,
 }
 
@@ -166,7 +166,7 @@ impl Default for Options {
     }
 }
 
-/// Where somebody speaks.
+/// The stretches of speech in a recording.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Speech {
     /// The samples, in order; ranges do not touch.
@@ -182,7 +182,7 @@ impl Speech {
             in_samples(options.min_speech),
         );
         let mut found: Vec<Range<usize>> = Vec::new();
-        // Where the speech that is heard began, and where the pause in it.
+        // The start of the current speech, and of the pause in it.
         let (mut begun, mut paused) = (None, None);
         let mut ends = |range: Range<usize>| {
             if range.len() >= shortest {
@@ -229,12 +229,12 @@ impl Speech {
         parts.flatten().copied().collect()
     }
 
-    /// Where in the recording a beginning, in seconds of what was [`cut`](Self::cut), is.
+    /// The time in the recording of a beginning, given in seconds of the result of [`cut`](Self::cut).
     pub fn start(&self, seconds: f64) -> f64 {
         self.place(seconds, |left, len| left < len)
     }
 
-    /// Where in the recording an end, in seconds of what was [`cut`](Self::cut), is: where two ranges meet, in the first.
+    /// The time in the recording of an end, given in seconds of the result of [`cut`](Self::cut): where two ranges meet, in the first.
     pub fn end(&self, seconds: f64) -> f64 {
         self.place(seconds, |left, len| left <= len)
     }
@@ -260,7 +260,7 @@ mod tests {
 
     const SECOND: usize = SAMPLE_RATE;
 
-    /// What is speech where these windows, from the first to before the second, are loud.
+    /// The stretches of speech if these windows, from the first to before the second, are loud.
     fn heard(loud: &[(usize, usize)], windows: usize, options: &Options) -> Vec<(usize, usize)> {
         let is_loud = |i: usize| loud.iter().any(|(start, end)| (*start..*end).contains(&i));
         let probability = |i: usize| f32::from(u8::from(is_loud(i)));

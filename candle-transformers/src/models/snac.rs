@@ -44,15 +44,15 @@ use crate::blocks::vision::run_all;
 /// The numbers of a `config.json`.
 #[derive(serde::Deserialize, Debug, Clone)]
 pub struct Config {
-    /// Samples in a second.
+    /// Samples per second.
     pub sampling_rate: usize,
     /// Channels of the encoder's outermost layer; each stage inwards has twice as many.
     pub encoder_dim: usize,
-    /// How much each of the encoder's stages shortens.
+    /// Downsampling factor of each of the encoder's stages.
     pub encoder_rates: Vec<usize>,
     /// Channels of the decoder's inmost layer; each stage outwards has half as many.
     pub decoder_dim: usize,
-    /// How much each of the decoder's stages lengthens.
+    /// Upsampling factor of each of the decoder's stages.
     pub decoder_rates: Vec<usize>,
     /// Frames that attend to each other; there is no attention without it.
     pub attn_window_size: Option<usize>,
@@ -60,7 +60,7 @@ pub struct Config {
     pub codebook_size: usize,
     /// Size of a codebook's vectors.
     pub codebook_dim: usize,
-    /// How many frames have one of a codebook's codes together.
+    /// Number of frames per code of each codebook.
     pub vq_strides: Vec<usize>,
     /// Whether the decoder adds noise, so that it never gives the same twice.
     pub noise: bool,
@@ -128,7 +128,7 @@ fn lowest_common_multiple(a: usize, b: usize) -> Option<usize> {
     (common > 0).then_some(common)
 }
 
-/// Each element along a dimension `repeats` times, one after the other.
+/// Repeats each element along a dimension `repeats` times, consecutively.
 ///
 /// # Errors
 /// The dimension is out of range.
@@ -173,7 +173,7 @@ pub fn conv1d_weight_norm_no_bias(
     KernelNames::Parametrized.conv1d([in_c, out_c, kernel_size], false, config, vb)
 }
 
-/// A transposed convolution whose kernels are under weight norm, with a `bias` if it is asked for.
+/// A transposed convolution whose kernels are under weight norm, with a bias if `bias` is set.
 ///
 /// # Errors
 /// Those of [`conv1d_weight_norm`].
@@ -303,12 +303,13 @@ impl Decoder {
     fn load(cfg: &Config, vb: VarBuilder) -> Result<Self> {
         let (form, vb) = (cfg.form(), vb.pp("model"));
         let (frame, dim) = (cfg.latent_dim()?, cfg.decoder_dim);
-        let first = match cfg.depthwise {
-            true => vec![
+        let first = if cfg.depthwise {
+            vec![
                 form.conv([frame, frame, 7], 1, true, vb.pp(0))?,
                 form.conv([frame, dim, 1], 1, false, vb.pp(1))?,
-            ],
-            false => vec![form.conv([frame, dim, 7], 1, false, vb.pp(0))?],
+            ]
+        } else {
+            vec![form.conv([frame, dim, 7], 1, false, vb.pp(0))?]
         };
         let mut next = first.len();
         let attention = cfg.attn_window_size.map(|window| {
@@ -379,7 +380,7 @@ pub struct Model {
     pub decoder: Decoder,
     /// Samples of a frame.
     pub hop_length: usize,
-    /// What the model was made from.
+    /// The configuration of the model.
     pub config: Config,
 }
 
@@ -388,7 +389,7 @@ impl Model {
     ///
     /// # Errors
     /// The numbers do not go together: a size is 0, the strides of codebooks do not divide the first one, channels cannot be halved that
-    /// often, or are no multiple of 64 where there is attention. A tensor is missing or has another shape.
+    /// often, or are not a multiple of 64 where there is attention. A tensor is missing or has another shape.
     pub fn new(cfg: &Config, vb: VarBuilder) -> Result<Self> {
         cfg.frames()?;
         cfg.latent_dim()?;
@@ -415,22 +416,22 @@ impl Model {
         residual_encode(&self.quantizer.quantizers, &frames)
     }
 
-    /// Sounds (batch, 1, samples) from -1 to 1 of each codebook's codes (batch, frames / stride), which may be those of the first codebooks
-    /// alone. With [`noise`](Config::noise) it never gives the same twice.
+    /// Sounds (batch, 1, samples) from -1 to 1 of each codebook's codes (batch, frames / stride), of all codebooks or the first ones. With
+    /// [`noise`](Config::noise) no two results are equal.
     ///
     /// # Errors
-    /// There are no codes, or those of more codebooks than there are; their shapes do not go together; frames are no whole windows where
+    /// There are no codes, or those of too many codebooks; their shapes do not go together; the frames do not fill whole windows where
     /// there is attention; a code is not below `codebook_size`.
     pub fn decode(&self, audio_codes: &[&Tensor]) -> Result<Tensor> {
         self.decoder.forward(&self.quantizer.decode(audio_codes)?)
     }
 
-    /// What the model was made from.
+    /// The configuration of the model.
     pub fn config(&self) -> &Config {
         &self.config
     }
 
-    /// How many codebooks there are.
+    /// The number of codebooks.
     pub fn num_codebooks(&self) -> usize {
         self.quantizer.quantizers.len()
     }
@@ -457,7 +458,7 @@ mod tests {
             .get(0)?;
         let rows = frames.matmul(&vb.get((3 * dim, dim), "to_qkv.weight")?.t()?)?;
         let rows = rows.to_vec2::<f32>()?;
-        // The head's part of a frame's queries, keys or values, turned by the frame's place in its window.
+        // The head's part of a frame's queries, keys or values, rotated by the frame's index in its window.
         let head = |part: usize, head: usize, frame: usize, turned: bool| -> Vec<f32> {
             let start = part * dim + head * HEAD_DIM;
             let xs = &rows[frame][start..start + HEAD_DIM];
@@ -465,14 +466,16 @@ mod tests {
             let turn = |i: usize| {
                 let rate = 10_000f32.powf(-2. * (i % half) as f32 / HEAD_DIM as f32);
                 let (sin, cos) = ((frame % window) as f32 * rate).sin_cos();
-                match i < half {
-                    true => xs[i] * cos - xs[i + half] * sin,
-                    false => xs[i] * cos + xs[i - half] * sin,
+                if i < half {
+                    xs[i] * cos - xs[i + half] * sin
+                } else {
+                    xs[i] * cos + xs[i - half] * sin
                 }
             };
-            match turned {
-                true => (0..HEAD_DIM).map(turn).collect(),
-                false => xs.to_vec(),
+            if turned {
+                (0..HEAD_DIM).map(turn).collect()
+            } else {
+                xs.to_vec()
             }
         };
         let mut ys = vec![0f32; time * dim];

@@ -1,4 +1,4 @@
-//! Spellings of a `config.json` beside the one that a configuration's fields have: what Transformers 5 writes.
+//! Other spellings of a `config.json` than those of a configuration's fields: those that Transformers 5 writes.
 
 use candle_nn::VarBuilder;
 use serde_json::{Map, Value};
@@ -64,15 +64,16 @@ pub(crate) fn flat_rope(fields: &mut Fields, name: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// The weights of a picture's tower, below `vision_model`. Transformers 5 leaves that level out where the tower is part of a larger model.
+/// The weights of an image's tower, below `vision_model`. Transformers 5 leaves that level out where the tower is part of a larger model.
 pub(crate) fn vision_model<'a>(tower: VarBuilder<'a>) -> VarBuilder<'a> {
     let (table, below) = (
         "embeddings.patch_embedding.weight",
         tower.pp("vision_model"),
     );
-    match tower.contains_tensor(table) && !below.contains_tensor(table) {
-        true => tower,
-        false => below,
+    if tower.contains_tensor(table) && !below.contains_tensor(table) {
+        tower
+    } else {
+        below
     }
 }
 

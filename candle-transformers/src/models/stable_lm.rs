@@ -55,12 +55,12 @@ impl Config {
         self.hidden_size / self.num_attention_heads.max(1)
     }
 
-    /// How many elements of a head are rotated.
+    /// Number of a head's rotated elements.
     pub fn rotary_ndims(&self) -> usize {
         (self.head_dim() as f64 * self.partial_rotary_factor) as usize
     }
 
-    /// How many query heads read a key and value head.
+    /// Number of query heads per key and value head.
     pub fn num_kv_groups(&self) -> usize {
         self.num_attention_heads / self.num_key_value_heads.max(1)
     }

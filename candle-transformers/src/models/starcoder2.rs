@@ -34,7 +34,7 @@ pub struct Config {
     tie_word_embeddings: bool,
 }
 
-/// What files mean that do not say.
+/// The default of files without the field.
 fn tied() -> bool {
     true
 }

@@ -1,4 +1,4 @@
-//! Positions of text, pictures and videos in one sequence, on three axes: time, row and column. Of text all three are equal. M-RoPE,
+//! Positions of text, images and videos in one sequence, on three axes: time, row and column. Of text all three are equal. M-RoPE,
 //! [arXiv 2409.12191](https://arxiv.org/abs/2409.12191).
 
 use candle_core::{bail, DType, Device, Result, Tensor};
@@ -6,19 +6,19 @@ use candle_core::{bail, DType, Device, Result, Tensor};
 use super::grids::PatchGrid;
 pub use crate::blocks::{Axes, Position};
 
-/// Tokens of a text that are those of pictures.
+/// Tokens of a text that are those of images.
 #[derive(Debug, Clone)]
 pub struct Span {
     /// The first token.
     pub start: usize,
-    /// The token behind the last.
+    /// Index after the last token.
     pub end: usize,
-    /// What the tokens show, in grids of tokens; `None` for what is not there to be known, which counts as text.
+    /// The grids of tokens of images and videos; `None` if they are unknown, which counts as text.
     pub grids: Vec<PatchGrid>,
 }
 
-/// The positions of the tokens `0 .. count`, of which the first is at `first`, and that of what follows them. A picture begins at the next
-/// position after what is before it, and what follows it begins after the largest of its positions. `spans` are in order.
+/// The positions of the tokens `0 .. count`, the first at `first`, and the position after them. An image begins at the next position after
+/// the preceding token, and the token after it follows the largest of its positions. `spans` are in order.
 pub fn positions(first: u32, count: usize, spans: &[Span]) -> (Vec<Position>, u32) {
     let mut positions = Vec::with_capacity(count);
     let mut next = first;
@@ -47,13 +47,13 @@ pub fn positions(first: u32, count: usize, spans: &[Span]) -> (Vec<Position>, u3
 #[derive(Debug)]
 pub struct Frames<'a> {
     family: &'a str,
-    /// Of tokens.
+    /// The grids of tokens that are left.
     left: Vec<PatchGrid>,
     taken: usize,
 }
 
 impl<'a> Frames<'a> {
-    /// All frames of `grids` of patches, `merge` x `merge` of which are a token.
+    /// All frames of `grids` of patches; `merge` x `merge` patches are a token.
     pub fn new(family: &'a str, grids: &[PatchGrid], merge: usize) -> Self {
         Self {
             family,
@@ -95,7 +95,7 @@ impl<'a> Frames<'a> {
     }
 }
 
-/// `embeds`, (b, t, size), with the vectors `features`, (n, size), in the places `at` in their order, counted row by row.
+/// `embeds`, (b, t, size), with the vectors `features`, (n, size), at the indices `at` in their order, counted row by row.
 pub fn spliced(embeds: &Tensor, features: &Tensor, at: &[u32]) -> Result<Tensor> {
     let (b, t, size) = embeds.dims3()?;
     let mut from: Vec<u32> = (0..(b * t) as u32).collect();
@@ -110,7 +110,7 @@ pub fn spliced(embeds: &Tensor, features: &Tensor, at: &[u32]) -> Result<Tensor>
     all.index_select(&from, 0)?.reshape((b, t, size))
 }
 
-/// Where `token` is among `ids`, (b, t) of integers, counted row by row. The ids are read back.
+/// The indices of `token` among `ids`, (b, t) of integers, counted row by row. The ids are read back.
 pub fn places_of(ids: &Tensor, token: usize) -> Result<Vec<u32>> {
     let (b, t) = ids.dims2()?;
     let ids = ids.to_device(&Device::Cpu)?.to_dtype(DType::I64)?;

@@ -1,4 +1,4 @@
-//! TrOCR, which reads a line of text in a picture: [arXiv 2109.10282](https://arxiv.org/abs/2109.10282). Weight names are those of Hugging
+//! TrOCR, which reads a line of text in an image: [arXiv 2109.10282](https://arxiv.org/abs/2109.10282). Weight names are those of Hugging
 //! Face's checkpoints: a [`vit`] below `encoder`, a decoder below `decoder`.
 //!
 //! ```
@@ -38,7 +38,7 @@ use crate::blocks::seq2seq::{
 use crate::blocks::{at_once, LinearSpec, NormSpec, Projection, Weights};
 
 const FAMILY: &str = "trocr";
-/// Where the decoder's weights are.
+/// Prefix of the decoder's weights.
 const DECODER: &str = "decoder.model.decoder";
 /// Rows of the table of positions before that of the first.
 const FIRST_POSITION: usize = 2;
@@ -50,7 +50,7 @@ fn yes() -> bool {
 /// The fields of a checkpoint's `config.json` below `decoder`.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct TrOCRConfig {
-    /// Tokens.
+    /// Tokens in the vocabulary.
     pub vocab_size: usize,
     /// The size of a token's vector.
     pub d_model: usize,
@@ -64,25 +64,25 @@ pub struct TrOCRConfig {
     pub decoder_ffn_dim: usize,
     /// Their activation.
     pub activation_function: Activation,
-    /// The longest text.
+    /// Maximum text length, in tokens.
     pub max_position_embeddings: usize,
-    /// Of training; not used.
+    /// Used in training only.
     pub dropout: f64,
-    /// Of training; not used.
+    /// Used in training only.
     pub attention_dropout: f64,
-    /// Of training; not used.
+    /// Used in training only.
     pub activation_dropout: f64,
     /// The token that the decoder starts with.
     pub decoder_start_token_id: u32,
-    /// Of training; not used.
+    /// Used in training only.
     pub init_std: f64,
-    /// Of training; not used.
+    /// Used in training only.
     pub decoder_layerdrop: f64,
-    /// Not used: the decoder always keeps what it has seen.
+    /// Not used: the decoder always has a cache.
     pub use_cache: bool,
     /// Whether the vectors of tokens are multiplied with the root of `d_model`.
     pub scale_embedding: bool,
-    /// The token of padding.
+    /// The padding token.
     pub pad_token_id: usize,
     /// The token before a text.
     pub bos_token_id: usize,
@@ -93,7 +93,7 @@ pub struct TrOCRConfig {
     /// Whether positions have a table, true if not given, or are sines and cosines.
     #[serde(default = "yes")]
     pub use_learned_position_embeddings: bool,
-    /// Whether the output layer is the table of tokens; true if not given.
+    /// Whether the output layer shares the token table's weight; default: `true`.
     #[serde(default = "yes")]
     pub tie_word_embeddings: bool,
 }
@@ -169,9 +169,10 @@ fn wave(position: usize, element: usize, size: usize) -> f64 {
     let half = size / 2;
     let last = half.saturating_sub(1).max(1) as f64;
     let angle = |i: usize| position as f64 / 10_000f64.powf(i as f64 / last);
-    match element < half {
-        true => angle(element).sin(),
-        false => angle(element - half).cos(),
+    if element < half {
+        angle(element).sin()
+    } else {
+        angle(element - half).cos()
     }
 }
 
@@ -190,30 +191,27 @@ impl TrOCRDecoder {
         let (hidden, limit) = (cfg.d_model, cfg.max_position_embeddings);
         let tokens = format!("{DECODER}.embed_tokens");
         let table = weights.embedding(&tokens, cfg.vocab_size, hidden).await?;
-        let positions = match cfg.use_learned_position_embeddings {
-            true => {
-                let name = format!("{DECODER}.embed_positions.weight");
-                let rows = limit.saturating_add(FIRST_POSITION);
-                let init = Init::Randn {
-                    mean: 0.,
-                    stdev: 1.,
-                };
-                let table = weights.dense(&name, &[rows, hidden], init).await?;
-                let first = FIRST_POSITION;
-                Positions::Learned { table, first }
-            }
-            false if !hidden.is_multiple_of(2) => bail!(
-                "{FAMILY} config: d_model is {hidden}; it must be even for sinusoidal positions"
-            ),
-            // Those after the number of padding.
-            false => Positions::waves(wave, cfg.pad_token_id.saturating_add(1)),
+        let positions = if cfg.use_learned_position_embeddings {
+            let name = format!("{DECODER}.embed_positions.weight");
+            let rows = limit.saturating_add(FIRST_POSITION);
+            let init = Init::Randn {
+                mean: 0.,
+                stdev: 1.,
+            };
+            let table = weights.dense(&name, &[rows, hidden], init).await?;
+            let first = FIRST_POSITION;
+            Positions::Learned { table, first }
+        } else if !hidden.is_multiple_of(2) {
+            bail!("{FAMILY} config: d_model is {hidden}; it must be even for sinusoidal positions")
+        } else {
+            // The first position follows the padding token's number.
+            Positions::waves(wave, cfg.pad_token_id.saturating_add(1))
         };
-        let norm = match normed {
-            true => {
-                let name = format!("{DECODER}.layernorm_embedding");
-                Some(weights.norm(&name, hidden, spec.norm).await?)
-            }
-            false => None,
+        let norm = if normed {
+            let name = format!("{DECODER}.layernorm_embedding");
+            Some(weights.norm(&name, hidden, spec.norm).await?)
+        } else {
+            None
         };
         let layers = format!("{DECODER}.layers");
         let layers = load_layers(
@@ -265,7 +263,7 @@ impl TrOCRDecoder {
     }
 }
 
-/// From a picture to vectors of its patches.
+/// From an image to vectors of its patches.
 #[derive(Debug, Clone)]
 pub struct TrOCREncoder {
     embeddings: vit::Embeddings,
@@ -287,10 +285,10 @@ impl TrOCREncoder {
         })
     }
 
-    /// From pictures (batch, 3, image_size, image_size) to (batch, 1 + patches, hidden_size).
+    /// From images (batch, 3, image_size, image_size) to (batch, 1 + patches, hidden_size).
     ///
     /// # Errors
-    /// If the pictures have another shape.
+    /// If the images have another shape.
     pub fn forward(&self, xs: &Tensor) -> Result<Tensor> {
         let xs = self.embeddings.forward(xs, None, false)?;
         self.layernorm.forward(&self.encoder.forward(&xs)?)
@@ -318,17 +316,16 @@ impl TrOCRForCausalLM {
 
     async fn load(cfg: &TrOCRConfig, weights: &mut Weights<'_>) -> Result<Self> {
         let decoder = TrOCRDecoder::load(cfg, weights).await?;
-        let output_projection = match cfg.tie_word_embeddings {
-            true => decoder.stack.table.tied(),
-            false => {
-                let head = LinearSpec {
-                    name: "decoder.output_projection".to_string(),
-                    in_dim: cfg.d_model,
-                    out_dim: cfg.vocab_size,
-                    bias: false,
-                };
-                weights.linear(&head).await?
-            }
+        let output_projection = if cfg.tie_word_embeddings {
+            decoder.stack.table.tied()
+        } else {
+            let head = LinearSpec {
+                name: "decoder.output_projection".to_string(),
+                in_dim: cfg.d_model,
+                out_dim: cfg.vocab_size,
+                bias: false,
+            };
+            weights.linear(&head).await?
         };
         Ok(Self {
             decoder,
@@ -355,7 +352,7 @@ impl TrOCRForCausalLM {
     }
 }
 
-/// An encoder of pictures and a decoder with a layer over the tokens.
+/// An encoder of images and a decoder with a layer over the tokens.
 #[derive(Debug, Clone)]
 pub struct TrOCRModel {
     encoder: TrOCREncoder,

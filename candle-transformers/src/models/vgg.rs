@@ -1,6 +1,6 @@
 //! VGG, plain stacks of 3x3 convolutions: [arXiv 1409.1556](https://arxiv.org/abs/1409.1556). Weight names are those of timm, 1000 classes.
 //!
-//! Pictures are of 224x224, as the first linear layer covers what the convolutions leave of them. The last layer is followed by a ReLU, as in
+//! Images are of 224x224, as the first linear layer covers what the convolutions leave of them. The last layer is followed by a ReLU, as in
 //! Candle: logits below 0 are 0.
 //!
 //! ```no_run
@@ -22,7 +22,7 @@ use candle_nn::{linear, Conv2d, Dropout, FuncT, Init, Linear, VarBuilder};
 
 use crate::blocks::vision::{ConvSpec, Picture};
 
-/// Which network: by its number of layers with weights.
+/// A network of the family, by its number of layers with weights.
 pub enum Models {
     /// Ten convolutions.
     Vgg13,
@@ -46,7 +46,7 @@ impl Models {
 /// Channels of the blocks.
 const CHANNELS: [usize; 5] = [64, 128, 256, 512, 512];
 const SIZE: usize = 224;
-/// What five poolings leave of a side.
+/// The side after five poolings.
 const LEFT: usize = SIZE >> 5;
 const HIDDEN: usize = 4096;
 const CLASSES: usize = 1000;
@@ -125,10 +125,10 @@ fn covering(channels: usize, side: usize, vb: VarBuilder) -> Result<Linear> {
 }
 
 impl ModuleT for Vgg<'_> {
-    /// From one picture (3, 224, 224) or several, (batch, 3, 224, 224), to (batch, 1000). `train` drops half of what the linear layers are given.
+    /// From one image (3, 224, 224) or several, (batch, 3, 224, 224), to (batch, 1000). `train` drops half of what the linear layers are given.
     ///
     /// # Errors
-    /// The pictures have another shape.
+    /// The images have another shape.
     fn forward_t(&self, xs: &Tensor, train: bool) -> Result<Tensor> {
         let pictures = match xs.rank() {
             3 => xs.unsqueeze(0)?,

@@ -38,13 +38,13 @@ pub struct Config {
     pub intermediate_size: usize,
     /// Activation of the feed-forward blocks.
     pub hidden_act: Activation,
-    /// What the layer norms add to the variance.
+    /// Layer norm epsilon.
     pub layer_norm_eps: f64,
-    /// Height and width of a picture in pixels.
+    /// Height and width of an image, in pixels.
     pub image_size: usize,
     /// Height and width of a patch in pixels.
     pub patch_size: usize,
-    /// Channels of a picture.
+    /// Channels of an image.
     pub num_channels: usize,
     /// Whether the projections to queries, keys and values have biases.
     pub qkv_bias: bool,
@@ -86,7 +86,7 @@ impl Config {
     }
 }
 
-/// Patches of a picture as tokens with positions, behind a token for the class.
+/// Patches of an image as tokens with positions, behind a token for the class.
 #[derive(Debug, Clone)]
 pub struct Embeddings {
     patches: PatchEmbedding,
@@ -120,9 +120,10 @@ impl Embeddings {
         Ok(Self {
             patches: PatchEmbedding::load(picture, patch, size, vb_patches)?,
             class_token: vb.get((1, 1, size), "cls_token")?,
-            mask_token: match use_mask_token {
-                true => Some(vb.get((1, 1, size), "mask_token")?),
-                false => None,
+            mask_token: if use_mask_token {
+                Some(vb.get((1, 1, size), "mask_token")?)
+            } else {
+                None
             },
             class_position: positions.narrow(1, 0, 1)?,
             positions: Grid::new(of_places, side, side),
@@ -130,14 +131,14 @@ impl Embeddings {
         })
     }
 
-    /// From pictures (batch, num_channels, height, width) to tokens (batch, 1 + patches, hidden_size).
+    /// From images (batch, num_channels, height, width) to tokens (batch, 1 + patches, hidden_size).
     ///
-    /// - `bool_masked_pos`, (batch, patches), is 1 where the mask token takes a patch's place, else 0.
-    /// - `interpolate_pos_encoding` allows pictures of any size that the patch size divides: positions are then interpolated, bicubically,
+    /// - `bool_masked_pos`, (batch, patches), is 1 where the mask token replaces a patch, else 0.
+    /// - `interpolate_pos_encoding` allows images of any size that the patch size divides: positions are then interpolated, bicubically,
     ///   as in Transformers.
     ///
     /// # Errors
-    /// The pictures have another shape, or there is a mask and no mask token.
+    /// The images have another shape, or there is a mask and no mask token.
     pub fn forward(
         &self,
         pixel_values: &Tensor,
@@ -218,7 +219,7 @@ impl Module for Encoder {
     }
 }
 
-/// A classifier of pictures.
+/// A classifier of images.
 #[derive(Debug, Clone)]
 pub struct Model {
     embeddings: Embeddings,
@@ -242,10 +243,10 @@ impl Model {
         })
     }
 
-    /// From pictures (batch, num_channels, image_size, image_size) to logits (batch, num_labels).
+    /// From images (batch, num_channels, image_size, image_size) to logits (batch, num_labels).
     ///
     /// # Errors
-    /// The pictures have another shape, or another dtype or device than the weights.
+    /// The images have another shape, or another dtype or device than the weights.
     pub fn forward(&self, xs: &Tensor) -> Result<Tensor> {
         let tokens = self.embeddings.forward(xs, None, false)?;
         let class = self.encoder.forward(&tokens)?.narrow(1, 0, 1)?.squeeze(1)?;

@@ -51,9 +51,10 @@ impl AnswersSpec {
             }
         }
         const OUTPUT: &str = "lm_head.weight";
-        let name = match self.tied || !vb.contains_tensor(OUTPUT) {
-            true => "model.embed_tokens.weight",
-            false => OUTPUT,
+        let name = if self.tied || !vb.contains_tensor(OUTPUT) {
+            "model.embed_tokens.weight"
+        } else {
+            OUTPUT
         };
         // Two rows of a large matrix: the others need not be on the device.
         let rows = vb.clone().set_device(Device::Cpu);
@@ -65,7 +66,7 @@ impl AnswersSpec {
 }
 
 impl AnswersHead {
-    /// From the vectors of tokens, (batch, seq, size), of which `mask` shows those of a text, to (batch, 1).
+    /// From the vectors of tokens, (batch, seq, size), with `mask` selecting those of a text, to (batch, 1).
     pub(super) fn forward(&self, hidden: &Tensor, mask: &Tensor) -> Result<Tensor> {
         // 1 where the next token is hidden: the last of each text.
         let (batch, len) = mask.dims2()?;

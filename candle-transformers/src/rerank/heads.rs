@@ -25,7 +25,7 @@ pub(super) struct HeadSpec {
     out: &'static str,
 }
 
-/// Where the vectors of a pair's tokens become one.
+/// The pooling of a pair's tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Pool {
     /// Before the head, which has the first token's.
@@ -133,7 +133,7 @@ fn pool(json: &Config, names: &[&str], default: Pool) -> Result<Pool> {
     Ok(default)
 }
 
-/// How many labels a model for sequence classification has; Transformers takes a file that says nothing of it for one with 2.
+/// Number of labels of a model for sequence classification; Transformers' default is 2.
 fn labels(json: &Config) -> Result<usize> {
     let names: Option<Map<String, Value>> = json.value("id2label")?;
     Ok(match names {
@@ -184,7 +184,7 @@ pub(super) struct Head {
 }
 
 impl Head {
-    /// From the vectors of tokens, (batch, seq, size), of which `mask` shows some, to (batch, 1).
+    /// From the vectors of tokens, (batch, seq, size), with `mask` selecting some, to (batch, 1).
     pub(super) fn forward(&self, hidden: &Tensor, mask: &Tensor) -> Result<Tensor> {
         match self.pool {
             Pool::First => self.logits(&hidden.narrow(1, 0, 1)?.squeeze(1)?),

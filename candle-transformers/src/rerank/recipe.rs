@@ -1,4 +1,4 @@
-//! The files that sentence-transformers writes beside a reranker.
+//! The files that sentence-transformers stores with a reranker.
 
 use candle_core::{bail, Context, Result};
 use serde::Deserialize;
@@ -6,12 +6,12 @@ use serde::Deserialize;
 use super::Scale;
 use crate::embed::recipe::{read, Limits};
 
-/// How a model wants its pairs and its logits, by the files of sentence-transformers. The default is that of a folder without them.
+/// A model's format of pairs and use of logits, by the files of sentence-transformers. The default is that of a folder without them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Recipe {
     /// The function from logits to scores.
     pub scale: Scale,
-    /// Where longer pairs are cut, in tokens; the model may take more.
+    /// Maximum length of a pair, in tokens; longer ones are truncated. The model may take more.
     pub max_tokens: Option<usize>,
     /// Whether texts are put into lower case before the tokenizer sees them.
     pub lowercase: bool,

@@ -12,7 +12,7 @@ use super::support::{assert_close, token_ids, Numbers};
 /// f32 sums in another order: a few units in the last place per layer.
 const F32_TOLERANCE: f32 = 1e-5;
 
-/// Of `tests/reference/bert.py`, as the weights are.
+/// The configuration of `tests/reference/bert.py`, from which the weights are too.
 pub fn tiny_config() -> Config {
     Config {
         vocab_size: 61,

@@ -13,9 +13,10 @@ fn merged_linear(device: &Device) -> Result<()> {
         let mut parts = Vec::new();
         for out_dim in [6, 1, 3] {
             let weight = numbers.tensor(&[out_dim, 8], 1., device)?;
-            let bias = match with_bias {
-                true => Some(numbers.tensor(&[out_dim], 1., device)?),
-                false => None,
+            let bias = if with_bias {
+                Some(numbers.tensor(&[out_dim], 1., device)?)
+            } else {
+                None
             };
             parts.push((weight, bias));
         }

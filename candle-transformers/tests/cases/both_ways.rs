@@ -55,7 +55,7 @@ fn texts(device: &Device) -> Result<(Tensor, Tensor)> {
     Ok((ids, Tensor::from_vec(counts, (2, LENS[0]), device)?))
 }
 
-/// What a mask with a band says, which the layers then have no window of: an independent way to the same.
+/// A banded mask for layers without a window: an independent way to the same result.
 fn a_window_reaches_to_both_sides(device: &Device) -> Result<()> {
     let (ids, counts) = texts(device)?;
     for window in [1, 2, 5, 13, 100] {

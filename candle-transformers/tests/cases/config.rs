@@ -5,7 +5,7 @@ use serde_json::{json, Value};
 
 use super::support::tiny_config;
 
-/// What every layout has in common.
+/// The fields that every layout has.
 fn base() -> Value {
     json!({
         "architectures": ["LlamaForCausalLM"], "hidden_act": "silu", "hidden_size": 2048,

@@ -30,7 +30,7 @@ fn weights(gain: f32, device: &Device) -> VarBuilder<'static> {
     VarBuilder::from_backend(Box::new(made), DType::F32, device.clone())
 }
 
-/// What the reference gives.
+/// The results of the reference.
 struct Expected {
     /// Numbers of a candidate, and candidates.
     shape: [usize; 2],
@@ -86,7 +86,7 @@ fn check(candidates: &Tensor, expected: &Expected) -> Result<()> {
     Ok(())
 }
 
-/// Other pictures of a batch do not matter, and those with other sides are refused.
+/// Other images of a batch do not matter, and those with other sides are refused.
 fn check_pictures(network: &impl Module, device: &Device) -> Result<()> {
     let both = pictures([2, 3, 32, 64], device)?;
     let results = network.forward(&both)?;
@@ -218,7 +218,7 @@ impl SimpleBackend for Counted {
     }
 
     fn get_unchecked(&self, name: &str, _: DType, _: &Device) -> Result<Tensor> {
-        bail!("{name} is asked for without a shape")
+        bail!("{name} is requested without a shape")
     }
 
     fn contains_tensor(&self, _: &str) -> bool {

@@ -1,4 +1,4 @@
-//! How many kernels a token takes on a WebGPU device: what a decoding step of a small model is bound by.
+//! Number of kernels per token on a WebGPU device, which limits the speed of a small model's decoding step.
 
 use candle_core::quantized::{GgmlDType, QMatMul, QTensor};
 use candle_core::{DType, Device, Module, Result, Tensor, D};
@@ -68,8 +68,8 @@ fn of_a_token_with_quantised_weights_webgpu() -> Result<()> {
     Ok(())
 }
 
-/// A step through experts waits for nothing: reading back which ones a router picked would take a submission for each of the three
-/// products, beside the one of a list of kernels that has become long.
+/// A step through experts does not wait: reading back a router's choice would take a submission for each of the three products, in addition
+/// to those of full lists of kernels.
 #[test]
 fn experts_of_a_token_webgpu() -> Result<()> {
     let device = Device::new_webgpu(0)?;

@@ -103,7 +103,7 @@ fn encodec_prefixes(device: &Device) -> Result<()> {
 }
 test_device!(encodec_prefixes);
 
-/// What a convolution sees of `sound` beyond its ends: with a kernel of 3 samples, its digits.
+/// The samples that a convolution reads beyond the ends of `sound`: with a kernel of 3 samples, as its digits.
 fn seen(sound: &[f32], causal: bool, pad_mode: PadMode, device: &Device) -> Result<Vec<f32>> {
     let tensors = [
         ("conv.weight", Tensor::new(&[[[100f32, 10., 1.]]], device)?),
@@ -215,7 +215,7 @@ fn encodec_group_norm(device: &Device) -> Result<()> {
     let bias = norm.get(1, "bias")?.to_vec1::<f32>()?[0];
     assert!((mean - bias).abs() < 1e-4, "{mean} is not {bias}");
     let conv = EncodecConv1d::new(2, 2, 3, 1, 4, &config, weights(DType::F32, device))?;
-    // An impulse reaches as far as the dilation.
+    // The reach of an impulse is the dilation.
     let mut impulse = vec![0f32; 2 * 21];
     impulse[10] = 1.;
     let impulse = Tensor::from_vec(impulse, (1, 2, 21), device)?;

@@ -33,16 +33,17 @@ impl SimpleBackend for Made {
             _ => 0.4,
         };
         let made = numbers.tensor(s.dims(), scale, &Device::Cpu)?;
-        let made = match name.ends_with("running_var") {
+        let made = if name.ends_with("running_var") {
             // Variances are not negative.
-            true => (made.abs()? + 0.5)?,
-            false => made,
+            (made.abs()? + 0.5)?
+        } else {
+            made
         };
         made.to_dtype(dtype)?.to_device(dev)
     }
 
     fn get_unchecked(&self, name: &str, _: DType, _: &Device) -> Result<Tensor> {
-        bail!("{name} is asked for without a shape")
+        bail!("{name} is requested without a shape")
     }
 
     fn contains_tensor(&self, name: &str) -> bool {
@@ -229,9 +230,12 @@ fn texts(lens: [usize; 2], device: &Device) -> Result<(Tensor, Tensor)> {
         lens.into_iter()
             .flat_map(|len| (0..width).map(move |i| (i, i < len)))
     };
-    let id = |(i, seen): (usize, bool)| match seen {
-        true => ((i * 17) % (VOCAB - 2) + 2) as u32,
-        false => 1,
+    let id = |(i, seen): (usize, bool)| {
+        if seen {
+            ((i * 17) % (VOCAB - 2) + 2) as u32
+        } else {
+            1
+        }
     };
     let ids: Vec<u32> = places().map(id).collect();
     let mask: Vec<u32> = places().map(|(_, seen)| u32::from(seen)).collect();
@@ -439,7 +443,7 @@ impl SimpleBackend for Renamed {
     }
 
     fn get_unchecked(&self, name: &str, _: DType, _: &Device) -> Result<Tensor> {
-        bail!("{name} is asked for without a shape")
+        bail!("{name} is requested without a shape")
     }
 
     fn contains_tensor(&self, _: &str) -> bool {
@@ -503,13 +507,14 @@ fn xlm_roberta_attends_beyond(device: &Device) -> Result<()> {
     struct NoPositions;
     impl SimpleBackend for NoPositions {
         fn get(&self, s: Shape, name: &str, i: Init, dtype: DType, dev: &Device) -> Result<Tensor> {
-            match name.contains("position_embeddings") {
-                true => Tensor::zeros(s, dtype, dev),
-                false => Made(&[]).get(s, name, i, dtype, dev),
+            if name.contains("position_embeddings") {
+                Tensor::zeros(s, dtype, dev)
+            } else {
+                Made(&[]).get(s, name, i, dtype, dev)
             }
         }
         fn get_unchecked(&self, name: &str, _: DType, _: &Device) -> Result<Tensor> {
-            bail!("{name} is asked for without a shape")
+            bail!("{name} is requested without a shape")
         }
         fn contains_tensor(&self, _: &str) -> bool {
             true
@@ -767,10 +772,7 @@ fn deberta_by_hand(device: &Device) -> Result<()> {
             let sum = dot(q, &k[j]) + dot(q, &pos_k[ahead]) + dot(&k[j], &pos_q[back]);
             sum / ((3 * DIM) as f32).sqrt()
         };
-        let weight = |j: usize| match i == 4 || j == 4 {
-            true => 0.,
-            false => score(j).exp(),
-        };
+        let weight = |j: usize| if i == 4 || j == 4 { 0. } else { score(j).exp() };
         let sum: f32 = (0..T).map(weight).sum();
         let values = (0..DIM).map(|c| (0..T).map(|j| weight(j) * v[j][c]).sum::<f32>());
         expected.extend(values.map(|value| if sum == 0. { 0. } else { value / sum }));
@@ -874,7 +876,7 @@ fn prefixes_of_checkpoints() -> Result<()> {
             }
         }
         fn get_unchecked(&self, name: &str, _: DType, _: &Device) -> Result<Tensor> {
-            bail!("{name} is asked for without a shape")
+            bail!("{name} is requested without a shape")
         }
         fn contains_tensor(&self, name: &str) -> bool {
             name.starts_with(self.0)

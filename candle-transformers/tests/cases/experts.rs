@@ -218,9 +218,10 @@ fn layers_against_loops(device: &Device) -> Result<()> {
             let scores = scores.squeeze(0)?.to_vec1::<f32>()?;
             let mut order: Vec<usize> = (0..EXPERTS).collect();
             order.sort_by(|a, b| scores[*b].total_cmp(&scores[*a]));
-            let sum = match norm_topk_prob {
-                true => order[..used].iter().map(|e| scores[*e]).sum::<f32>(),
-                false => 1.,
+            let sum = if norm_topk_prob {
+                order[..used].iter().map(|e| scores[*e]).sum::<f32>()
+            } else {
+                1.
             };
             let mut y = x.zeros_like()?;
             for &expert in &order[..used] {
@@ -312,7 +313,7 @@ const GPT_OSS: &str = r#"{"model_type": "gpt_oss", "vocab_size": 61, "hidden_siz
     "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "num_local_experts": 3,
     "num_experts_per_tok": 2, "sliding_window": 3, "max_position_embeddings": 64, "rope_theta": 10000.0}"#;
 
-/// What four bits stand for: a sign, two bits of exponent, one of fraction.
+/// The number of four bits: a sign, two bits of exponent, one of fraction.
 fn of_four_bits(bits: u8) -> f32 {
     let (exponent, fraction) = ((bits >> 1) & 3, f32::from(bits & 1));
     let magnitude = match exponent {

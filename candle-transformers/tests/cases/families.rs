@@ -455,7 +455,7 @@ fn pieces_and_reset(device: &Device) -> Result<()> {
             &whole,
             1e-4,
         );
-        // Positions are not all the same to it: two tokens before the last change places.
+        // Order matters: the two tokens before the last are swapped.
         let part = |start, len| ids.narrow(1, start, len);
         let other = [part(0, 17)?, part(18, 1)?, part(17, 1)?, part(19, 2)?];
         let other = in_pieces(
@@ -490,7 +490,7 @@ fn rows_of_a_batch(device: &Device) -> Result<()> {
 }
 test_device!(rows_of_a_batch);
 
-/// In 16 bits, past the position where bf16 cannot tell positions apart: the numbers of f32, coarsely, and none that is no number.
+/// In 16 bits, beyond the position where bf16 cannot distinguish positions: near the numbers of f32, and no NaN.
 fn in_16_bits(device: &Device) -> Result<()> {
     each(device, 2, |config| {
         let ids = token_ids(1, 300, VOCAB, device)?;
@@ -506,7 +506,7 @@ fn in_16_bits(device: &Device) -> Result<()> {
                 .mean_all()?
                 .to_scalar::<f32>()?
                 .sqrt();
-            // Not `error > ..`, which is false for what is no number.
+            // Not `error > ..`, which is false for NaN.
             assert!(error <= tolerance * size, "{dtype:?}: {error} of {size}");
         }
         Ok(())
@@ -514,7 +514,7 @@ fn in_16_bits(device: &Device) -> Result<()> {
 }
 test_device!(in_16_bits);
 
-/// Sequences of different lengths in one batch are what they are alone, while each goes on.
+/// Sequences of different lengths in one batch have the same results as alone, while each continues.
 fn rows_of_different_lengths(device: &Device) -> Result<()> {
     each(device, 3, |config| {
         let model = decoder(config, DType::F32, device)?;
@@ -560,7 +560,7 @@ fn rows_of_different_lengths(device: &Device) -> Result<()> {
 }
 test_device!(rows_of_different_lengths);
 
-/// Keys and values in f16 beside activations in f32: the same logits but for rounding, for one text and for several.
+/// Keys and values in f16 with activations in f32: the same logits up to rounding, for one text and for several.
 fn keys_and_values_in_f16(device: &Device) -> Result<()> {
     each(device, 4, |config| {
         let model = decoder(config, DType::F32, device)?;
@@ -571,7 +571,7 @@ fn keys_and_values_in_f16(device: &Device) -> Result<()> {
         let close = |got: &Tensor, expected: &Tensor| -> Result<()> {
             let size = expected.sqr()?.mean_all()?.to_scalar::<f32>()?.sqrt();
             let error = (got - expected)?.sqr()?.mean_all()?.to_scalar::<f32>()?;
-            // Not `error > ..`, which is false for what is no number.
+            // Not `error > ..`, which is false for NaN.
             assert!(error.sqrt() <= 0.02 * size, "{error} of {size}");
             Ok(())
         };

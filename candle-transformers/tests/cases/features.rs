@@ -3,7 +3,7 @@
 
 use candle_core::Result;
 
-/// What the manifests of 0.11.1 on crates.io declare.
+/// The features of the manifests of 0.11.1 on crates.io.
 const PUBLISHED: &[(&str, &[&str])] = &[
     (
         "candle-core",

@@ -17,7 +17,7 @@ const AUDIO: u32 = 51;
 /// Weights by their names, but for those whose names have one of these parts.
 struct Without(Made, &'static [&'static str]);
 
-/// What checkpoints lack that this model runs; the names of linear layers are those without bounds.
+/// Tensors that checkpoints lack and that this model supports; the names of linear layers are those without bounds.
 const PLAIN: &[&str] = &[".linear.", "layer_scalar", "per_layer", "router"];
 /// As published: with bounds of linear layers and a factor of each layer.
 const PUBLISHED: &[&str] = &["per_layer", "router", "model.model"];
@@ -41,7 +41,7 @@ impl SimpleBackend for Without {
     }
 
     fn contains_tensor(&self, name: &str) -> bool {
-        // What has every name is no file.
+        // A source that has every name is not a file.
         !name.contains(' ') && !self.1.iter().any(|part| name.contains(part))
     }
 }
@@ -111,7 +111,7 @@ fn steps_are_the_whole(device: &Device) -> Result<()> {
 }
 test_device!(steps_are_the_whole);
 
-/// Pictures of two sizes in two rows, with text before them, are what each row has alone; which picture it is counts.
+/// Images of two sizes in two rows, with text before them, are what each row has alone; which image it is counts.
 fn pictures_in_batches(device: &Device) -> Result<()> {
     let mut model = model(DType::F32, device)?;
     let picture = |seed, h, w| Numbers::new(seed).tensor(&[1, 3, h, w], 1., device);
@@ -139,8 +139,8 @@ fn pictures_in_batches(device: &Device) -> Result<()> {
 }
 test_device!(pictures_in_batches);
 
-/// With `vision`, in layers with a window tokens see what is behind them in their picture: the last token, which sees all in any case,
-/// differs from the second layer on. A text goes on as it does at once, past the window.
+/// With `vision`, tokens in layers with a window see later tokens of their image: the last token, which sees all in any case, differs from
+/// the second layer on. Feeding a text in pieces gives the same as at once, beyond the window.
 fn pictures_see_all(device: &Device) -> Result<()> {
     let picture = Numbers::new(9).tensor(&[1, 3, 4, 12], 1., device)?;
     let ids = Tensor::new(&[[1u32, 2, 3, IMAGE, IMAGE, IMAGE, 7, 8]], device)?;
@@ -173,7 +173,7 @@ fn pictures_see_all(device: &Device) -> Result<()> {
 }
 test_device!(pictures_see_all);
 
-/// A sound that is filled up has the vectors that it has alone, and these take places in a text.
+/// A padded sound has the same vectors as alone, and these replace tokens of a text.
 fn sounds(device: &Device) -> Result<()> {
     let mut model = model(DType::F32, device)?;
     let Some(tower) = model.audio_tower.clone() else {

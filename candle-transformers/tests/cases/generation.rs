@@ -194,7 +194,7 @@ fn ties_are_settled_the_same_way() -> Result<()> {
     Ok(())
 }
 
-/// What Candle 0.11.1 draws from these logits with this seed. The best token comes last, where it would be first by id.
+/// The tokens that Candle 0.11.1 draws from these logits with this seed. The best token comes last; ordered by id it would be first.
 #[test]
 fn the_tokens_that_candle_draws() -> Result<()> {
     let logits = Tensor::new(&[0.1f32, 0.2, 0.3, 0.4], &Device::Cpu)?;
@@ -239,7 +239,7 @@ fn impossible_tokens_are_never_drawn() -> Result<()> {
 }
 
 #[test]
-fn unusable_input_is_told() -> Result<()> {
+fn unusable_input_is_an_error() -> Result<()> {
     let device = Device::Cpu;
     let sample = |sampling: Sampling, logits: &Tensor| {
         let error = LogitsProcessor::from_sampling(0, sampling).sample(logits);

@@ -65,9 +65,10 @@ impl Gguf {
         for (name, weight) in tiny_weights(cfg)? {
             let name = gguf_name(&name);
             let head_dim = cfg.hidden_size / cfg.num_attention_heads;
-            let weight = match name.contains("attn_q") || name.contains("attn_k") {
-                true => neighbours(&weight, head_dim)?,
-                false => weight,
+            let weight = if name.contains("attn_q") || name.contains("attn_k") {
+                neighbours(&weight, head_dim)?
+            } else {
+                weight
             };
             let format = match weight.rank() {
                 1 => GgmlDType::F32,

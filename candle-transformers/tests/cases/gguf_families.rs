@@ -908,7 +908,7 @@ fn vectors_of_the_same_weights() -> Result<()> {
         let (_, bytes) = file(architecture, &keys, &tensors)?;
         let path = tempfile::NamedTempFile::new()?;
         std::fs::write(path.path(), bytes.into_inner())?;
-        // SAFETY: nobody changes the file while it is mapped.
+        // SAFETY: nothing changes the file while it is mapped.
         let content = Arc::new(unsafe { MmapedContent::new(path.path())? });
         let (config, recipe) = EncoderConfig::of_gguf(&content)?;
         assert_eq!(recipe.pooling == Pooling::Cls, architecture == "bert");

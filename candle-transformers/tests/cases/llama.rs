@@ -136,7 +136,7 @@ fn tied_embeddings_are_the_output_layer(device: &Device) -> Result<()> {
 }
 test_device!(tied_embeddings_are_the_output_layer);
 
-fn embeddings_in_place_of_ids(device: &Device) -> Result<()> {
+fn embeddings_instead_of_ids(device: &Device) -> Result<()> {
     let cfg = tiny_config();
     let model = tiny_llama(&cfg, DType::F32, device)?;
     let ids = token_ids(2, 5, cfg.vocab_size, device)?;
@@ -147,7 +147,7 @@ fn embeddings_in_place_of_ids(device: &Device) -> Result<()> {
     assert_close(&actual, &expected, 0.);
     Ok(())
 }
-test_device!(embeddings_in_place_of_ids);
+test_device!(embeddings_instead_of_ids);
 
 fn cloned_and_reset_caches(device: &Device) -> Result<()> {
     let cfg = tiny_config();

@@ -92,13 +92,13 @@ fn layers_of_clip(device: &Device) -> Result<()> {
 }
 test_device!(layers_of_clip);
 
-/// What stands at row `y` and column `x` of the picture that `tiles` are of, `across` tiles a row.
+/// The content at row `y` and column `x` of the image that `tiles` show, with `across` tiles per row.
 fn patch(tiles: &Tensor, across: usize, y: usize, x: usize) -> Result<Tensor> {
     let tile = 1 + (y / SIDE) * across + x / SIDE;
     tiles.get(tile)?.get((y % SIDE) * SIDE + x % SIDE)
 }
 
-/// Prompts put together patch by patch: pictures beside and above each other, borders that are left out, and words between pictures.
+/// Prompts composed patch by patch: images next to and above each other, cropped borders, and words between images.
 fn prompts_hold_pictures_where_ids_say(device: &Device) -> Result<()> {
     let model = load(|_| {}, DType::F32, device)?;
     let tiles = pictures([7, 3, TILE, TILE], device)?;
@@ -149,7 +149,7 @@ fn prompts_hold_pictures_where_ids_say(device: &Device) -> Result<()> {
     let again = model.prepare_inputs_labels_for_multimodal(&ids, &images_strided, &sizes)?;
     assert_close(&again, &wanted, TOLERANCE);
 
-    // Ids of another dtype; a prompt of a picture alone; and one that is cut.
+    // Ids of another dtype; a prompt of an image alone; and one that is cut.
     let hf = load(|config| config.image_token_index = 60, DType::F32, device)?;
     let ids = Tensor::new(&[[60u32]], device)?;
     let alone = hf.prepare_inputs_labels_for_multimodal(&ids, &images[2..], &[])?;
@@ -171,7 +171,7 @@ fn prompts_hold_pictures_where_ids_say(device: &Device) -> Result<()> {
 }
 test_device!(prompts_hold_pictures_where_ids_say);
 
-/// Borders are left out at the top and bottom of pictures that are higher than wide, too.
+/// Borders are left out at the top and bottom of images that are higher than wide, too.
 fn rows_are_left_out_of_tall_pictures(device: &Device) -> Result<()> {
     let model = load(
         |config| config.image_grid_pinpoints = vec![(TILE as u32, 3 * TILE as u32)],
@@ -241,7 +241,7 @@ fn projectors(device: &Device) -> Result<()> {
 }
 test_device!(projectors);
 
-/// A prompt at once gives what it gives in pieces.
+/// A prompt gives the same result at once and in pieces.
 fn prompts_come_in_pieces(device: &Device) -> Result<()> {
     let model = load(|_| {}, DType::F32, device)?;
     let image = pictures([1, 3, TILE, TILE], device)?;
@@ -329,14 +329,14 @@ fn what_does_not_fit_is_an_error(device: &Device) -> Result<()> {
     assert_error(run(&model, &batch, &images, &[]), &["[2, 3]", "(1, seq)"]);
     let other = Tensor::new(&[[3i64, -7]], device)?;
     assert_error(run(&model, &other, &images, &[]), &["-7"]);
-    // Without a place for one, pictures are not looked at.
+    // Without an image token, images are ignored.
     let words = Tensor::new(&[[3i64, 4]], device)?;
     assert_eq!(run(&model, &words, &images, &[])?.dims(), &[1, 2, HIDDEN]);
     Ok(())
 }
 test_device!(what_does_not_fit_is_an_error);
 
-/// As LLaVA's authors choose: enlarging a picture adds no pixels, so of the sizes that hold all of it the one nearest to it is taken.
+/// As LLaVA's authors choose: enlarging an image adds no pixels, so of the sizes that hold all of it the one nearest to it is taken.
 #[test]
 fn resolutions() {
     let all = [(336, 672), (672, 336), (672, 672), (1008, 336), (336, 1008)];
@@ -360,7 +360,7 @@ fn resolutions() {
     assert_eq!(select_best_resolution(huge, &[huge]), huge);
 }
 
-/// What Transformers' configuration leaves out, and the names that change.
+/// The defaults of Transformers' configuration, and the names that change.
 #[test]
 fn configurations() -> Result<()> {
     let json = json!({

@@ -42,7 +42,7 @@ impl SimpleBackend for Made {
     }
 
     fn get_unchecked(&self, name: &str, _: DType, _: &Device) -> Result<Tensor> {
-        bail!("{name} is asked for without a shape")
+        bail!("{name} is requested without a shape")
     }
 
     fn contains_tensor(&self, name: &str) -> bool {
@@ -55,7 +55,7 @@ impl Made {
         VarBuilder::from_backend(Box::new(self.clone()), dtype, device.clone())
     }
 
-    /// What was asked for, as a GGUF file: matrices with rows of blocks in `format`, the rest as it is.
+    /// The requested tensors as a GGUF file: matrices with rows of blocks in `format`, the others unchanged.
     pub(super) fn gguf(
         &self,
         format: GgmlDType,

@@ -1,4 +1,4 @@
-//! Mimi beyond what is compared with Candle: pieces of every length against the whole, windows, states, and what is refused.
+//! Mimi beyond the comparison with Candle: pieces of every length against the whole, windows, states, and refused inputs.
 
 use std::collections::HashMap;
 
@@ -57,7 +57,7 @@ fn refused<T>(result: Result<T>, parts: &[&str]) {
     }
 }
 
-/// What `step` returns for pieces of these lengths along a dimension, 0 being no piece, and for the rest, joined.
+/// The concatenated outputs of `step` for pieces of these lengths along a dimension, where 0 means no piece, and for the rest.
 fn in_pieces(
     xs: &Tensor,
     dim: usize,
@@ -147,8 +147,8 @@ fn transposed_groups(device: &Device) -> Result<()> {
 }
 test_device!(transposed_groups);
 
-/// What goes beyond the window too: pieces of a sound give the codes of the whole, and pieces of codes its sound. A model that is reset, and a
-/// copy that is made under way, go on from where they are.
+/// Beyond the window too: pieces of a sound give the codes of the whole, and pieces of codes its sound. A model that is reset, and a copy
+/// made in between, continue correctly.
 fn mimi_pieces(device: &Device) -> Result<()> {
     let mut model = Model::new(config(), weights(DType::F32, device))?;
     let sound = Numbers::new(5).tensor(&[1, 1, 127], 1., device)?;
@@ -165,7 +165,7 @@ fn mimi_pieces(device: &Device) -> Result<()> {
     let again = model.decode(&codes)?;
     assert_eq!(again.dims(), &[1, 1, 11 * 12]);
     let first = model.decode_step(&codes.narrow(2, 0, 4)?.into())?;
-    // A whole one under way changes nothing, and neither does a copy that goes on.
+    // A whole sound in between changes nothing, and neither does a copy that continues.
     model.decode(&codes)?;
     model.encode(&sound)?;
     let mut copy = model.clone();
@@ -258,7 +258,7 @@ fn mimi_batches(device: &Device) -> Result<()> {
 }
 test_device!(mimi_batches);
 
-/// A position sees as many as `context` says, itself included; whole, in pieces, and past the angles that are computed at loading.
+/// A position sees `context` positions, itself included; whole, in pieces, and beyond the angles computed at loading.
 fn windows(device: &Device) -> Result<()> {
     let config = TransformerConfig {
         num_layers: 1,
@@ -294,7 +294,7 @@ fn windows(device: &Device) -> Result<()> {
 }
 test_device!(windows);
 
-/// Positions that are added go on with the pieces, and a state goes over to another transformer.
+/// Added positions continue with the pieces, and a state can be moved to another transformer.
 fn states(device: &Device) -> Result<()> {
     for positional_embedding in [PositionalEmbedding::Sin, PositionalEmbedding::Rope] {
         let config = TransformerConfig {
@@ -376,9 +376,10 @@ fn shared_heads(device: &Device) -> Result<()> {
     let mut tensors = HashMap::new();
     for name in ["q_proj", "k_proj", "v_proj", "o_proj"] {
         let name = format!("{name}.weight");
-        let weight = match name.starts_with(['k', 'v']) {
-            true => vb.get((8, 16), &name)?.repeat((2, 1))?,
-            false => vb.get((16, 16), &name)?,
+        let weight = if name.starts_with(['k', 'v']) {
+            vb.get((8, 16), &name)?.repeat((2, 1))?
+        } else {
+            vb.get((16, 16), &name)?
         };
         tensors.insert(name, weight);
     }

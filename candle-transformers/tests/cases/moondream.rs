@@ -13,7 +13,7 @@ use super::support::{assert_close, token_ids};
 use super::vision::{check, module, pictures};
 
 const VOCAB: usize = 61;
-/// Of a patch, and of a token.
+/// The sizes of a patch and of a token.
 const SIZES: [usize; 2] = [32, 64];
 /// f32 sums in another order.
 const TOLERANCE: f32 = 2e-5;
@@ -48,7 +48,7 @@ fn encoder(device: &Device) -> Result<()> {
 }
 test_device!(encoder);
 
-/// A patch's numbers go channel by channel: from a picture cut by hand, through the first layer without a block behind it.
+/// A patch's numbers go channel by channel: from an image cut by hand, through the first layer without a block behind it.
 fn patches_are_cut_row_by_row(device: &Device) -> Result<()> {
     let mut json = vision_json();
     json["num_blocks"] = json!(0);
@@ -77,7 +77,7 @@ fn patches_are_cut_row_by_row(device: &Device) -> Result<()> {
 }
 test_device!(patches_are_cut_row_by_row);
 
-/// A question at once gives what its last token gives behind the others; two pictures and questions give what each gives alone.
+/// A question at once gives what its last token gives behind the others; two images and questions give what each gives alone.
 fn questions_go_on_behind_the_picture(device: &Device) -> Result<()> {
     let mut model = load(&json(), DType::F32, device)?;
     let picture = model

@@ -1,4 +1,4 @@
-//! Moonshine beside Transformers on every device, and what a configuration or a recording can have wrong.
+//! Moonshine compared with Transformers on every device, and faults of configurations and recordings.
 
 use std::collections::HashMap;
 
@@ -123,7 +123,7 @@ fn texts() -> Result<()> {
     let mut model = load(&small(), DType::F32, &Device::Cpu)?;
     let sound = numbers("sound", 16_000);
     let text = model.transcribe(&sound)?;
-    // 6.5 tokens for a second, of which the first is not written.
+    // 6.5 tokens per second; the first one is not part of the text.
     assert!(text.ended || text.tokens.len() == 5, "{text:?}");
     assert!(text.avg_logprob < 0., "{text:?}");
     model.transcribe(&numbers("another sound", 20_000))?;

@@ -2,7 +2,7 @@ use candle_transformers::object_detection::{
     iou, non_maximum_suppression, soft_non_maximum_suppression, Bbox,
 };
 
-/// A box of 10 by 10 pixels; its data is its place among the boxes.
+/// A box of 10 by 10 pixels; its data is its index among the boxes.
 fn square(xmin: f32, confidence: f32, data: usize) -> Bbox<usize> {
     Bbox {
         xmin,

@@ -31,7 +31,7 @@ fn grids(count: usize, [h, w]: [usize; 2], device: &Device) -> Result<Tensor> {
     Tensor::from_vec(grid.repeat(count), (count, 3), device)
 }
 
-/// Text alone gives token by token what it gives at once; so does text behind a picture, and a picture in a sequence that goes on.
+/// Text alone gives the same token by token and at once; so does text after an image, and an image in a continued sequence.
 fn pieces_are_the_whole(device: &Device) -> Result<()> {
     let mut model = model(device)?;
     let text = token_ids(2, 6, 50, device)?;
@@ -50,7 +50,7 @@ fn pieces_are_the_whole(device: &Device) -> Result<()> {
     model.forward(&ids.narrow(1, 1, 5)?, Some(&picture), Some(&grid), 1)?;
     let last = model.forward(&ids.narrow(1, 6, 2)?, None, None, 6)?;
     assert_close(&last, &whole, 2e-5);
-    // Where a picture's tokens are counts: as 3 rows of 1, they are another picture.
+    // The positions of an image's tokens matter: as 3 rows of 1, they are another image.
     let other = grids(1, [6, 2], device)?;
     let turned = pictures(1, 1, [6, 2], device)?;
     let other = model.forward(&ids, Some(&turned), Some(&other), 0)?;
@@ -60,7 +60,7 @@ fn pieces_are_the_whole(device: &Device) -> Result<()> {
 }
 test_device!(pieces_are_the_whole);
 
-/// Rows with different pictures, which are not in the same places, have the logits that each has alone, in steps too.
+/// Rows with different images at different positions have the same logits as alone, in steps too.
 fn rows_are_alone(device: &Device) -> Result<()> {
     let mut model = model(device)?;
     let both = pictures(2, 2, [4, 2], device)?;
@@ -80,7 +80,7 @@ fn rows_are_alone(device: &Device) -> Result<()> {
         let alone = model.forward(&step.narrow(0, row, 1)?, None, None, 5)?;
         assert_close(&alone, &together[1].narrow(0, row, 1)?, 2e-5);
     }
-    // One after another in one run of placeholders, and each by itself.
+    // Together in one run of placeholders, and each by itself.
     let ids = Tensor::new(&[[3u32, IMAGE, IMAGE, IMAGE, IMAGE, 6]], device)?;
     let multi = model.forward_multi_image(&ids, &both, &grids(2, [4, 2], device)?, 0)?;
     let apart = [both.narrow(0, 0, 1)?, both.narrow(0, 1, 1)?];
@@ -111,7 +111,7 @@ fn exports(device: &Device) -> Result<()> {
         assert_eq!(number("step")?, [i as i64]);
         assert_eq!(number("predicted_token")?, [i64::from(tokens[i])]);
         if i > 0 {
-            // A picture of 1 x 2 tokens has two positions.
+            // An image of 1 x 2 tokens has two positions.
             assert_eq!(number("mrope_position")?, [3 + i as i64]);
             assert_eq!(number("seqlen_offset")?, [3 + i as i64]);
             assert_eq!(exports["layer1_attn_k_repeated"].dims(), [1, 2, 4 + i, 16]);
@@ -126,7 +126,7 @@ fn exports(device: &Device) -> Result<()> {
 }
 test_device!(exports);
 
-/// f16 is near f32; pictures may have any layout, and the table of packed positions that files have beside the other is not needed.
+/// f16 is near f32; images may have any layout, and the table of packed positions that files also have is not needed.
 fn half_is_near(device: &Device) -> Result<()> {
     let ids = Tensor::new(
         &[[3u32, IMAGE, IMAGE, 5, VIDEO, VIDEO, VIDEO, VIDEO]],

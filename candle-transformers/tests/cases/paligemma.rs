@@ -11,7 +11,7 @@ use super::vision::{pictures, weights};
 
 const VOCAB: usize = 61;
 const HIDDEN: usize = 24;
-/// Of a picture.
+/// Number of an image's patches.
 const PATCHES: usize = 4;
 /// f32 sums in another order.
 const TOLERANCE: f32 = 2e-5;
@@ -38,7 +38,7 @@ fn patches(picture: &Tensor, vb: &VarBuilder) -> Result<Tensor> {
     projector.forward(&vision.forward(picture)?)? / (HIDDEN as f64).sqrt()
 }
 
-/// What is added to scores: `first` positions see each other, later ones what is before them.
+/// A mask of scores: `first` positions see each other, later ones the earlier ones.
 fn prefix_mask(first: usize, all: usize, device: &Device) -> Result<Tensor> {
     let hidden = |(i, j): (usize, usize)| j >= first && j > i;
     let places = (0..all * all).map(|n| (n / all, n % all));
@@ -46,7 +46,7 @@ fn prefix_mask(first: usize, all: usize, device: &Device) -> Result<Tensor> {
     Tensor::from_vec(mask.collect(), (1, 1, all, all), device)
 }
 
-/// Picture, prompt and answer in one pass with a mask give what they give step by step, by another way through the same layers.
+/// Image, prompt and answer in one pass with a mask give what they give step by step, by another way through the same layers.
 fn answers_are_those_of_one_pass(device: &Device) -> Result<()> {
     let vb = weights(DType::F32, device);
     let mut model = Model::new(&config(), vb.clone())?;
@@ -68,7 +68,7 @@ fn answers_are_those_of_one_pass(device: &Device) -> Result<()> {
     let strided = picture.transpose(2, 3)?.contiguous()?.transpose(2, 3)?;
     let again = model.setup(&strided, &ids.narrow(1, 0, 3)?)?;
     assert_close(&again, &logits[0], TOLERANCE);
-    // The picture counts.
+    // The image counts.
     let turned = Tensor::cat(&[picture.narrow(0, 1, 1)?, picture.narrow(0, 0, 1)?], 0)?;
     let other = model.setup(&turned, &ids.narrow(1, 0, 3)?)?;
     let change = (other - &logits[0])?.abs()?.max_all()?;
@@ -77,7 +77,7 @@ fn answers_are_those_of_one_pass(device: &Device) -> Result<()> {
 }
 test_device!(answers_are_those_of_one_pass);
 
-/// A picture and its prompt in a batch give what they give alone, and nothing stays of what was before; f16 gives about the same.
+/// An image and its prompt in a batch give what they give alone, and nothing stays of what was before; f16 gives about the same.
 fn batches_and_sequences_are_apart(device: &Device) -> Result<()> {
     let mut model = Model::new(&config(), weights(DType::F32, device))?;
     let picture = pictures([2, 3, 16, 16], device)?;
@@ -91,7 +91,7 @@ fn batches_and_sequences_are_apart(device: &Device) -> Result<()> {
         assert_close(&alone, &part(&both)?, TOLERANCE);
         assert_close(&model.forward(&part(&next)?)?, &part(&second)?, TOLERANCE);
     }
-    // A text without a picture sees what is before each token, from the first position on.
+    // A text without an image sees what is before each token, from the first position on.
     model.clear_kv_cache();
     let whole = model.forward(&ids)?;
     model.clear_kv_cache();
@@ -106,7 +106,7 @@ fn batches_and_sequences_are_apart(device: &Device) -> Result<()> {
 }
 test_device!(batches_and_sequences_are_apart);
 
-/// ColPali's vectors from Gemma's stream, the last norm and the layer, one after another.
+/// ColPali's vectors from Gemma's stream, the last norm and the layer, in sequence.
 fn vectors_are_of_the_normed_stream(device: &Device) -> Result<()> {
     let vb = weights(DType::F32, device);
     let mut model = colpali::Model::new(&config(), vb.clone())?;

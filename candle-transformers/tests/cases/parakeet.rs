@@ -1,4 +1,4 @@
-//! Parakeet beside Transformers on every device, and what a configuration or a recording can have wrong.
+//! Parakeet compared with Transformers on every device, and faults of configurations and recordings.
 
 use std::collections::HashMap;
 

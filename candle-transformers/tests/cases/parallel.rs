@@ -1,4 +1,4 @@
-//! Decoders whose layers are divided over ranks: what one device gives, and errors in place of wrong answers.
+//! Decoders whose layers are divided over ranks: the same results as on one device, and errors instead of wrong answers.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -22,7 +22,7 @@ use super::support::{assert_close, token_ids, Numbers};
 /// f32 sums in another order.
 const TOLERANCE: f32 = 1e-5;
 
-/// A decoder over `world` ranks, all on one device, each of which loads from the source that `source` makes.
+/// A decoder over `world` ranks, all on one device; each loads from the source that `source` makes.
 fn launch<S: WeightSource>(
     spec: &DecoderSpec,
     world: usize,
@@ -84,7 +84,7 @@ fn every_family(device: &Device) -> Result<()> {
         if !device.is_cpu() && !ON_GPUS.contains(name) {
             continue;
         }
-        // One that ranks can share, beside one that they cannot.
+        // One that ranks can divide, and one that they cannot.
         for config in [config.to_string(), config.replace("61,", "64,")] {
             let spec = auto::config_spec(&config)?;
             let ids = token_ids(2, 12, VOCAB, device)?;
@@ -118,10 +118,10 @@ fn every_family(device: &Device) -> Result<()> {
 }
 test_device!(every_family);
 
-/// Weights of a language model beside encoders, under the names that Transformers 4 wrote.
-struct Beside(Made);
+/// Weights of a language model in a checkpoint with encoders, under the names of Transformers 4.
+struct WithEncoders(Made);
 
-impl WeightSource for Beside {
+impl WeightSource for WithEncoders {
     fn contains(&self, name: &str) -> bool {
         name.starts_with("language_model.")
     }
@@ -142,7 +142,7 @@ fn language_models_beside_encoders() -> Result<()> {
     let config = r#"{"model_type": "mistral3", "vision_config": {}, "text_config": {"hidden_size": 32, "intermediate_size": 48,
         "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 64, "max_position_embeddings": 512}}"#;
     let spec = auto::config_spec(config)?;
-    let source = || Ok(Beside(Made(DType::F32, Device::Cpu)));
+    let source = || Ok(WithEncoders(Made(DType::F32, Device::Cpu)));
     let ids = token_ids(1, 9, VOCAB, &Device::Cpu)?;
     let one = Decoder::load(spec.clone(), &mut source()?, DType::F32, &Device::Cpu)?;
     let one = in_pieces(&one, &ids, &[9], &mut one.new_state())?;
@@ -188,7 +188,7 @@ fn greedy_tokens(device: &Device) -> Result<()> {
 }
 test_device!(greedy_tokens);
 
-/// A sequence goes on from a copy, and rows of different lengths are what they are on one device.
+/// A sequence continues from a copy, and rows of different lengths have the same results as on one device.
 fn states_and_rows(device: &Device) -> Result<()> {
     let config = CONFIGS[0].1;
     let one = decoder(config, DType::F32, device)?;
@@ -198,14 +198,14 @@ fn states_and_rows(device: &Device) -> Result<()> {
     let mut state = several.new_state();
     several.next_logits(&part(0, 5)?, 0, &mut state)?;
     let mut copy = state.clone();
-    // The first goes another way before the copy goes on.
+    // The original takes another token before the copy continues.
     several.next_logits(&part(2, 4)?, 5, &mut state)?;
     drop(state);
     let logits = several.next_logits(&part(5, 7)?, 5, &mut copy)?;
     let expected = in_pieces(&one, &ids, &[5, 7], &mut one.new_state())?;
     assert_close(&logits, &expected, TOLERANCE);
 
-    // Only this call is wrong: the group goes on.
+    // Only this call is wrong: the group continues.
     let err = several
         .next_logits(&part(0, 3)?, 510, &mut copy)
         .unwrap_err();
@@ -254,7 +254,7 @@ fn llama_weights() -> Result<HashMap<String, Tensor>> {
     Ok(weights)
 }
 
-/// From a safetensors file, of which each rank reads its part.
+/// From a safetensors file; each rank reads its part.
 fn from_safetensors(device: &Device) -> Result<()> {
     let dir = tempfile::tempdir()?;
     let path = dir.path().join("model.safetensors");
@@ -435,13 +435,14 @@ fn a_rank_that_fails() -> Result<()> {
         let ranks = LocalGroup::ranks(4)?
             .into_iter()
             .map(|group| -> Arc<dyn Communicator> {
-                match group.rank() == wrong {
-                    true => Arc::new(Failing {
+                if group.rank() == wrong {
+                    Arc::new(Failing {
                         group,
                         calls: AtomicUsize::new(0),
                         panics,
-                    }),
-                    false => Arc::new(group),
+                    })
+                } else {
+                    Arc::new(group)
                 }
             });
         let model = ParallelDecoder::launch(&devices, ranks.collect(), |device, group| {

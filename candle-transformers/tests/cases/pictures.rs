@@ -18,11 +18,12 @@ use super::transformers::{numbers, weight};
 
 const CASES: &str = include_str!("../transformers/pictures.json");
 
-/// Of logits and of an image's vectors, by the device.
+/// The tolerance of logits and of an image's vectors, by the device.
 fn tolerance(device: &Device) -> f32 {
-    match device.is_cpu() {
-        true => 1e-4,
-        false => 1e-3,
+    if device.is_cpu() {
+        1e-4
+    } else {
+        1e-3
     }
 }
 
@@ -225,7 +226,7 @@ fn logits_of_prompts_with_images(device: &Device) -> Result<()> {
         let mut state = decoder.new_state();
         let found = case.logits(&decoder, &features, &mut state, None)?;
         close(name, &found, &case.logits, tolerance(device));
-        // In one of several slots, beside and after other texts.
+        // In one of several slots, with and after other texts.
         let mut state = decoder.new_slots(3)?;
         let ids = Tensor::new(&[[3u32, 4, 5, 6, 7, 8, 9]], device)?;
         for slot in 0..3 {

@@ -58,14 +58,14 @@ fn encoder(device: &Device) -> Result<()> {
 }
 test_device!(encoder);
 
-/// What a patch shows and where it is both count: rows and columns do not have the same angles. Of a picture of one colour the patches
-/// are alike but for their places, which only move what they see of each other, so they stay alike.
+/// Both the content and the position of a patch count: rows and columns have different angles. The patches of an image of one colour differ
+/// only in their positions, which affect attention weights alone, so their vectors stay equal.
 fn places_count_where_patches_differ(device: &Device) -> Result<()> {
     let model = vision_model::Model::new(&vision(), weights(DType::F32, device))?;
     let plain = model.forward(&Tensor::ones((1, 3, 16, 24), DType::F32, device)?)?;
     let first = plain.narrow(1, 0, 1)?.broadcast_as(plain.shape())?;
     assert_close(&plain, &first, TOLERANCE);
-    // The picture with rows and columns of patches exchanged, and the same order of patches back.
+    // The image with rows and columns of patches exchanged, and the same order of patches back.
     let picture = pictures([1, 3, 16, 16], device)?;
     let patch = |row: usize, column: usize| picture.narrow(2, 8 * row, 8)?.narrow(3, 8 * column, 8);
     let row = |a: Result<Tensor>, b: Result<Tensor>| Tensor::cat(&[a?, b?], 3);
@@ -89,7 +89,7 @@ fn places_count_where_patches_differ(device: &Device) -> Result<()> {
 }
 test_device!(places_count_where_patches_differ);
 
-/// A layer by its formula: of a head's four elements the first and the third turn with the row, the others with the column, more slowly.
+/// A layer by its formula: of a head's four elements the first and the third rotate with the row, the others with the column, more slowly.
 fn heads_turn_with_rows_and_columns(device: &Device) -> Result<()> {
     let config = vision_model::Config {
         hidden_size: 8,
@@ -161,7 +161,7 @@ fn heads_turn_with_rows_and_columns(device: &Device) -> Result<()> {
 }
 test_device!(heads_turn_with_rows_and_columns);
 
-/// Vectors of tokens give what the ids give, at once, in pieces and behind ids, with a window and without: none sees those after it.
+/// Vectors of tokens give the same as the ids, at once, in pieces and after ids, with a window and without: no token sees later ones.
 fn vectors_are_read_as_tokens_are(device: &Device) -> Result<()> {
     for window in [None, Some(3)] {
         let mut model = Model::new(&config(window), weights(DType::F32, device))?;
@@ -190,7 +190,7 @@ fn vectors_are_read_as_tokens_are(device: &Device) -> Result<()> {
 }
 test_device!(vectors_are_read_as_tokens_are);
 
-/// What sees is f32 beside a text of 16 bits.
+/// The vision encoder is f32 for a text model of 16 bits.
 fn pictures_are_seen_in_f32(device: &Device) -> Result<()> {
     let wanted = Model::new(&config(None), weights(DType::F32, device))?;
     let mut model = Model::new(&config(None), weights(DType::F16, device))?;

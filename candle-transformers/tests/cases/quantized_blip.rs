@@ -27,7 +27,7 @@ fn config(json: &Value) -> Result<blip::Config> {
     serde_json::from_value(json.clone()).map_err(candle_core::Error::wrap)
 }
 
-/// The same weights from a GGUF file give the same, and in blocks of 8 bits about the same, for pictures in a batch and alone.
+/// The same weights from a GGUF file give the same, and in blocks of 8 bits about the same, for images in a batch and alone.
 fn quantized_weights(device: &Device) -> Result<()> {
     let (made, config) = (Made::default(), config(&json())?);
     let mut dense = blip::BlipForConditionalGeneration::new(&config, made.vb(DType::F32, device))?;

@@ -1,4 +1,4 @@
-//! Files that are no model.
+//! Files that are not models.
 
 use candle_core::quantized::gguf_file::Value;
 use candle_core::quantized::GgmlDType;
@@ -8,7 +8,7 @@ use super::gguf::Gguf;
 use super::quantized_llama::config;
 use super::support::token_ids;
 
-/// What is wrong with a file, and what an error has to name.
+/// Broken files, and the words that their errors contain.
 #[test]
 fn bad_files() -> Result<()> {
     type Break = fn(&mut Gguf) -> Result<()>;

@@ -62,7 +62,7 @@ fn of_f32_is_the_dense_model(device: &Device) -> Result<()> {
         for (b, pieces) in [(1, &[9, 1, 1][..]), (3, &[4, 5, 1]), (1, &[1, 1, 30])] {
             let ids = token_ids(b, pieces.iter().sum(), cfg.vocab_size, device)?;
             let expected = run_dense(&dense, &cfg, &ids, pieces)?;
-            // Without a reset between them: position 0 begins anew.
+            // Without a reset between them: position 0 starts again.
             assert_close(&run(&mut model, &ids, pieces)?, &expected, F32_TOLERANCE);
         }
     }
@@ -193,8 +193,8 @@ fn linear_rope_scaling() -> Result<()> {
     Ok(())
 }
 
-/// Heads of another size than the width divided by their number, of which only the first elements are rotated: the same as heads
-/// of only these elements, if the others are 0.
+/// Heads whose size is not the hidden size divided by their number, with only the first elements rotated: the same as heads of only these
+/// elements, if the others are 0.
 #[test]
 fn head_size_and_rotated_part() -> Result<()> {
     let device = &Device::Cpu;
@@ -274,7 +274,7 @@ fn qwen2(device: &Device) -> Result<()> {
 }
 test_device!(qwen2);
 
-/// Experts in one tensor and in one each are the same model; and one of which each token takes all, all alike, is the dense one.
+/// Experts in one tensor and in one each are the same model; and a model whose tokens take all of several equal experts is the dense one.
 #[test]
 fn experts_of_either_naming() -> Result<()> {
     let device = &Device::Cpu;
@@ -311,7 +311,7 @@ fn experts_of_either_naming() -> Result<()> {
         }
     }
     assert_close(&results[0], &dense, F32_TOLERANCE);
-    // Weights and activations of 8 bits: an RMS error of 1 % of the largest value, of which the worst element has three times as much.
+    // Weights and activations of 8 bits: an RMS error of 1 % of the largest value; the worst element has three times that.
     assert_close(&results[1], &dense, 0.04);
     assert_close(&results[2], &results[0], 0.);
     assert_close(&results[3], &results[1], 0.);

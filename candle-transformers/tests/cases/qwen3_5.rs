@@ -88,7 +88,7 @@ fn tolerance(device: &Device) -> f32 {
     }
 }
 
-/// A prompt of two whole chunks and a part, at once and in pieces that end within, at and beside the end of a chunk.
+/// A prompt of two whole chunks and a part, at once and in pieces that end within, at and next to the end of a chunk.
 fn numbers_of_transformers(device: &Device) -> Result<()> {
     let file: Value = serde_json::from_str(include_str!("../reference/qwen3_5.json")).unwrap();
     let tokens = file["tokens"].as_u64().unwrap() as usize;

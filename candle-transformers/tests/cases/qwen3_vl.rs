@@ -35,7 +35,7 @@ fn visual(seed: u64, grid: [u32; 3], spans: &[(usize, usize)], device: &Device) 
     Ok(Some((patches, grid, vec![spans.to_vec()])))
 }
 
-/// A call with pictures and videos; `lens` are those of the rows.
+/// A call with images and videos; `lens` are those of the rows.
 fn call(
     model: &Qwen3VLModel,
     ids: &Tensor,
@@ -66,7 +66,7 @@ fn text(model: &Qwen3VLModel, ids: &Tensor, offset: usize) -> Result<Tensor> {
     call(model, ids, [None, None], &vec![t; b], &vec![offset; b])
 }
 
-/// Token by token gives what the whole prompt gives; position 0 begins anew, and so does `clear_kv_cache`.
+/// A prompt gives the same token by token as at once; position 0 starts again, and so does `clear_kv_cache`.
 fn steps_are_the_whole(device: &Device) -> Result<()> {
     let model = model(device)?;
     let ids = token_ids(1, 7, 50, device)?;
@@ -90,7 +90,7 @@ fn steps_are_the_whole(device: &Device) -> Result<()> {
 }
 test_device!(steps_are_the_whole);
 
-/// A picture and a video in one call give what they give one after another, with text around them: also where the parts are.
+/// An image and a video in one call give the same as in two calls, with text around them: also if the pieces end there.
 fn pieces_are_the_whole(device: &Device) -> Result<()> {
     let model = model(device)?;
     let ids = token_ids(1, 20, 50, device)?;
@@ -108,7 +108,7 @@ fn pieces_are_the_whole(device: &Device) -> Result<()> {
     text(&model, &ids.narrow(1, 17, 2)?, 17)?;
     let last = text(&model, &ids.narrow(1, 19, 1)?, 19)?;
     assert_close(&last, &whole, 2e-5);
-    // The picture is seen.
+    // The image is seen.
     let other = [
         visual(3, image, &[(2, 8)], device)?,
         visual(2, video, &[(9, 11), (12, 14)], device)?,
@@ -120,7 +120,7 @@ fn pieces_are_the_whole(device: &Device) -> Result<()> {
 }
 test_device!(pieces_are_the_whole);
 
-/// Rows of different lengths, with pictures of different sizes, have the logits that each has alone, in steps after the prompt too.
+/// Rows of different lengths, with images of different sizes, have the logits that each has alone, in steps after the prompt too.
 fn rows_are_alone(device: &Device) -> Result<()> {
     let model = model(device)?;
     let ids = token_ids(2, 10, 50, device)?;
@@ -165,14 +165,15 @@ fn rows_are_alone(device: &Device) -> Result<()> {
 }
 test_device!(rows_are_alone);
 
-/// An encoder in which patches have no places and do not see each other.
+/// An encoder in which patches have no positions and do not see each other.
 struct Placeless(Made);
 
 impl SimpleBackend for Placeless {
     fn get(&self, s: Shape, name: &str, i: Init, dtype: DType, dev: &Device) -> Result<Tensor> {
-        match name.contains("attn.proj") || name.contains("pos_embed") {
-            true => Tensor::zeros(s, dtype, dev),
-            false => self.0.get(s, name, i, dtype, dev),
+        if name.contains("attn.proj") || name.contains("pos_embed") {
+            Tensor::zeros(s, dtype, dev)
+        } else {
+            self.0.get(s, name, i, dtype, dev)
         }
     }
 
@@ -185,7 +186,7 @@ impl SimpleBackend for Placeless {
     }
 }
 
-/// The same features in 2 rows of 4 and in 4 rows of 2: to the decoder these are different pictures.
+/// The same features in 2 rows of 4 and in 4 rows of 2: to the decoder these are different images.
 fn positions_have_axes(device: &Device) -> Result<()> {
     let made = Made {
         vars: false,

@@ -36,7 +36,7 @@ impl SimpleBackend for Made {
             "blocks.0.att.w1" | "blocks.0.att.a1" | "blocks.1.att.a1" => 6,
             "blocks.1.att.v1" => 3,
             "blocks.0.att.g1" | "blocks.1.att.g1" | "blocks.1.att.w1" => 9,
-            _ => bail!("{name} is asked for without a shape"),
+            _ => bail!("{name} is requested without a shape"),
         };
         self.get((32, rank).into(), name, Init::Const(0.), dtype, dev)
     }
@@ -195,7 +195,7 @@ fn each(check: impl Fn(Run) -> Result<()>) -> Result<()> {
     Ok(())
 }
 
-/// A prompt at once, token by token and in two pieces, which end within and at the end of what is computed together.
+/// A prompt at once, token by token and in two pieces, which end within and at the end of a chunk.
 fn recurrent_pieces(device: &Device) -> Result<()> {
     each(|run| {
         let ids = token_ids(1, 37, VOCAB, device)?;
@@ -227,7 +227,7 @@ fn recurrent_batches(device: &Device) -> Result<()> {
 }
 test_device!(recurrent_batches);
 
-/// In 16 bits: the numbers of f32, coarsely, and none that is no number.
+/// In 16 bits: near the numbers of f32, and no NaN.
 fn recurrent_16_bits(device: &Device) -> Result<()> {
     each(|run| {
         let ids = token_ids(1, 60, VOCAB, device)?;
@@ -236,7 +236,7 @@ fn recurrent_16_bits(device: &Device) -> Result<()> {
         for (dtype, tolerance) in [(DType::F16, 0.03), (DType::BF16, 0.15)] {
             let error = (run(&ids, &[59, 1], dtype)? - &exact)?.sqr()?.mean_all()?;
             let error = error.to_scalar::<f32>()?.sqrt();
-            // Not `error > ..`, which is false for what is no number.
+            // Not `error > ..`, which is false for NaN.
             assert!(error <= tolerance * size, "{dtype:?}: {error} of {size}");
         }
         Ok(())
@@ -250,7 +250,7 @@ const RWKV_7: [rwkv_v7::ModelVersion; 3] = [
     rwkv_v7::ModelVersion::V7b,
 ];
 
-/// The last logits of a prompt; a state of one sequence goes on in several rows, and a new state knows nothing of it.
+/// The last logits of a prompt; a state of one sequence can continue in several rows, and a new state is independent of it.
 fn rwkv_v7_states(device: &Device) -> Result<()> {
     for version in RWKV_7 {
         let config = rwkv_v7_config(version);
@@ -283,8 +283,8 @@ fn rwkv_v7_states(device: &Device) -> Result<()> {
             assert_close(&more.1.narrow(0, row, 1)?.squeeze(1)?, &expected, 1e-4);
         }
 
-        let mut anew = rwkv_v7::State::new(&config, device)?;
-        let logits = model.forward_seq(&numbers(&prompt)?, &mut anew)?;
+        let mut fresh = rwkv_v7::State::new(&config, device)?;
+        let logits = model.forward_seq(&numbers(&prompt)?, &mut fresh)?;
         assert_close(&logits.unsqueeze(0)?, &whole, 1e-4);
 
         // A state of f32 with weights of 16 bits.
@@ -299,7 +299,7 @@ fn rwkv_v7_states(device: &Device) -> Result<()> {
 }
 test_device!(rwkv_v7_states);
 
-/// What cannot be is an error that says so, and leaves the state as it was.
+/// Invalid arguments are errors that leave the state unchanged.
 #[test]
 fn rwkv_v7_errors() -> Result<()> {
     let device = &Device::Cpu;
@@ -379,7 +379,7 @@ fn rwkv_v7_errors() -> Result<()> {
     Ok(())
 }
 
-/// At each place the longest token, and errors where there is none.
+/// At each position the longest token, and errors where there is none.
 #[test]
 fn rwkv_tokens() -> Result<()> {
     let path = std::env::temp_dir().join(format!("rwkv-tokens-{}.json", std::process::id()));

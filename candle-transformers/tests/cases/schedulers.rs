@@ -261,7 +261,7 @@ fn steps_that_are_taken() -> Result<()> {
     assert_eq!(steps(TimestepSpacing::Trailing, 3)?, [999, 666, 333, 0]);
     assert_eq!(steps(TimestepSpacing::Linspace, 3)?, [999, 499, 0]);
 
-    // The first of all steps is behind those of training; upstream has no number for it.
+    // The first of all steps is after those of training; upstream has no number for it.
     let every = EulerAncestralDiscreteSchedulerConfig::default().build(1000)?;
     assert_eq!(every.timesteps()[0], 1000);
     assert!(every.init_noise_sigma().is_finite());

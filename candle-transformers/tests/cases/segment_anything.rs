@@ -1,4 +1,4 @@
-//! Segment Anything by its parts, of the smallest sizes, and whole, whose picture has 1024x1024 pixels whatever the sizes are.
+//! Segment Anything by its parts, of the smallest sizes, and whole, whose image has 1024x1024 pixels whatever the sizes are.
 
 use candle_core::{test_device, DType, Device, IndexOp, Module, Result, Shape, Tensor};
 use candle_nn::var_builder::SimpleBackend;
@@ -25,7 +25,7 @@ fn assert_refused<T>(result: Result<T>, parts: &[&str]) {
     assert!(parts.iter().all(|part| text.contains(part)), "{text}");
 }
 
-/// Blocks within windows that do not divide the picture, and one of the whole.
+/// Blocks within windows that do not divide the image, and one of the whole.
 fn vision_transformer(device: &Device) -> Result<()> {
     for (bias, relative, absolute, window) in [
         (true, true, true, 3),
@@ -107,12 +107,12 @@ test_device!(norm_of_channels);
 
 const SIZE: usize = 32;
 
-/// For embeddings of 5x6 places of a picture of 40 rows and 48 columns.
+/// For embeddings of 5x6 positions of an image of 40 rows and 48 columns.
 fn prompt_encoder(dtype: DType, device: &Device) -> Result<PromptEncoder> {
     PromptEncoder::new(SIZE, (5, 6), (40, 48), 8, weights(dtype, device))
 }
 
-/// The paper's formula, in f64: sines and cosines of the projections of a place, from -1 to 1 in both directions, as turns.
+/// The paper's formula, in f64: sines and cosines of the projections of a point, from -1 to 1 in both directions, in full circles.
 fn position(vb: &VarBuilder, [x, y]: [f64; 2]) -> Result<Vec<f64>> {
     let name = "positional_encoding_gaussian_matrix";
     let projections = vb.pp("pe_layer").get((2, SIZE / 2), name)?;
@@ -129,7 +129,7 @@ fn position(vb: &VarBuilder, [x, y]: [f64; 2]) -> Result<Vec<f64>> {
     Ok(sines.chain(cosines).collect())
 }
 
-/// What is added to a place to make it a point or a corner.
+/// The vector that makes a position a point or a corner.
 fn kind(vb: &VarBuilder, name: &str) -> Result<Vec<f32>> {
     vb.pp(name)
         .get((1, SIZE), "weight")?
@@ -147,7 +147,7 @@ fn prompts_by_the_formula(device: &Device) -> Result<()> {
         let kind = kind(&vb, name)?;
         Ok(place.iter().zip(kind).map(|(p, k)| *p as f32 + k).collect())
     };
-    // Corners, which Candle cannot give: the picture has other sides than places.
+    // Corners, which Candle cannot encode: the image has other sides than the grid.
     let boxes = Tensor::new(&[[3f32, 4., 40., 30.], [0., 0., 47., 39.]], device)?;
     let (sparse, dense) = encoder.forward(None, Some(&boxes), None)?;
     assert_eq!(
@@ -268,7 +268,7 @@ fn decoder(device: &Device) -> Result<()> {
         assert_close(&alone, &masks.i(i..i + 1)?, 2e-5);
         assert_close(&quality_alone, &quality.i(i..i + 1)?, 2e-5);
     }
-    // A picture for each prompt.
+    // An image for each prompt.
     let pictures = Tensor::cat(&[&picture, &picture], 0)?;
     let (same, _) = forward(&pictures, &prompts, true)?;
     assert_close(&same, &masks, 2e-5);
@@ -443,7 +443,7 @@ fn everything(device: &Device) -> Result<()> {
 }
 test_device!(everything);
 
-/// Parts of the picture give masks as large as those of the whole.
+/// Parts of the image give masks as large as those of the whole.
 #[test]
 fn everything_in_parts() -> Result<()> {
     let device = Device::Cpu;

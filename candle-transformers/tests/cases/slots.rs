@@ -1,4 +1,4 @@
-//! Texts that share a cache, a slot for each: a text's logits are those that it has alone, whoever comes and goes.
+//! Texts that share a cache, with a slot each: a text's logits are the same as alone, independently of the others.
 
 use candle_core::{test_device, DType, Device, IndexOp, Result, Tensor};
 use candle_nn::VarBuilder;
@@ -43,7 +43,7 @@ fn alone(decoder: &Decoder, text: &[u32]) -> Result<Tensor> {
         .squeeze(0)
 }
 
-/// Runs pieces of texts in neighbouring slots, and holds each row against its whole text.
+/// Runs pieces of texts in neighbouring slots, and compares each row with its whole text.
 fn run(
     decoder: &Decoder,
     state: &mut DecoderState,
@@ -71,7 +71,7 @@ fn texts_come_and_go(device: &Device) -> Result<()> {
         let mut state = decoder.new_slots(4)?;
         let mut texts = vec![Vec::new(); 4];
         let texts = &mut texts[..];
-        // A prompt by itself, a token of it with two other prompts, one of them in pieces.
+        // A prompt by itself, a token of it with two other prompts, one of which is in pieces.
         run(&decoder, &mut state, 0, texts, &[text(1, 9)])?;
         run(
             &decoder,
@@ -90,7 +90,7 @@ fn texts_come_and_go(device: &Device) -> Result<()> {
             texts,
             &[text(7, 1), text(8, 1), text(9, 1)],
         )?;
-        // The first leaves, the last comes into its place, and another where that was.
+        // The first leaves, the last moves to its slot, and another gets the slot of the last.
         let len = state.lens()[2];
         state.copy_slot(2, 0, len)?;
         texts[0] = texts[2].clone();
@@ -111,7 +111,7 @@ fn texts_come_and_go(device: &Device) -> Result<()> {
             texts,
             &[text(1, 1), text(2, 1), text(3, 1), text(4, 1)],
         )?;
-        // A clone goes its own way.
+        // A clone is independent.
         let mut other = state.clone();
         let mut others = texts.to_vec();
         run(&decoder, &mut other, 1, &mut others, &[text(9, 2)])?;

@@ -51,13 +51,12 @@ struct Narrow(Made);
 impl SimpleBackend for Narrow {
     fn get(&self, s: Shape, name: &str, h: Init, dtype: DType, dev: &Device) -> Result<Tensor> {
         let made = self.0.get(s, name, h, dtype, dev)?;
-        match name == "quant_conv.bias" {
-            true => {
-                let half = made.dim(0)? / 2;
-                let below = (made.narrow(0, half, half)? - 2000.)?;
-                Tensor::cat(&[made.narrow(0, 0, half)?, below], 0)
-            }
-            false => Ok(made),
+        if name == "quant_conv.bias" {
+            let half = made.dim(0)? / 2;
+            let below = (made.narrow(0, half, half)? - 2000.)?;
+            Tensor::cat(&[made.narrow(0, 0, half)?, below], 0)
+        } else {
+            Ok(made)
         }
     }
 
@@ -70,7 +69,7 @@ impl SimpleBackend for Narrow {
     }
 }
 
-/// Upstream's attention of several pictures is wrong on the CPU.
+/// Upstream's attention of several images is wrong on the CPU.
 fn encoder(device: &Device) -> Result<()> {
     let load = |dtype| -> Result<Forward> {
         let made = Narrow(Made {
@@ -164,7 +163,7 @@ fn names_of_attention(device: &Device) -> Result<()> {
     };
     let xs = Numbers::new(4).tensor(&[2, 8, 3, 4], 1., device)?;
     let expected = load(true, &[8, 8])?.forward(&xs)?;
-    // A picture in a batch is as it is alone, with several heads too, which upstream's products refuse.
+    // An image in a batch is as it is alone, with several heads too, which upstream's products refuse.
     let alone = load(true, &[8, 8])?.forward(&xs.narrow(0, 1, 1)?)?;
     assert_close(&expected.narrow(0, 1, 1)?, &alone, 1e-6);
     for (new, shape) in [
@@ -465,7 +464,7 @@ fn texts_of_a_layer(device: &Device) -> Result<()> {
     ] {
         let (last, state) = until(layer)?;
         assert_close(&last, &all, 1e-6);
-        // Of a model with these layers alone, before its norm.
+        // The output of a model with these layers alone, before its norm.
         let short = text_encoder(layers, DType::F32, device)?;
         let (_, expected) = short.forward_until_encoder_layer(&ids, usize::MAX, -1)?;
         assert_close(&state, &expected, 1e-6);
@@ -481,7 +480,7 @@ fn texts_of_a_layer(device: &Device) -> Result<()> {
 }
 test_device!(texts_of_a_layer);
 
-/// What is not public of the versions.
+/// The private settings of the versions.
 #[test]
 fn versions() {
     type Version = fn(Option<usize>, Option<usize>, Option<usize>) -> StableDiffusionConfig;

@@ -411,7 +411,7 @@ fn agree(device: &Device, tolerance: f32, wanted: fn(&str) -> bool) -> Result<()
             let largest = expected.iter().fold(0f32, |max, v| max.max(v.abs()));
             let pairs = found.iter().zip(expected);
             let difference = pairs.fold(0f32, |max, (a, b)| max.max((a - b).abs()));
-            // NaN is no number below the bound.
+            // NaN is not below the bound.
             let near =
                 difference < tolerance * largest.max(1.) && found.iter().all(|v| v.is_finite());
             if !near {
@@ -478,7 +478,7 @@ fn slots_end_where_the_rotation_changes() -> Result<()> {
     Ok(())
 }
 
-/// Fields that Transformers 5 writes in other places, or under other names, than Candle's types have them.
+/// Fields that Transformers 5 writes in other objects, or under other names, than Candle's types.
 #[test]
 fn spellings_of_transformers_5() {
     fn parse<T: DeserializeOwned>(value: Value) -> std::result::Result<T, String> {

@@ -19,9 +19,10 @@ fn config(solver_order: usize, solver_type: SolverType, corrected: bool) -> UniP
         rho: 4.,
     };
     UniPCSchedulerConfig {
-        corrector: match corrected {
-            true => CorrectorConfiguration::new([]),
-            false => CorrectorConfiguration::Disabled,
+        corrector: if corrected {
+            CorrectorConfiguration::new([])
+        } else {
+            CorrectorConfiguration::Disabled
         },
         sigma_schedule: SigmaSchedule::Karras(sigmas),
         timestep_schedule: TimestepSchedule::Linspace,
@@ -54,7 +55,7 @@ fn deviation(config: &UniPCSchedulerConfig, step: usize) -> f64 {
     (alpha * WIDTH).hypot(sigma)
 }
 
-/// How far `count` steps of a perfect model end from the solution, which ends at 1.
+/// The final error of `count` steps of a perfect model, whose solution ends at 1.
 fn error(config: &UniPCSchedulerConfig, count: usize, device: &Device) -> Result<f64> {
     let mut scheduler = config.build(count)?;
     let steps = scheduler.timesteps().to_vec();
@@ -77,9 +78,9 @@ fn error(config: &UniPCSchedulerConfig, count: usize, device: &Device) -> Result
     Ok((end[0] as f64 - 1.).abs())
 }
 
-/// Twice the steps leave an error that is less by a power of 2 of the order, and of one more with the corrector. With upstream's weights of
-/// order 2, errors of 10, 20 and 40 steps are 0.024, 0.023 and 0.014, and order 3 is an error: a predictor places the step before the last
-/// one too early, an inverse of 2 by 2 is not one, and 3! is 3.
+/// Twice the steps reduce the error by a factor of 2 to the power of the order, and of the order plus one with the corrector. With
+/// upstream's weights of order 2, the errors of 10, 20 and 40 steps are 0.024, 0.023 and 0.014, and order 3 is an error: a predictor
+/// indexes the step before the last one too early, an inverse of 2 by 2 is wrong, and 3! is 3.
 fn orders(device: &Device) -> Result<()> {
     for solver_type in [SolverType::Bh1, SolverType::Bh2] {
         for (order, corrected, factor) in [
@@ -102,7 +103,7 @@ fn orders(device: &Device) -> Result<()> {
 }
 test_device!(orders);
 
-/// What a model gives does not matter if it says the same.
+/// The kind of prediction does not matter if the content is the same.
 fn predictions(device: &Device) -> Result<()> {
     let of = |prediction_type| {
         let config = UniPCSchedulerConfig {
@@ -129,7 +130,7 @@ fn ran(scheduler: &mut dyn Scheduler, from: usize, device: &Device) -> Result<Te
     Ok(sample)
 }
 
-/// A scheduler that has made one picture makes the next as if it were new, also from a later step on.
+/// A scheduler that has made one image makes the next as if it were new, also from a later step on.
 fn again(device: &Device) -> Result<()> {
     let config = config(3, SolverType::Bh1, true);
     let new = || EdmDpmMultistepScheduler::new(config.clone(), 8);
@@ -154,7 +155,7 @@ fn again(device: &Device) -> Result<()> {
 }
 test_device!(again);
 
-/// Each picture has its threshold. Upstream has one for all, and estimates it.
+/// Each image has its threshold. Upstream has one for all, and estimates it.
 fn thresholds(device: &Device) -> Result<()> {
     let config = UniPCSchedulerConfig {
         thresholding: true,
@@ -165,7 +166,7 @@ fn thresholds(device: &Device) -> Result<()> {
     };
     let mut scheduler = config.build(1)?;
     let step = scheduler.timesteps()[0];
-    // 0.625 of the way through five sizes is the middle of the third and the fourth, 3.5, and below 0.5 in the second picture.
+    // 0.625 of the way through five sizes is the middle of the third and the fourth, 3.5, and below 0.5 in the second image.
     let originals = [[-4f32, 1., 3., 7., -2.], [0.1, -0.2, 0.3, 0.4, 0.2]];
     let originals = Tensor::new(&originals, device)?.reshape((2, 5, 1, 1))?;
     let grown = (3.5f32 / 7.).sqrt();

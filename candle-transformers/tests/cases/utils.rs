@@ -9,7 +9,7 @@ fn repeat_penalty(device: &Device) -> Result<()> {
     let run = |penalty, context: &[u32]| {
         apply_repeat_penalty(&logits, penalty, context)?.to_vec1::<f32>()
     };
-    // Once per token, however often it came; ids past the vocabulary are no concern of it.
+    // Once per token, however often it occurred; ids beyond the vocabulary are ignored.
     let lowered = run(2., &[1, 3, 3, 4, 3, 2, 99])?;
     assert_eq!(lowered, [2., -4., 0., 2., inf, -1.]);
     let unchanged = [2., -2., 0., 4., inf, -1.];

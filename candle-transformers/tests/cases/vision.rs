@@ -1,4 +1,4 @@
-//! What every model of pictures has to do, whatever its numbers are: one body of checks over the smallest forms, on every device.
+//! What every model of images has to do, whatever its numbers are: one body of checks over the smallest forms, on every device.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -14,7 +14,7 @@ use super::support::{assert_close, Numbers};
 pub(super) struct Made {
     /// Whether the weights are variables, as in training.
     pub(super) vars: bool,
-    /// What files lack that have other weights than the model looks for first.
+    /// Tensors that files lack because they have weights other than those the model tries first.
     pub(super) without: &'static str,
     /// Times the weights of products: deep models without a norm of what came in let it die or grow.
     pub(super) gain: f32,
@@ -40,14 +40,15 @@ impl SimpleBackend for Made {
         let values = (0..s.elem_count()).map(|_| centre + numbers.next(spread));
         let weight = Tensor::from_vec(values.collect::<Vec<f32>>(), s, &Device::Cpu)?;
         let weight = weight.to_dtype(dtype)?.to_device(dev)?;
-        match self.vars {
-            true => Ok(Var::from_tensor(&weight)?.as_tensor().clone()),
-            false => Ok(weight),
+        if self.vars {
+            Ok(Var::from_tensor(&weight)?.as_tensor().clone())
+        } else {
+            Ok(weight)
         }
     }
 
     fn get_unchecked(&self, name: &str, _: DType, _: &Device) -> Result<Tensor> {
-        bail!("{name} is asked for without a shape")
+        bail!("{name} is requested without a shape")
     }
 
     fn contains_tensor(&self, name: &str) -> bool {
@@ -72,7 +73,7 @@ pub(super) fn weights(dtype: DType, device: &Device) -> VarBuilder<'static> {
     weights_without("", dtype, device)
 }
 
-/// Pictures of numbers from -1 to 1, different ones.
+/// Images of numbers from -1 to 1, different ones.
 pub(super) fn pictures(dims: [usize; 4], device: &Device) -> Result<Tensor> {
     Numbers::new(5).tensor(&dims, 1., device)
 }
@@ -83,9 +84,9 @@ pub(super) fn module<M: Module + 'static>(module: M) -> Forward {
     Box::new(move |xs| module.forward(xs))
 }
 
-/// - Two pictures in a batch give what each gives alone.
+/// - Two images in a batch give what each gives alone.
 /// - f16 gives about the same, and no NaN.
-/// - A picture with another number of channels, and each of `wrong`, is an error that names the shape that came and says what is wanted.
+/// - An image with another number of channels, and each of `wrong`, is an error that names the shape that came and says what is wanted.
 pub(super) fn check(
     device: &Device,
     load: impl Fn(VarBuilder<'static>) -> Result<Forward>,
@@ -236,7 +237,7 @@ fn vit_embeddings(device: &Device) -> Result<()> {
 }
 test_device!(vit_embeddings);
 
-/// What blocks give: `layers` is given pictures, blocks, and whether results are pictures, have the class token, and are normed.
+/// The outputs of blocks: `layers` gets images, blocks, and whether results are images, have the class token, and are normed.
 pub(super) fn check_layers(
     picture: &Tensor,
     [rows, columns]: [usize; 2],
@@ -327,7 +328,7 @@ impl SimpleBackend for Kept {
     }
 
     fn contains_tensor(&self, name: &str) -> bool {
-        // Of the two versions of ConvNeXt the first.
+        // The first of the two versions of ConvNeXt.
         !name.contains("grn")
     }
 }

@@ -1,4 +1,4 @@
-//! Networks of convolutions, with the checks of all models of pictures.
+//! Networks of convolutions, with the checks of all models of images.
 
 use std::collections::HashMap;
 
@@ -12,7 +12,7 @@ use candle_transformers::models::{
 use super::support::assert_close;
 use super::vision::{check, check_of, module, pictures, weights, weights_without, Forward, Made};
 
-/// Weights from their names, times `gain`, for networks that let a picture die or grow otherwise; as variables, if they are trained.
+/// Weights from their names, times `gain`, for networks that let an image die or grow otherwise; as variables, if they are trained.
 fn with_gain(
     gain: f32,
     without: &'static str,
@@ -28,7 +28,7 @@ fn with_gain(
     VarBuilder::from_backend(Box::new(made), dtype, device.clone())
 }
 
-/// A picture of `dims` is an error that says `wanted`.
+/// An image of `dims` is an error that says `wanted`.
 fn refuses(model: &impl Module, dims: &[usize], wanted: &str, device: &Device) -> Result<()> {
     let picture = Tensor::zeros(dims, DType::F32, device)?;
     let err = model.forward(&picture).map(|ys| ys.dims().to_vec());
@@ -117,7 +117,7 @@ fn efficientnet(vb: VarBuilder<'static>) -> Result<Forward> {
 fn efficientnet_b0(device: &Device) -> Result<()> {
     let load = |dtype| efficientnet(with_gain(1.7, "", false, dtype, device));
     check_of(device, load, [3, 48, 33], &[])?;
-    // The smallest picture there is.
+    // The smallest image there is.
     let pixel = efficientnet(weights(DType::F32, device))?(&pictures([1, 3, 1, 1], device)?)?;
     assert_eq!(pixel.dims(), &[1, 10]);
     assert!(EfficientNet::new(weights(DType::F32, device), vec![], 10).is_err());
@@ -235,7 +235,7 @@ fn mobilenetv4_small(device: &Device) -> Result<()> {
 }
 test_device!(mobilenetv4_small);
 
-/// Two stages have attention; features stay pictures of one place.
+/// Two stages have attention; features stay images of one pixel.
 fn mobilenetv4_hybrid(device: &Device) -> Result<()> {
     let load = |vb| -> Result<Forward> {
         let config = mobilenetv4::Config::hybrid_medium();
@@ -250,7 +250,7 @@ fn mobilenetv4_hybrid(device: &Device) -> Result<()> {
 }
 test_device!(mobilenetv4_hybrid);
 
-/// Windows at the border may be partly outside of the picture.
+/// Windows at the border may be partly outside of the image.
 fn efficientvit_m0(device: &Device) -> Result<()> {
     let load = |dtype| -> Result<Forward> {
         let vb = with_gain(0.6, "attention_biases", false, dtype, device);
@@ -261,7 +261,7 @@ fn efficientvit_m0(device: &Device) -> Result<()> {
 }
 test_device!(efficientvit_m0);
 
-/// The features stay a picture, and the last stage has attention. Weights whose branches are merged are refused by name.
+/// The features stay an image, and the last stage has attention. Weights whose branches are merged are refused by name.
 fn fastvit_features(device: &Device) -> Result<()> {
     let config = fastvit::Config {
         in_channels: 16,
@@ -289,8 +289,8 @@ fn fastvit_features(device: &Device) -> Result<()> {
 }
 test_device!(fastvit_features);
 
-/// Sizes that the linear layers do not fit are errors. The oracle checks the numbers: the first linear layer alone has 100 million weights, all
-/// of which are the same here.
+/// Sizes that the linear layers do not fit are errors. The oracle checks the numbers: the first linear layer alone has 100 million weights,
+/// which are all equal here.
 #[test]
 fn vgg_shapes() -> Result<()> {
     let device = Device::Cpu;
@@ -309,7 +309,7 @@ fn vgg_shapes() -> Result<()> {
         }
 
         fn get_unchecked(&self, name: &str, _: DType, _: &Device) -> Result<Tensor> {
-            candle_core::bail!("{name} is asked for without a shape")
+            candle_core::bail!("{name} is requested without a shape")
         }
 
         fn contains_tensor(&self, _: &str) -> bool {

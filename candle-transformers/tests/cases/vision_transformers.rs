@@ -1,4 +1,4 @@
-//! Transformers of pictures, and of pictures and texts: what every model of pictures has to do, and what is theirs alone.
+//! Transformers of images, and of images and texts: what every model of images has to do, and what is theirs alone.
 
 use std::sync::Arc;
 
@@ -23,9 +23,12 @@ use super::vision::{check, check_layers, module, pictures, weights, weights_with
 /// The largest element, which is NaN if one is.
 fn largest(xs: &Tensor) -> Result<f32> {
     let values = xs.flatten_all()?.to_dtype(DType::F32)?.to_vec1::<f32>()?;
-    Ok(values.iter().fold(0f32, |max, x| match x.is_nan() {
-        true => f32::NAN,
-        false => max.max(x.abs()),
+    Ok(values.iter().fold(0f32, |max, x| {
+        if x.is_nan() {
+            f32::NAN
+        } else {
+            max.max(x.abs())
+        }
     }))
 }
 
@@ -207,11 +210,11 @@ fn siglip_pictures(device: &Device) -> Result<()> {
     let config = siglip_config().vision_config;
     let load = |vb| -> Result<Forward> { Ok(module(siglip::VisionModel::new(&config, true, vb)?)) };
     check(device, load, [3, 32, 32], &[])?;
-    // Positions of pictures of another size are those of the nearest places.
+    // The positions of images of another size are those of the nearest learned ones.
     let bare = siglip::VisionModel::new(&config, false, weights(DType::F32, device))?;
     let larger = bare.forward(&pictures([2, 3, 24, 51], device)?)?;
     assert_eq!(larger.dims(), &[2, 3 * 6, 32]);
-    // What is left behind the last patch is not seen.
+    // Pixels after the last patch are ignored.
     let picture = pictures([1, 3, 32, 39], device)?;
     let cut = bare.forward(&picture.narrow(3, 0, 32)?)?;
     assert_close(&bare.forward(&picture)?, &cut, 1e-6);
@@ -243,7 +246,7 @@ fn siglip_scores(device: &Device) -> Result<()> {
 }
 test_device!(siglip_scores);
 
-/// What a `config.json` leaves out is as in the base model.
+/// The defaults of a `config.json` are those of the base model.
 #[test]
 fn siglip_defaults() -> std::result::Result<(), serde_json::Error> {
     let json = r#"{ "text_config": { "model_type": "siglip_text_model" },
@@ -409,7 +412,7 @@ fn chinese_clip_config() -> ChineseClipConfig {
     }
 }
 
-/// What fills up a text does not count where the mask hides it, and the segment of a token does.
+/// The padding of a text does not count if the mask hides it, and the segment of a token counts.
 fn chinese_clip_texts(device: &Device) -> Result<()> {
     let config = chinese_clip_config().text_config;
     let model = ChineseClipTextTransformer::new(weights(DType::F32, device), &config)?;

@@ -1,4 +1,4 @@
-//! Voxtral beyond what Candle's does: new sounds in a text that goes on, last pieces of any length, 16 bits.
+//! Voxtral beyond Candle's features: new sounds in a continued text, last pieces of any length, 16 bits.
 
 use candle_core::{test_device, DType, Device, Result, Tensor};
 use candle_transformers::models::voxtral::model::{
@@ -49,8 +49,8 @@ fn cache(use_kv_cache: bool, device: &Device) -> Result<VoxtralCache> {
     VoxtralCache::new(use_kv_cache, DType::F32, &config().text_config, device)
 }
 
-/// A text with a sound, and another sound behind it, gives the same at once without a cache for keys and in pieces with one; position 0
-/// begins anew with the sound that is given then.
+/// A text with a sound, followed by another sound, gives the same at once without a cache for keys and in pieces with one; position 0
+/// starts again with the sound of that call.
 fn pieces_are_the_whole(device: &Device) -> Result<()> {
     let model = load(DType::F32, device)?;
     let first = Tensor::new(&[[1u32, AUDIO, AUDIO, 5, 6]], device)?;
@@ -99,7 +99,8 @@ fn pieces_are_the_whole(device: &Device) -> Result<()> {
 }
 test_device!(pieces_are_the_whole);
 
-/// Sounds in a batch are as alone; a last piece that ends in what overlaps is no error; 16 bits are near, also of a cache of another dtype.
+/// Sounds in a batch give the same as alone; a last piece that ends in the overlap is not an error; 16 bits are near, also with a cache of
+/// another dtype.
 fn encoder(device: &Device) -> Result<()> {
     let vb = weights(DType::F32, device).pp("audio_tower");
     let encoder = VoxtralEncoder::new(&config().audio_config, vb)?;
@@ -113,7 +114,7 @@ fn encoder(device: &Device) -> Result<()> {
     // Any layout.
     let turned = sounds.transpose(1, 2)?.contiguous()?.transpose(1, 2)?;
     assert_close(&encoder.forward_with_training(&turned, true)?, &both, 2e-5);
-    // Pieces from 0, 6, 12 and 18, of which the last is a frame, and in what overlaps with the one before.
+    // Pieces from 0, 6, 12 and 18; the last one is a frame, within the overlap with the one before.
     let long = mel(5, 19, device)?;
     let pieces = encoder.process_long_audio(&long, 12, 6)?;
     assert_eq!(pieces.dims(), [1, 10, 16]);
@@ -310,7 +311,7 @@ fn what_does_not_fit_is_an_error() -> Result<()> {
     Ok(())
 }
 
-/// A recording of two pieces, the second of which is filled up with zeros: bands stay together.
+/// A recording of two pieces, the second padded with zeros: bands stay together.
 #[test]
 fn features_are_in_pieces() -> Result<()> {
     let samples: Vec<f32> = (0..160 * 1600).map(|i| (i as f32 * 0.05).sin()).collect();

@@ -47,7 +47,7 @@ fn tokens(device: &Device) -> Result<Tensor> {
     Tensor::new(&[[201u32, 3, 9, 40, 5, 17], [201, 90, 90, 2, 1, 0]], device)
 }
 
-/// Token after token, with keys and values kept, gives what the whole text gives; so does a piece of three after one of two, and the same
+/// Decoding token by token, with cached keys and values, gives the same as the whole text; so does a piece of three after one of two, and
 /// again after a reset.
 fn steps_are_the_whole(device: &Device) -> Result<()> {
     let mut whisper = load(VOCAB, DType::F32, device)?;
@@ -120,7 +120,7 @@ fn agrees_with_f32_in_f16(device: &Device) -> Result<()> {
 }
 test_device!(agrees_with_f32_in_f16);
 
-/// Rows of where tokens look sum to 1, and the vectors beside them are those of the plain way.
+/// Rows of attention weights sum to 1, and the vectors returned with them are those of the plain path.
 fn attention_is_given(device: &Device) -> Result<()> {
     let mut whisper = load(VOCAB, DType::F32, device)?;
     let sound = whisper.encoder.forward(&mel(100, device)?, true)?;
@@ -163,7 +163,7 @@ impl SimpleBackend for Kept {
     }
 }
 
-/// The quantised network is the dense one over the weights that the blocks stand for; with weights of f32 in the file, exactly so.
+/// The quantised network equals the dense one over the dequantised weights; exactly so with weights of f32 in the file.
 fn quantised_is_dense_of_its_blocks(device: &Device) -> Result<()> {
     let kept = Kept(Arc::default());
     let vb = VarBuilder::from_backend(Box::new(kept.clone()), DType::F32, Device::Cpu);
@@ -175,9 +175,10 @@ fn quantised_is_dense_of_its_blocks(device: &Device) -> Result<()> {
         let mut blocks = Vec::new();
         let mut dense = HashMap::new();
         for (name, tensor) in kept.iter() {
-            let format = match name.ends_with("weight") && tensor.rank() == 2 {
-                true => format,
-                false => GgmlDType::F32,
+            let format = if name.ends_with("weight") && tensor.rank() == 2 {
+                format
+            } else {
+                GgmlDType::F32
             };
             let tensor = QTensor::quantize(tensor, format)?;
             dense.insert(

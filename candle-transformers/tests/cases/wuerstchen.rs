@@ -35,7 +35,7 @@ fn bounded(xs: &Tensor) -> Result<Tensor> {
     (&wide / (wide.abs()? + 1.)?)?.to_dtype(xs.dtype())
 }
 
-/// Upstream's attention of several pictures is wrong on the CPU, and it refuses f16.
+/// Upstream's attention of several images is wrong on the CPU, and it refuses f16.
 fn prior(device: &Device) -> Result<()> {
     let load = |vb| -> Result<Forward> {
         let model = WPrior::new(6, 12, 8, 10, 1, 3, false, vb)?;
@@ -230,7 +230,7 @@ fn steps_that_are_refused() -> Result<()> {
     Ok(())
 }
 
-/// The squares of 64 places of 300 are more than f16 has.
+/// The sum of squares over 64 positions of 300 exceeds f16.
 fn response_of_large_numbers(device: &Device) -> Result<()> {
     let norm = |dtype| GlobalResponseNorm::new(4, weights(dtype, device));
     let xs = (Numbers::new(3).tensor(&[2, 8, 8, 4], 1., device)? * 300.)?;

@@ -7,7 +7,7 @@ use wasm_bindgen::prelude::*;
 use wasm_bindgen::JsCast;
 use wasm_bindgen_futures::JsFuture;
 
-/// What the generated types cannot say.
+/// Types that the generated ones cannot express.
 #[wasm_bindgen(typescript_custom_section)]
 const TYPES: &str = r#"
 /** A file that is read in parts. `fromUrl` and `fromBlob` of `files.js` make one. */
@@ -53,7 +53,7 @@ extern "C" {
     pub type JsSource;
 }
 
-/// Where a model's bytes are; nothing of it is in the wasm heap.
+/// The source of a model's bytes; none of them is in the wasm heap.
 #[derive(Clone)]
 pub enum Source {
     /// A GGUF file.
@@ -80,16 +80,16 @@ pub enum Source {
 pub enum File {
     /// All of it is in the memory of JavaScript.
     Bytes {
-        /// What to call it in messages.
+        /// The name in messages.
         name: String,
-        /// What is in it.
+        /// The contents.
         bytes: Uint8Array,
     },
     /// JavaScript reads the parts.
     Parts {
-        /// What to call it in messages.
+        /// The name in messages.
         name: String,
-        /// What reads them.
+        /// The object that reads them.
         file: JsFile,
     },
 }
@@ -242,7 +242,7 @@ impl PartFile for File {
     }
 }
 
-/// What JavaScript threw, in words.
+/// The message of a JavaScript exception.
 pub fn message(err: &JsValue) -> String {
     match err.dyn_ref::<js_sys::Error>() {
         Some(err) => err.message().into(),

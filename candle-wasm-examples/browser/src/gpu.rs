@@ -5,7 +5,7 @@ use candle_engine::device::describe;
 use js_sys::Reflect;
 use wasm_bindgen::{JsError, JsValue};
 
-/// Where a model of a page runs: the CPU, until a GPU is opened.
+/// The device of a page's model: the CPU, until a GPU is opened.
 pub struct Place {
     /// The device.
     pub device: Device,
@@ -43,7 +43,7 @@ impl Place {
         describe(&self.device)
     }
 
-    /// Why it is the CPU; `None` where it is not.
+    /// The reason for running on the CPU; `None` on a GPU.
     pub fn cpu_reason(&self) -> Option<String> {
         self.why_cpu.clone()
     }
@@ -71,9 +71,10 @@ async fn device(_: JsValue) -> Result<Device, String> {
     let opened = Device::new_webgpu_async(0).await;
     opened.map_err(|err| {
         let err = err.to_string();
-        match err.contains("no WebGPU adapter") {
-            true => NO_ADAPTER.to_string(),
-            false => err,
+        if err.contains("no WebGPU adapter") {
+            NO_ADAPTER.to_string()
+        } else {
+            err
         }
     })
 }

@@ -21,7 +21,7 @@ extern "C" {
     pub type JsLoad;
 }
 
-/// What was given, or `undefined`.
+/// The given value, or `undefined`.
 pub fn or_undefined<T: Into<JsValue>>(options: Option<T>) -> JsValue {
     options.map_or(JsValue::UNDEFINED, T::into)
 }

@@ -12,7 +12,7 @@ pub fn threads() -> usize {
     barrier_pool().n_workers() + 1
 }
 
-/// Announces `workers` threads beside the calling one. They have to call [`work`] before the first op, which waits for them.
+/// Announces `workers` threads in addition to the calling one. They have to call [`work`] before the first op, which waits for them.
 #[cfg(target_feature = "atomics")]
 #[wasm_bindgen]
 pub fn expect_workers(workers: usize) -> Result<(), JsError> {
@@ -21,7 +21,7 @@ pub fn expect_workers(workers: usize) -> Result<(), JsError> {
     })
 }
 
-/// What a worker does until it is terminated: its parts of the ops of the thread that loaded the module.
+/// The loop of a worker, until it is terminated: it runs its parts of the ops of the thread that loaded the module.
 #[cfg(target_feature = "atomics")]
 #[wasm_bindgen]
 pub fn work(worker: usize) {

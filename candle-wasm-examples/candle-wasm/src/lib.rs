@@ -28,7 +28,7 @@ pub fn has_simd() -> bool {
     cfg!(target_feature = "simd128")
 }
 
-/// How large the module's own memory is, in bytes; it never becomes smaller.
+/// Size of the module's own memory, in bytes; it never shrinks.
 #[wasm_bindgen]
 pub fn heap_bytes() -> f64 {
     #[cfg(target_arch = "wasm32")]
@@ -37,7 +37,7 @@ pub fn heap_bytes() -> f64 {
     return 0.0;
 }
 
-/// What the generated types cannot say.
+/// Types that the generated ones cannot express.
 #[wasm_bindgen(typescript_custom_section)]
 const TYPES: &str = r#"
 export interface GenerateOptions {

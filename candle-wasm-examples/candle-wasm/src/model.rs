@@ -86,13 +86,13 @@ impl WasmModel {
         state.place.opened()
     }
 
-    /// Where the model runs: `cpu`, or `webgpu` and what the browser tells of the GPU.
+    /// The model's device: `cpu`, or `webgpu` and the browser's description of the GPU.
     #[wasm_bindgen(getter)]
     pub fn device(&self) -> String {
         self.state.borrow().place.describe()
     }
 
-    /// Why it runs on the CPU; `undefined` where it does not.
+    /// The reason for running on the CPU; `undefined` on a GPU.
     #[wasm_bindgen(getter)]
     pub fn cpu_reason(&self) -> Option<String> {
         self.state.borrow().place.cpu_reason()
@@ -184,7 +184,7 @@ impl WasmModel {
         Ok(self.run(prompt, &options, None).await?.text)
     }
 
-    /// Goes on from a prompt and calls `callback` with each piece of text.
+    /// Continues a prompt and calls `callback` with each piece of text.
     pub async fn generate_stream(
         &self,
         prompt: String,
@@ -298,9 +298,10 @@ impl<'a> Listener<'a> {
             let heard = callback.call2(&JsValue::NULL, &piece.into(), &thought.into());
             self.thrown = heard.err();
         }
-        match self.thrown.is_some() || aborted(self.options) {
-            true => ControlFlow::Break(()),
-            false => ControlFlow::Continue(()),
+        if self.thrown.is_some() || aborted(self.options) {
+            ControlFlow::Break(())
+        } else {
+            ControlFlow::Continue(())
         }
     }
 

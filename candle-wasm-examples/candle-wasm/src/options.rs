@@ -35,7 +35,7 @@ const NAMES: &[&str] = &[
 /// Those that it may have for an answer in a conversation too.
 const OF_CHATS: &[&str] = &["thinking", "thinking_budget"];
 
-/// How the model is to think before an answer: values for its template, and the most tokens of thoughts.
+/// The thinking settings: values for the model's template, and the maximum number of tokens of thoughts.
 pub fn thinking(options: &JsValue) -> Result<(Variables, Option<usize>), JsError> {
     let budget = whole(options, "thinking_budget")?.map(|n| n as usize);
     match field(options, "thinking") {

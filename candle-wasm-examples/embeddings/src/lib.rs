@@ -37,9 +37,10 @@ impl Embedder {
         };
         let config = read_config(&config).map_err(error)?;
         let tokenizer = read_tokenizer(&tokenizer, &config).map_err(error)?;
-        let place = match cpu {
-            true => Place::cpu("selected by you"),
-            false => Place::gpu().await,
+        let place = if cpu {
+            Place::cpu("selected by you")
+        } else {
+            Place::gpu().await
         };
         let device = &place.device;
         let tensors = candle_engine::model::load_parts(&weights, DType::F32, device).await;
@@ -49,13 +50,13 @@ impl Embedder {
         Ok(Self { sentences, place })
     }
 
-    /// Where the model runs.
+    /// The model's device.
     #[wasm_bindgen(getter)]
     pub fn device(&self) -> String {
         self.place.describe()
     }
 
-    /// Why it runs on the CPU; `undefined` where it does not.
+    /// The reason for running on the CPU; `undefined` on a GPU.
     #[wasm_bindgen(getter)]
     pub fn cpu_reason(&self) -> Option<String> {
         self.place.cpu_reason()
@@ -68,7 +69,7 @@ impl Embedder {
         flat.to_vec1_async().await.map_err(error)
     }
 
-    /// How alike each two texts are, from -1 to 1: as many rows as texts, one after another.
+    /// The similarity of each pair of texts, from -1 to 1: a row per text, concatenated.
     pub async fn similarities(&self, texts: Vec<String>) -> Result<Vec<f32>, JsError> {
         let matrix = self.sentences.similarities(&texts).map_err(error)?;
         let flat = matrix.flatten_all().map_err(error)?;

@@ -1,5 +1,5 @@
-//! Layers of candle-nn on the browser's GPU, at sizes that take a kernel's loops through several turns. The list of `candle-conformance` has single
-//! ops with few elements, and a browser once computed attention to more than 32 keys wrongly where all of these were right.
+//! Layers of candle-nn on the browser's GPU, at sizes that take several iterations of a kernel's loops. The list of `candle-conformance`
+//! has single ops with few elements; all of these were right in a browser that computed attention to more than 32 keys wrongly.
 
 use candle_conformance::{first_difference, Outcome, Tolerance};
 use candle_core::{DType, Device, Result, Tensor};

@@ -62,7 +62,7 @@ pub struct Speed {
 
 #[wasm_bindgen]
 impl Speed {
-    /// What can be timed, by name, with sizes.
+    /// The ops that can be timed, by name, with sizes.
     pub fn names() -> Vec<String> {
         speed::OPS.map(|(name, _)| name.to_string()).to_vec()
     }
@@ -83,7 +83,7 @@ impl Speed {
     }
 }
 
-/// What the list has, as JSON: `version`, `dtypes`, `layouts`, `ops` with `name` and `family` each, and the names of `layers`.
+/// The list as JSON: `version`, `dtypes`, `layouts`, `ops` with `name` and `family` each, and the names of `layers`.
 #[wasm_bindgen]
 pub fn list() -> String {
     let ops = CASES

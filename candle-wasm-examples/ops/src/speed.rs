@@ -1,4 +1,4 @@
-//! How long single ops take, for comparisons with other libraries in the same browser.
+//! Times of single ops, for comparisons with other libraries in the same browser.
 
 use candle_core::{Device, Result, Tensor};
 
@@ -37,7 +37,7 @@ fn random(shape: &[usize], device: &Device) -> Result<Tensor> {
     Tensor::rand(-1f32, 1f32, shape, device)
 }
 
-/// Runs an op this many times, and waits for the last result: what was asked of a GPU is done in order.
+/// Runs an op this many times, and waits for the last result: a GPU executes its commands in order.
 pub async fn run(op: &Op, runs: usize) -> Result<()> {
     let mut last = None;
     for _ in 0..runs {

@@ -35,7 +35,7 @@ const MODULES: [Module; 5] = [
         most: Some(1_740_000),
         threads: false,
     },
-    // In the npm package, beside the module of language models, which does not grow by it.
+    // In the npm package, next to the module of language models, which does not grow by it.
     Module {
         krate: "transcribe",
         to: "candle-wasm/speech",
@@ -56,7 +56,7 @@ const MODULES: [Module; 5] = [
     },
 ];
 
-/// How modules are compiled, and the folder's name.
+/// The settings for compiling modules, and the folder's name.
 struct Build {
     name: &'static str,
     /// For rustc.
@@ -120,7 +120,7 @@ const WASM_OPT: [&str; 9] = [
     "--strip-producers",
 ];
 
-/// Builds the modules, or those of one of [`BUILDS`], and puts them beside the pages. A `quick` build is for tests: its modules are not
+/// Builds the modules, or those of one of [`BUILDS`], and copies them next to the pages. A `quick` build is for tests: its modules are not
 /// shrunk, so their sizes are not checked either.
 pub fn build(only: &[String], quick: bool, names: bool) -> Result<(), String> {
     let start = Instant::now();
@@ -222,7 +222,7 @@ fn minutes(time: Duration) -> String {
 fn compile(toolchain: &Toolchain, profile: &str, build: &Build) -> Result<PathBuf, String> {
     let flags: Vec<&str> = [FLAGS].iter().chain(build.flags).copied().collect();
     let mut cargo = toolchain.cargo_build(profile, &flags, build.threads);
-    // All at once: one after another, each could want other features of what they share, and have it compiled again.
+    // All at once: if built in sequence, each could need other features of their dependencies, which would be compiled again.
     for module in build.modules() {
         cargo.args(["--package", module.krate]);
     }
@@ -230,9 +230,10 @@ fn compile(toolchain: &Toolchain, profile: &str, build: &Build) -> Result<PathBu
         cargo.arg("--no-default-features");
     }
     // Other flags for the compiler replace what is there: the build with threads has a separate folder, so that both stay.
-    let to = match build.threads {
-        true => target_dir().join(build.name),
-        false => target_dir(),
+    let to = if build.threads {
+        target_dir().join(build.name)
+    } else {
+        target_dir()
     };
     cargo.arg("--target-dir").arg(&to);
     let status = cargo.current_dir(examples()).status();
@@ -243,7 +244,7 @@ fn compile(toolchain: &Toolchain, profile: &str, build: &Build) -> Result<PathBu
     Ok(to.join(TARGET).join(profile))
 }
 
-/// Writes the JavaScript and the types beside the module; the module's new place.
+/// Writes the JavaScript and the types next to the module; returns the module's new path.
 fn bind(wasm: &Path, to: &Path, names: bool) -> Result<PathBuf, String> {
     let failed = |err| format!("wasm-bindgen: {}: {err:?}", wasm.display());
     let mut bindgen = Bindgen::new();

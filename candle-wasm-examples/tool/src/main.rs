@@ -65,7 +65,7 @@ fn examples() -> PathBuf {
     tool.parent().unwrap_or(tool).to_path_buf()
 }
 
-/// Where everything for browsers is built: apart from the native builds, whose flags differ.
+/// The target folder of all builds for browsers: separate from the native builds, whose flags differ.
 fn target_dir() -> PathBuf {
     examples().join("../target/web")
 }

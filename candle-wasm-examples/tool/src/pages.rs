@@ -16,9 +16,9 @@ pub const PAGES: [(&str, &str); 8] = [
     ("ops", "Ops"),
 ];
 
-/// Where a page wants what all have in their head.
+/// Replaced by the common contents of all pages' heads.
 const HEAD: &str = "    <!-- head -->\n";
-/// Where it wants links to all pages.
+/// Replaced by links to all pages.
 const LINKS: &str = "        <!-- pages -->\n";
 
 /// Fills in the page in a folder of the site.
@@ -42,9 +42,10 @@ fn filled(page: &str, folder: &str) -> Result<String, String> {
          <link rel=\"stylesheet\" href=\"{up}style.css\">\n"
     );
     let page = replaced(page, HEAD, &head)?;
-    match folder.is_empty() {
-        true => Ok(page),
-        false => replaced(&page, LINKS, &links(folder)),
+    if folder.is_empty() {
+        Ok(page)
+    } else {
+        replaced(&page, LINKS, &links(folder))
     }
 }
 

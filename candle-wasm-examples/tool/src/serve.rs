@@ -154,7 +154,7 @@ mod tests {
         assert!(head.starts_with("http/1.1 416"), "{head}");
     }
 
-    /// The links of a page whose URL lacks its slash would lead beside the page.
+    /// Relative links would be wrong in a page whose URL lacks its slash.
     #[test]
     fn folders_have_a_slash() {
         let (head, _) = answer(served(), "GET", "/src?a=1", "");

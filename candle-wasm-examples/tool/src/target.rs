@@ -17,7 +17,7 @@ const STD: Needed = (
 );
 const LINKER: Needed = ("lld-19", "/usr/bin/wasm-ld-19");
 
-/// How to compile for [`TARGET`].
+/// The toolchain for [`TARGET`].
 pub enum Toolchain {
     /// The compiler that runs this has the target.
     Rustup,

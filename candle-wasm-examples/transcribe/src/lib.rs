@@ -122,13 +122,13 @@ impl WasmSpeech {
         state.place.opened()
     }
 
-    /// Where the model runs: `cpu`, or `webgpu` and what the browser tells of the GPU.
+    /// The model's device: `cpu`, or `webgpu` and the browser's description of the GPU.
     #[wasm_bindgen(getter)]
     pub fn device(&self) -> String {
         self.state.borrow().place.describe()
     }
 
-    /// Why it runs on the CPU; `undefined` where it does not.
+    /// The reason for running on the CPU; `undefined` on a GPU.
     #[wasm_bindgen(getter)]
     pub fn cpu_reason(&self) -> Option<String> {
         self.state.borrow().place.cpu_reason()
@@ -226,9 +226,10 @@ async fn transcribe(
         if let Err(err) = told {
             thrown = Some(message(&err));
         }
-        match thrown.is_some() || aborted(options) {
-            true => candle_core::bail!("stopped"),
-            false => Ok(()),
+        if thrown.is_some() || aborted(options) {
+            candle_core::bail!("stopped")
+        } else {
+            Ok(())
         }
     });
     let done = done.await;

@@ -1,4 +1,4 @@
-//! Which network weights are of.
+//! The kind of network that weights are of.
 
 use crate::weights::Weights;
 use candle_core::{bail, Result};
@@ -63,12 +63,13 @@ impl Kind {
         let mut some: Vec<&str> = weights.names().collect();
         some.sort_unstable();
         some.truncate(3);
-        match some.is_empty() {
-            true => bail!("{file}: it has no tensors; {EXPECTED}"),
-            false => bail!(
+        if some.is_empty() {
+            bail!("{file}: it has no tensors; {EXPECTED}")
+        } else {
+            bail!(
                 "{file}: an unknown network, with tensors such as {}; {EXPECTED}",
                 some.join(", ")
-            ),
+            )
         }
     }
 
@@ -88,7 +89,7 @@ impl Kind {
         }
     }
 
-    /// How many classes there are; `None` of a network that has none.
+    /// Number of classes; `None` for a network without classes.
     pub fn classes(self) -> Option<usize> {
         match self {
             Self::Classify { classes } => Some(classes),

@@ -24,9 +24,10 @@ pub fn read(file: &str, bytes: &[u8], kind: Kind) -> Result<Vec<String>> {
     let Ok(text) = std::str::from_utf8(bytes) else {
         bail!("{file}: not UTF-8; expected a label per line, or JSON")
     };
-    let labels = match text.trim_start().starts_with(['{', '[']) {
-        false => text.lines().map(|line| line.trim().to_string()).collect(),
-        true => of_json(file, text)?,
+    let labels = if text.trim_start().starts_with(['{', '[']) {
+        of_json(file, text)?
+    } else {
+        text.lines().map(|line| line.trim().to_string()).collect()
     };
     match kind.classes() {
         Some(classes) if labels.len() != classes && !labels.is_empty() => bail!(

@@ -87,7 +87,7 @@ pub struct WasmVision {
 
 struct State {
     place: Place,
-    /// Of the classes, or none.
+    /// Names of the classes; empty if there are none.
     labels: Vec<String>,
     loaded: Option<Rc<Network>>,
     /// The embeddings of the last picture, if the model cuts out, and its size as the model saw it.
@@ -139,13 +139,13 @@ impl WasmVision {
         state.place.opened()
     }
 
-    /// Where the model runs: `cpu`, or `webgpu` and what the browser tells of the GPU.
+    /// The model's device: `cpu`, or `webgpu` and the browser's description of the GPU.
     #[wasm_bindgen(getter)]
     pub fn device(&self) -> String {
         self.state.borrow().place.describe()
     }
 
-    /// Why it runs on the CPU; `undefined` where it does not.
+    /// The reason for running on the CPU; `undefined` on a GPU.
     #[wasm_bindgen(getter)]
     pub fn cpu_reason(&self) -> Option<String> {
         self.state.borrow().place.cpu_reason()
@@ -183,7 +183,7 @@ impl WasmVision {
         Ok(())
     }
 
-    /// Which part of a picture of this size it looks at, and in which size.
+    /// The part of an image of this size that the network reads, and the size to which it is scaled.
     pub fn view(&self, width: u32, height: u32) -> Result<JsView, JsError> {
         if width == 0 || height == 0 {
             let found = format!("the picture has {width}x{height} pixels; expected at least one");

@@ -14,7 +14,7 @@ use serde::Serialize;
 /// The side of what the classifier sees, and how much of a picture's shorter side that is.
 const SIDE: u32 = 224;
 const CROP: f64 = 0.875;
-/// Of the classifier's pixels, from 0 to 255.
+/// Normalisation of the classifier's pixels, from 0 to 255.
 const MEAN: f64 = 127.;
 const DEVIATION: f64 = 128.;
 /// Classes that are reported.
@@ -36,7 +36,7 @@ pub struct View {
 }
 
 impl View {
-    /// Of a picture of at least one pixel.
+    /// The view of an image of at least one pixel.
     pub fn of(kind: Kind, width: u32, height: u32) -> Self {
         let whole = |(columns, rows)| Self {
             x: 0,
@@ -203,7 +203,7 @@ impl Network {
         }
     }
 
-    /// Which pixels of a picture are meant by points, and what the network thinks that they share with what is meant.
+    /// The mask of an image's object at the given points, and its estimated IoU.
     ///
     /// # Errors
     /// A network that does not cut out.

@@ -11,7 +11,7 @@ use std::collections::HashMap;
 
 /// More bytes of a checkpoint are not held: models of pictures for a browser are smaller.
 const MOST: u64 = 1 << 30;
-/// How zip archives begin, and pickles.
+/// The first bytes of zip archives, and of pickles.
 const ZIP: &[u8] = b"PK";
 const PICKLE: &[u8] = b"\x80\x02";
 

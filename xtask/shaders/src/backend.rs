@@ -5,7 +5,7 @@ use naga::proc::{BoundsCheckPolicies, BoundsCheckPolicy};
 use naga::valid::Capabilities;
 use naga::{AddressSpace, Module, ResourceBinding, StorageAccess};
 
-/// naga's name of a capability, with wgpu's name of the feature that stands for it.
+/// naga's name of a capability, and wgpu's name of the feature that enables it.
 pub const FEATURES: [(Capabilities, &str); 7] = [
     (Capabilities::FLOAT64, "SHADER_F64"),
     (Capabilities::SHADER_FLOAT16, "SHADER_F16"),
@@ -33,7 +33,7 @@ pub enum Language {
 pub struct Backend {
     pub name: &'static str,
     pub language: Language,
-    /// What the best adapter there gives. A shader that needs anything else never gets there: its feature is not offered.
+    /// The capabilities of the backend's best adapter. A shader that needs any other is never created there: its feature is not offered.
     has: &'static [Capabilities],
 }
 
@@ -115,9 +115,10 @@ pub fn msl_options(
         slot += 1;
     }
     resources.sizes_buffer = Some(slot);
-    let policy = match checks {
-        true => BoundsCheckPolicy::Restrict,
-        false => BoundsCheckPolicy::Unchecked,
+    let policy = if checks {
+        BoundsCheckPolicy::Restrict
+    } else {
+        BoundsCheckPolicy::Unchecked
     };
     msl::Options {
         lang_version,

@@ -60,7 +60,7 @@ fn run(folder: &Path) -> Result<Vec<String>, String> {
 
 type Results = [Result<Outcome, String>; BACKENDS.len()];
 
-/// What each backend makes of each shader, in the shaders' order.
+/// The results of each backend for each shader, in the shaders' order.
 fn on_all_threads(shaders: &[PathBuf]) -> Vec<Results> {
     let threads = std::thread::available_parallelism().map_or(1, |threads| threads.get());
     let each = |path: &PathBuf| -> Results {
@@ -98,7 +98,7 @@ fn shaders(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// What became of the shaders on one backend.
+/// The outcomes of the shaders on one backend.
 struct Counts {
     backend: &'static Backend,
     translated: usize,

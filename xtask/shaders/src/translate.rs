@@ -7,10 +7,10 @@ use naga::Module;
 
 use crate::backend::{hlsl_options, msl_options, Backend, Language, FEATURES};
 
-/// What candle-core's pipelines start.
+/// The entry point of candle-core's pipelines.
 const ENTRY_POINT: &str = "main";
 
-/// What a backend makes of a shader that is right.
+/// The outcome of translating a valid shader for a backend.
 #[derive(Debug, PartialEq)]
 pub enum Outcome {
     Translated,

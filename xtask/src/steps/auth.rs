@@ -21,7 +21,7 @@ pub fn ahead() -> Result<(), String> {
     Ok(())
 }
 
-/// Builds the relay under `target/nostr`, and has the customers of the step `nostr` ask for jobs there, after somebody whom it has to refuse.
+/// Builds the relay under `target/nostr`, and has the customers of the step `nostr` send requests there, after one that it has to refuse.
 pub fn auth() -> Result<String, String> {
     let folder = with_service()?;
     let started = Instant::now();
@@ -33,7 +33,7 @@ pub fn auth() -> Result<String, String> {
         .arg(absolute("xtask/nostr/admission.py")?)
         .arg(ADMISSION_PORT.to_string());
     let _admission = Process::start(&mut admission, &state.join("admission.log"))?;
-    // The relay takes everything while nobody answers there.
+    // The relay accepts every event until its admission service answers.
     wait_for_port(ADMISSION_PORT)?;
     let config = state.join("relay.toml");
     std::fs::write(&config, relay_config(&state))

@@ -1,4 +1,4 @@
-//! Payment by Cashu tokens, judged by a mint and a wallet that nobody here wrote.
+//! Payment by Cashu tokens, tested with an independent mint and wallet.
 
 use crate::command::cmd;
 use crate::files::{absolute, create};

@@ -55,7 +55,7 @@ try {
 } catch (error) { await post(`failed ${error}`); }
 </script>"#;
 
-/// Where the tests with a browser's limits leave their shaders.
+/// The folder of the shaders from the tests with a browser's limits.
 pub fn shaders() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/browser-shaders")
 }
@@ -112,9 +112,10 @@ pub fn chrome() -> Result<String, String> {
             refused.join("\n  ")
         ));
     }
-    match report.ends_with(&format!("checked {}", names.len())) {
-        true => Ok(format!("{} shaders", names.len())),
-        false => Err(format!("{program}: {report}")),
+    if report.ends_with(&format!("checked {}", names.len())) {
+        Ok(format!("{} shaders", names.len()))
+    } else {
+        Err(format!("{program}: {report}"))
     }
 }
 

@@ -8,7 +8,7 @@ use crate::testing::BACKENDS;
 /// macOS on Apple's processors, and Windows: where Metal and DX12 are.
 const TARGETS: [&str; 2] = ["aarch64-apple-darwin", "x86_64-pc-windows-msvc"];
 
-/// What Apple's systems have beside the others' backends.
+/// Apple's additional backend.
 const METAL: &str =
     "--features candle-core/metal,candle-nn/metal,candle-transformers/metal,candle-dvm/metal";
 
@@ -27,9 +27,10 @@ pub fn long() -> Result<String, String> {
 
 fn check(target: &str, targets: &str) -> Result<String, String> {
     targets::add(target)?;
-    let features = match target.contains("apple") {
-        true => format!("{BACKENDS} {METAL}"),
-        false => BACKENDS.to_string(),
+    let features = if target.contains("apple") {
+        format!("{BACKENDS} {METAL}")
+    } else {
+        BACKENDS.to_string()
     };
     let mut check = cmd(&format!(
         "cargo check --workspace {targets} {features} --target {target}"
@@ -43,12 +44,12 @@ fn check(target: &str, targets: &str) -> Result<String, String> {
     Ok(format!("{target}, but for code in C"))
 }
 
-/// A check links nothing, so what build scripts compile from C (for secp256k1 and ring) is not needed, and no machine has the headers of
-/// all systems. `true` stands in for the compiler, and this program for the archiver, whose file build scripts copy.
+/// A check does not link, so the C code of build scripts (for secp256k1 and ring) is not needed, and no machine has the headers of all
+/// systems. `true` replaces the compiler, and this program the archiver, whose output build scripts copy.
 const ARCHIVER: &str =
     "#!/bin/sh\nfor word; do case \"$word\" in -out:*) : > \"${word#-out:}\" ;; esac; done\n";
 
-/// Where [`ARCHIVER`] is.
+/// The path of [`ARCHIVER`].
 fn archiver() -> Result<String, String> {
     let path = absolute("target/cross-archiver.sh")?;
     let failed = |err: std::io::Error| format!("{}: {err}", path.display());

@@ -1,4 +1,4 @@
-//! The tests on CUDA: on a card where there is one, else on an emulator of NVIDIA's libraries, with NVIDIA's compiler beside it.
+//! The tests on CUDA: on a card if there is one; otherwise on an emulator of NVIDIA's libraries, with NVIDIA's compiler.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,10 +9,10 @@ use crate::testing::{Backend, Tests};
 
 /// Carries NVRTC, which needs no card.
 const NVRTC: &str = "nvidia-cuda-nvrtc==13.0.88";
-/// What kernels of the run on a newer card are compiled for as well.
+/// The newer architecture for which kernels are also compiled.
 const NEWER: &str = "sm_90a";
-/// What every op with every dtype is run with, as on the oldest card: it has fewer matrix instructions, and what compiles for it compiles for
-/// later ones. With `--all` they run on a newer card as well.
+/// The compute capability of the oldest supported card, on which every op runs with every dtype: it has fewer matrix instructions, and code
+/// that compiles for it compiles for later ones. With `--all` the ops run on a newer card too.
 const OLDEST: (&str, &str) = ("CANDLE_CUDA_EMULATOR_CC", "7.5");
 const OLDEST_ARCH: &str = "sm_75";
 /// The same for `--all`, in which all tests run with all of these.
@@ -56,8 +56,8 @@ const ARCHS: &str = "CANDLE_CUDA_EMULATOR_ARCHS";
 /// Environment variables and their values.
 type Variables = Vec<(String, String)>;
 
-/// What tests of another workspace need to run on CUDA, and on what they then do. On the emulator NVRTC takes their kernels for every
-/// generation of cards: they are few.
+/// The variables with which tests of another workspace run on CUDA, and a description of the device. On the emulator NVRTC compiles their
+/// few kernels for every generation of cards.
 pub fn environment() -> Result<(Variables, &'static str), String> {
     if has_card() {
         return Ok((Vec::new(), "on this machine's card"));

@@ -10,10 +10,10 @@ use crate::testing::{self, BACKENDS};
 const AARCH64: &str = "aarch64-unknown-linux-gnu";
 const X86_64: &str = "x86_64-unknown-linux-gnu";
 const WASI: &str = "wasm32-wasip1";
-/// What is built for AArch64, perhaps by another compiler than the rest.
+/// Build output for AArch64, whose compiler may differ.
 const OUT: &str = "target/aarch64";
 
-/// Tests that start their own program anew, which only the emulator could.
+/// Tests that start their own program again, which only the emulator could.
 const START_THEMSELVES: &[&str] = &[
     "gradients_of_gradients_by_environment",
     "errors_have_a_backtrace_where_the_environment_asks_for_one",
@@ -41,7 +41,7 @@ pub fn emulated() -> Result<String, String> {
     ))
 }
 
-/// How many tests passed.
+/// Runs the tests; returns the number that passed.
 fn run(tests: &Cmd) -> Result<usize, String> {
     Ok(testing::tally(tests, "emulated")?.passed)
 }
@@ -102,7 +102,7 @@ fn emulator(names: &[&'static str]) -> Result<&'static str, String> {
     install::program("an emulator of other processors", names, "qemu-user-static")
 }
 
-/// The variable by which cargo is told what to use for a target.
+/// The environment variable for cargo's setting `what` of a target.
 fn cargos(what: &str, target: &str) -> String {
     let target = target.to_uppercase().replace('-', "_");
     format!("CARGO_TARGET_{target}_{what}")

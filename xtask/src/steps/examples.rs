@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn examples_are_told_from_other_targets() {
+    fn only_examples_are_listed() {
         let metadata = serde_json::json!({"packages": [
             {"targets": [{"kind": ["lib"], "name": "a"}, {"kind": ["example"], "name": "train"}]},
             {"targets": [{"kind": ["example"], "name": "first"}, {"kind": ["test"], "name": "b"}]},

@@ -37,12 +37,13 @@ pub fn first() -> Result<String, String> {
     cmd(&format!("{program} generate --device cpu --prompt Returns")).run()?;
     let file = std::fs::metadata(&program).map_err(|err| format!("{program}: {err}"))?;
     let note = note(seconds, cpu, file.len());
-    match within(cpu, file.len()) {
-        true => Ok(note),
-        false => Err(format!(
+    if within(cpu, file.len()) {
+        Ok(note)
+    } else {
+        Err(format!(
             "{build}\n  took {note}; at most {MOST_SECONDS} s of CPU and {} MB are allowed",
             megabytes(MOST_BYTES)
-        )),
+        ))
     }
 }
 
@@ -69,7 +70,7 @@ fn children_seconds() -> Option<f64> {
     ticks_of_children(&stat).map(|ticks| ticks / TICKS_PER_SECOND)
 }
 
-/// What Linux counts in `/proc`, on every processor.
+/// The unit of CPU times in Linux's `/proc`, on every architecture.
 const TICKS_PER_SECOND: f64 = 100.;
 
 /// `cutime` and `cstime` of a `/proc/PID/stat`; the name of the program, in parentheses, may have blanks.

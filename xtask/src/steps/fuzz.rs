@@ -22,7 +22,7 @@ const PACKAGES: [Package; 2] = [
         seeds: "candle-dvm/fuzz/seeds",
     },
 ];
-/// What is built, and the inputs that were found to be worth keeping.
+/// Build output, and the inputs that extend the coverage.
 const OUT: &str = "target/fuzz";
 /// For each target.
 const SECONDS: u32 = 60;
@@ -72,7 +72,7 @@ impl Package {
         cmd(&format!("cargo fuzz build {}", self.options())).run()
     }
 
-    /// How many targets there are.
+    /// Runs the targets; returns their number.
     fn run(&self) -> Result<usize, String> {
         let Self { targets, seeds } = self;
         let list = cmd(&format!("cargo fuzz list --fuzz-dir {targets}"));

@@ -23,7 +23,7 @@ pub mod web;
 mod weights;
 mod words;
 
-/// Which runs have a step.
+/// The runs that include a step.
 #[derive(Clone, Copy, PartialEq)]
 pub enum When {
     /// Every run: what shows each feature once.
@@ -46,7 +46,7 @@ pub struct Step {
     pub paths: &'static [&'static str],
     /// `Ok` holds a note for the summary, `Err` the command that failed or what is missing.
     pub run: fn() -> Result<String, String>,
-    /// What of it can be done beside the steps before it: builds that no other step uses. `run` does not need it.
+    /// The part that may run in the background during earlier steps: builds that no other step uses. `run` does not need it.
     pub ahead: Option<fn() -> Result<(), String>>,
 }
 

@@ -1,4 +1,4 @@
-//! `candle-dvm serve` over relays and with customers that nobody here wrote, and killed often.
+//! `candle-dvm serve` with independent relays and customers, and killed often.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,7 +12,7 @@ use crate::testing::{self, Tests};
 
 const RELAY: &str = "nostr-relay==1.14";
 const CUSTOMERS: [&str; 3] = ["nostr-tools@2.25.2", "@nostr-dev-kit/ndk@3.0.3", "ws@8"];
-/// Where the relay listens.
+/// The port of the relay.
 pub const PORT: u16 = 16969;
 /// The service, and the five customers of the script.
 const AUTHENTICATED: usize = 6;
@@ -125,18 +125,19 @@ pub fn customers(
         .current_dir(folder)
         .status()
         .map_err(|err| format!("node: {err}"))?;
-    match status.success() {
-        true => Ok(public),
-        false => Err(format!(
+    if status.success() {
+        Ok(public)
+    } else {
+        Err(format!(
             "{} ended with {status}; the logs are in {}",
             script.display(),
             state.display()
-        )),
+        ))
     }
 }
 
-/// How many connections the relay has authenticated: lines of its log with `mark`, after which comes whose. It has no answer for those
-/// that it knows now; its log is what tells.
+/// Number of connections that the relay has authenticated: lines of its log with `mark`, followed by the key. It does not answer clients
+/// that it authenticates; only its log shows them.
 pub fn authenticated(state: &Path, mark: &str, service: &str) -> Result<usize, String> {
     let log = state.join(RELAY_LOG);
     let text = std::fs::read_to_string(&log).map_err(|err| format!("{}: {err}", log.display()))?;

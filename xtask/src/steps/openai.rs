@@ -13,9 +13,9 @@ const PYTHON: &str = "openai==3.57.0 langchain-openai==1.7.4";
 const JAVASCRIPT: &str = "openai@6.49.0 ai@6.0.326 @ai-sdk/openai@3.0.141 zod@4.6.7";
 const PORT: u16 = 16971;
 const MODEL: &str = "smollm2";
-/// How long 64 clients ask at once.
+/// Seconds for which 64 clients send requests at once.
 const SECONDS: &str = "60";
-/// How many answers have to keep to a schema.
+/// Number of answers that have to keep to a schema.
 const DOCUMENTS: &str = "200";
 
 /// Installs the packages (PyPI, npm) under `target/openai`, and has them ask trained models, on the CPU and on WebGPU.

@@ -1,4 +1,4 @@
-//! Ours held against crates.io's candle, in packages outside the workspace with lockfiles of their own.
+//! Compares this workspace with crates.io's candle, in packages outside the workspace with separate lockfiles.
 
 use crate::command::{cmd, Cmd};
 use crate::files::{built, target_dir, EmptyDir};
@@ -72,10 +72,10 @@ fn only_core_and_nn_are_patched() -> Result<(), String> {
     Ok(())
 }
 
-/// How many families of ops agree, in `cases` or else in as many as they have by default.
+/// Number of op families that agree, with `cases` cases each, or their default number.
 fn ops(cases: Option<&str>) -> Result<usize, String> {
     let mut tests = cargo("test --locked --no-fail-fast", "ops", "")?;
-    // Who asks for another number gets it.
+    // A number from the environment takes precedence.
     if let (Some(cases), None) = (cases, std::env::var_os("ORACLE_CASES")) {
         tests = tests.env("ORACLE_CASES", cases);
     }

@@ -1,4 +1,4 @@
-//! What the Rust toolchain checks by itself: format, lints, documentation, dependencies, the oldest compiler.
+//! The checks of the Rust toolchain: format, lints, documentation, dependencies, the oldest compiler.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -56,7 +56,7 @@ pub fn clippy() -> Result<String, String> {
 
 /// The lints over all targets without any feature.
 pub fn clippy_long() -> Result<String, String> {
-    // Separately: candle-dvm turns candle-core's tokenizers on, and uses few models.
+    // Separately: candle-dvm enables candle-core's tokenizers, and uses few models.
     for packages in [
         "-p candle-core -p candle-nn -p candle-transformers --features candle-transformers/diffusion,candle-transformers/sound",
         "-p candle-dvm",

@@ -28,7 +28,7 @@ pub fn setup() -> Result<String, String> {
         let env = |name: &str| std::env::var_os(name);
         let has_driver = driver_paths(&env).iter().any(|path| holds_manifest(path));
         match forced_drivers(&env) {
-            // Nothing that we install would be looked at.
+            // The variable would hide any driver that we install.
             Some((name, value)) if !has_driver => missing.push(format!(
                 "a Vulkan driver: no file that {name}={value:?} names exists; unset {name}, or set \
                  it to a driver's .json file"

@@ -6,7 +6,7 @@ use crate::command::cmd;
 
 const MANIFEST: &str = "xtask/shaders/Cargo.toml";
 
-/// Where the step `test` leaves its shaders.
+/// The folder of the shaders from the step `test`.
 pub fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/shaders")
 }

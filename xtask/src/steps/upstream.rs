@@ -1,8 +1,8 @@
-//! Candle's own tests, which crates.io has beside the sources of its crates, with the crates of this workspace: on the CPU, and on WebGPU
+//! Runs Candle's own tests, from the sources of its crates on crates.io, with the crates of this workspace: on the CPU, and on WebGPU
 //! wherever upstream runs a body on every device.
 //!
-//! Nothing of them is kept in this repository. They are copied from where cargo unpacked the packages that the oracle's lockfile pins
-//! into packages under `target/upstream`, which depend on this workspace's crates by path.
+//! The repository contains none of them. They are copied from cargo's unpacked sources of the packages that the oracle's lockfile pins to
+//! packages under `target/upstream`, which depend on this workspace's crates by path.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -15,7 +15,7 @@ use serde_json::Value;
 use crate::command::cmd;
 use crate::files::target_dir;
 
-/// Tests that fail and are right to, each with the reason: `crate/file::test` or `crate/file::test::webgpu`. Three at the most, and in
+/// Tests that fail correctly, each with the reason: `crate/file::test` or `crate/file::test::webgpu`. At most three, listed in
 /// `docs/differences.md` too. One that passes is an error, so that the list shrinks.
 const EXCEPTIONS: &[(&str, &str)] = &[
     (
@@ -32,7 +32,7 @@ const EXCEPTIONS: &[(&str, &str)] = &[
     ),
 ];
 
-/// The tests of 0.11.1 without those that it ignores. Any other number means that a test got lost on the way here.
+/// The tests of 0.11.1 without those that it ignores. Any other number means that a test got lost.
 const EXPECTED: Counts = Counts {
     // On AArch64 there is one more.
     cpu: 254 + cfg!(target_arch = "aarch64") as usize,
@@ -44,7 +44,7 @@ const CRATES: [&str; 3] = ["core", "nn", "transformers"];
 
 const FOLDER: &str = "target/upstream";
 
-/// What the tests use beside Candle.
+/// The tests' dependencies other than Candle.
 const DEPENDENCIES: &str = r#"anyhow = "=1.0.104"
 float8 = { version = "0.7", features = ["num-traits"] }
 half = { version = "2.7", features = ["num-traits", "rand_distr"] }
@@ -87,7 +87,7 @@ fn lay_out() -> Result<(), String> {
     Ok(())
 }
 
-/// Where cargo has the sources of crates.io's crates.
+/// The folders of cargo's sources of crates.io's crates.
 fn sources() -> Result<Vec<PathBuf>, String> {
     let metadata = "cargo metadata --locked --format-version 1 \
                     --manifest-path candle-core/oracle/models/upstream/Cargo.toml";
@@ -152,7 +152,7 @@ fn manifest(end: &str) -> String {
     )
 }
 
-/// The tests and the files that they read; what an earlier run left there and is no test any more goes.
+/// Copies the tests and the files that they read; removes files of an earlier run that are not tests any more.
 fn copy_tests(from: &Path, to: &Path) -> Result<(), String> {
     let mut names = BTreeSet::new();
     for path in files(from)? {
@@ -211,7 +211,7 @@ struct Executable {
     /// `crate/file`
     name: String,
     path: PathBuf,
-    /// Of its package, where tests look for their files.
+    /// The folder of its package, in which tests look for their files.
     folder: PathBuf,
 }
 
@@ -228,7 +228,7 @@ fn build() -> Result<Vec<Executable>, String> {
     Ok(executables)
 }
 
-/// What a line of cargo's JSON says was built, if that is a test.
+/// The test executable that a line of cargo's JSON reports, if any.
 fn executable(line: &str) -> Option<Executable> {
     let message: Value = serde_json::from_str(line).ok()?;
     let folder = Path::new(message["manifest_path"].as_str()?).parent()?;
@@ -290,7 +290,7 @@ fn locked(lockfile: &str) -> BTreeSet<String> {
     packages
 }
 
-/// How many tests on each device.
+/// Number of tests per device.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Counts {
     cpu: usize,
@@ -301,16 +301,17 @@ impl Counts {
     fn of<'a>(names: impl IntoIterator<Item = &'a String>) -> Self {
         let mut counts = Self::default();
         for name in names {
-            match name.ends_with("::webgpu") {
-                true => counts.webgpu += 1,
-                false => counts.cpu += 1,
+            if name.ends_with("::webgpu") {
+                counts.webgpu += 1
+            } else {
+                counts.cpu += 1
             }
         }
         counts
     }
 }
 
-/// What came of the tests, each as `crate/file::test`.
+/// The results of the tests, each as `crate/file::test`.
 #[derive(Default)]
 struct Report {
     passed: Vec<String>,
@@ -353,7 +354,7 @@ fn run(test: &Executable) -> Result<Report, String> {
 }
 
 impl Report {
-    /// What the harness printed for the tests of one file.
+    /// Reads the harness's output for the tests of one file.
     fn read(file: &str, output: &str, status: ExitStatus) -> Self {
         let mut report = Self::default();
         for line in output.lines() {
@@ -415,9 +416,10 @@ impl Report {
             totals.push_str(&format!("; not {name}: {reason}"));
         }
         println!("Candle's own tests: {totals}");
-        match problems.is_empty() {
-            true => Ok(totals),
-            false => Err(format!("{totals}\n  {}", problems.join("\n  "))),
+        if problems.is_empty() {
+            Ok(totals)
+        } else {
+            Err(format!("{totals}\n  {}", problems.join("\n  ")))
         }
     }
 }

@@ -12,9 +12,9 @@ use crate::testing;
 
 const HOST: &str = "candle-wasm-examples/wasi-gpu";
 const GUESTS: &str = "candle-wasm-examples/wasi-gpu/guests";
-/// What is built; apart from the workspace, whose profiles differ.
+/// Build output; separate from the workspace, whose profiles differ.
 const TARGET: &str = "target/wasi";
-/// Where the host's tests find the guests.
+/// The folder in which the host's tests find the guests.
 const BUILT: &str = "target/wasi/guests";
 
 /// Targets, the packages that are built for each, and their files. Libraries do without WASI.
@@ -35,7 +35,7 @@ const RUST: [(&str, &str, &[&str]); 2] = [
 const CLANG: &str =
     "clang-19 wasi-libc libc++-19-dev-wasm32 libc++abi-19-dev-wasm32 libclang-rt-19-dev-wasm32";
 
-/// What a browser's module is built with: random numbers come from the browser.
+/// Flags of a browser's module: random numbers come from the browser.
 const BROWSER: &str = r#"--cfg getrandom_backend="wasm_js""#;
 
 /// The guests, and what runs them.

@@ -11,7 +11,7 @@ use crate::install;
 use crate::testing;
 
 const MANIFEST: &str = "candle-wasm-examples/Cargo.toml";
-/// What is built for browsers; apart from the native builds, whose flags differ.
+/// Build output for browsers; separate from the native builds, whose flags differ.
 const TARGET: &str = "target/web";
 const TESTS: &str = "candle-wasm-examples/tests";
 const VERSUS: &str = "candle-wasm-examples/versus";
@@ -52,7 +52,7 @@ const NATIVE: [(&str, &str); 3] = [
     ("SEGMENT", "segment"),
 ];
 
-/// How the modules that tests load are compiled.
+/// The settings for compiling the modules that tests load.
 #[derive(Clone, Copy)]
 enum Modules {
     /// In a third of the time, larger and slower.
@@ -168,7 +168,8 @@ pub fn versus() -> Result<(), String> {
     .run()
 }
 
-/// Scripts for Node beside the packages that they need: npm puts those where the scripts are, and the repository is no place for them.
+/// Scripts for Node, copied next to the packages that they need: npm installs those in the scripts' folder, and the repository should not
+/// contain them.
 fn node_folder(from: &str) -> Result<PathBuf, String> {
     install::program("Node", &["node"], "nodejs")?;
     install::program("npm", &["npm"], "npm")?;
@@ -220,12 +221,13 @@ impl Server {
             process,
             address: address.trim().to_string(),
         };
-        match server.address.starts_with("http://") {
-            true => Ok(server),
-            false => Err(format!(
+        if server.address.starts_with("http://") {
+            Ok(server)
+        } else {
+            Err(format!(
                 "{program} serve: no address, but {:?}",
                 server.address
-            )),
+            ))
         }
     }
 }

@@ -19,10 +19,10 @@ pub fn hash(text: &str) -> [u8; 32] {
     sha256(&[text.as_bytes()])
 }
 
-/// The point that stands for a secret.
+/// Maps a secret to a point of the curve.
 ///
 /// # Errors
-/// None is found, which is as likely as a broken SHA-256.
+/// No point is found, which is as likely as a broken SHA-256.
 pub fn point(secret: &str) -> Result<PublicKey, String> {
     let hash = sha256(&[DOMAIN, secret.as_bytes()]);
     (0..1u32 << 16)
@@ -35,7 +35,7 @@ pub fn point(secret: &str) -> Result<PublicKey, String> {
         .ok_or_else(|| "no point for this secret".to_string())
 }
 
-/// A secret's point behind the blinding factor `r`: what the mint gets to sign.
+/// A secret's point, blinded by the factor `r`: the message that the mint signs.
 ///
 /// # Errors
 /// The sum is the point at infinity, which no factor drawn at random gives.

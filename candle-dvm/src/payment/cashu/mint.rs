@@ -17,7 +17,7 @@ const MOST: usize = 4 << 20;
 /// The codes of mints for coins that another request is about to spend: that one may be ours.
 const PENDING: [u64; 2] = [11002, 11004];
 
-/// Why a mint did not do a request.
+/// The reason why a mint did not execute a request.
 pub enum Failure {
     /// It says no, and why.
     Refused(String),

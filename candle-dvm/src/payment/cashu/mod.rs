@@ -1,10 +1,11 @@
 //! Payment by Cashu tokens (NUT-00 to NUT-03, NUT-09, NUT-11), which come with requests.
 //!
-//! A token is swapped at its mint for coins that nobody else knows, in one request: the price, and the change, which goes back with the
-//! answer. The request is on disk before it is sent, so that the coins can be had after a crash as well. Coins of a job without an
-//! answer are held: a result makes the price the operator's, an error gives everything back.
+//! The service swaps a token at its mint for coins that only it knows, in one request: the price, and the change, which is returned with
+//! the answer. The request is on disk before it is sent, so that the coins can be recovered after a crash. Coins of a job without an answer
+//! are held: a result makes the price the operator's, an error returns everything.
 //!
-//! - `token`: tokens as text. `curve`: blind signatures. `mint`: requests to a mint. [`purse`]: coins on disk. [`send`]: how the operator gets them out.
+//! - `token`: tokens as text. `curve`: blind signatures. `mint`: requests to a mint. [`purse`]: coins on disk. [`send`]: how the operator
+//!   withdraws them.
 
 mod curve;
 mod mint;
@@ -27,7 +28,7 @@ use token::Proof;
 pub use token::Token;
 use url::Url;
 
-/// The unit of coins that are taken.
+/// The unit of accepted coins.
 const UNIT: &str = "sat";
 /// Between two requests to a mint that may have done the first, at first and at most.
 const PATIENCE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
@@ -278,12 +279,11 @@ impl Cash for Till {
         let Some(mut coins): Option<Coins> = self.purse.get(Shelf::Held, &name)? else {
             return Ok(());
         };
-        match is_earned {
-            true => {
-                coins.change.clear();
-                self.purse.put(Shelf::Earned, &name, &coins)?;
-            }
-            false => self.purse.put(Shelf::Given, &name, &coins)?,
+        if is_earned {
+            coins.change.clear();
+            self.purse.put(Shelf::Earned, &name, &coins)?;
+        } else {
+            self.purse.put(Shelf::Given, &name, &coins)?
         }
         self.purse.remove(Shelf::Held, &name)
     }

@@ -40,7 +40,7 @@ pub struct Plan {
     pub(super) mint: String,
     pub(super) inputs: Vec<Proof>,
     pub(super) outputs: Vec<Output>,
-    /// How many of the outputs are the price; the others are change.
+    /// Number of the outputs that are the price; the others are change.
     pub(super) price: usize,
 }
 
@@ -70,9 +70,10 @@ impl Coins {
             unit: self.unit.clone(),
             proofs,
         };
-        match token.proofs.is_empty() {
-            true => Ok(None),
-            false => token.write().map(Some),
+        if token.proofs.is_empty() {
+            Ok(None)
+        } else {
+            token.write().map(Some)
         }
     }
 }
@@ -157,7 +158,7 @@ impl Purse {
         }
     }
 
-    /// Whether something is kept under a name.
+    /// Whether an entry exists under a name.
     pub fn has(&self, shelf: Shelf, name: &str) -> bool {
         self.file(shelf, name).exists()
     }

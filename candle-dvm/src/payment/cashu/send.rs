@@ -1,4 +1,4 @@
-//! How the operator gets the money out: what was earned, as tokens.
+//! Withdraws the operator's earnings as tokens.
 
 use super::mint::{self, Failure, Keyset};
 use super::purse::{Coins, Plan, Purse, Shelf};
@@ -31,10 +31,11 @@ pub fn earned(purse: &Purse) -> Result<BTreeMap<String, Vec<Proof>>, String> {
         let left: Vec<Proof> = left
             .filter(|proof| !spent.contains(&proof.secret))
             .collect();
-        match left.is_empty() {
+        if left.is_empty() {
             // All of it was sent, and the file was to go.
-            true => purse.remove(Shelf::Earned, &name)?,
-            false => earned.entry(coins.mint).or_default().extend(left),
+            purse.remove(Shelf::Earned, &name)?
+        } else {
+            earned.entry(coins.mint).or_default().extend(left)
         }
     }
     Ok(earned)
@@ -95,7 +96,7 @@ pub fn all(purse: &Purse) -> Result<Vec<String>, String> {
     earned.map(token).collect()
 }
 
-/// A token of this worth, of a mint of which there is enough; the mint changes coins if none fit.
+/// A token worth `wanted`, of a mint with enough coins; the mint changes coins if none fit.
 ///
 /// # Errors
 /// There is not enough, or the mint does not change coins.

@@ -9,7 +9,7 @@ pub use socket::Socket;
 use super::reach::{is_public, Reach};
 use url::{Host, Url};
 
-/// Whether an address may be connected to, as far as can be told before a name is resolved.
+/// Whether the service may connect to an address, checked before its name is resolved.
 fn allowed(url: &Url, reach: Reach) -> Result<(), String> {
     let public = match url.host() {
         Some(Host::Ipv4(address)) => is_public(address.into()),
@@ -17,11 +17,12 @@ fn allowed(url: &Url, reach: Reach) -> Result<(), String> {
         Some(Host::Domain(name)) => name != "localhost" && !name.ends_with(".localhost"),
         None => return Err("the address has no host".to_string()),
     };
-    match public || reach == Reach::Anywhere {
-        true => Ok(()),
-        false => Err(format!(
+    if public || reach == Reach::Anywhere {
+        Ok(())
+    } else {
+        Err(format!(
             "{} is not a public address",
             url.host_str().unwrap_or_default()
-        )),
+        ))
     }
 }

@@ -9,7 +9,7 @@ use gloo_net::websocket::{Message, State, WebSocketError};
 use std::time::Duration;
 use url::Url;
 
-/// How often to look whether a connection is open.
+/// Interval of the checks whether a connection is open.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// Scripts cannot send pings. A question that no event answers has an answer all the same: that there is no event.
@@ -20,10 +20,10 @@ const QUESTION_ENDS: &str = r#"["CLOSE","ping"]"#;
 pub struct Socket(WebSocket);
 
 impl Socket {
-    /// Connects, for as long as that takes.
+    /// Connects, without a timeout.
     ///
     /// # Errors
-    /// In one line: an address that is none or is not allowed, and failures to connect, of which browsers do not tell the reason.
+    /// In one line: an address that is malformed or not allowed, and connection failures, whose reason browsers do not reveal.
     pub async fn open(url: &str, reach: Reach) -> Result<Self, NoConnection> {
         let parsed = Url::parse(url).map_err(|err| NoConnection::not_allowed(err.to_string()))?;
         allowed(&parsed, reach).map_err(NoConnection::not_allowed)?;
@@ -53,7 +53,7 @@ impl Socket {
         Ok(())
     }
 
-    /// What comes next. A wait that was given up loses nothing.
+    /// The next message. A cancelled wait loses nothing.
     ///
     /// # Errors
     /// The connection is lost.

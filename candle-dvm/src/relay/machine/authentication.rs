@@ -5,7 +5,7 @@ use super::subscriptions::SubscriptionState;
 use super::{Action, Machine, SECOND};
 use nostr::prelude::{ClientMessage, EventBuilder, FinalizeEvent, Kind, Tag, Timestamp};
 
-/// Answers to AUTH challenges on one connection, and challenges before it is given up.
+/// Number of answers to AUTH challenges on one connection, and of challenges before the connection is closed.
 const AUTH_ANSWERS: u32 = 3;
 const AUTH_CHALLENGES: u32 = 50;
 /// For how long a relay may say nothing to our answer before what waits for it is tried.

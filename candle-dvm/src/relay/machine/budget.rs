@@ -1,4 +1,4 @@
-//! How much a relay may have us do.
+//! Limits the work that a relay can cause.
 //!
 //! Whatever a relay sends costs us time, useful or not: events are parsed, then verified; answers to nothing, notices and pings are
 //! parsed. So what is read of one connection is bounded by a token bucket. While it is empty nothing is read: the relay's messages wait
@@ -26,13 +26,13 @@ impl Budget {
     };
 }
 
-/// What an event costs beside its size, and any other message.
+/// The cost of an event in addition to its size, and of any other message.
 pub(super) const EVENT: u64 = 10;
 pub(super) const OTHER: u64 = 1;
 /// Bytes that cost a unit.
 const BYTES: u64 = 1024;
 
-/// The units that are left, in thousandths: a millisecond brings `rate` of those.
+/// The remaining units, in thousandths: a millisecond adds `rate` of those.
 #[derive(Debug)]
 pub(super) struct Bucket {
     budget: Budget,
@@ -40,7 +40,7 @@ pub(super) struct Bucket {
     filled: u64,
     /// Nothing is read before this time.
     pause: u64,
-    /// Whether that was said, on this connection.
+    /// Whether that was reported, on this connection.
     told: bool,
 }
 
@@ -59,7 +59,7 @@ impl Bucket {
         i64::try_from(budget.burst.saturating_mul(1000)).unwrap_or(i64::MAX)
     }
 
-    /// A new connection: it has what the one before has left, so that nobody gets more by connecting again.
+    /// Starts a new connection with the budget that the last one left, so that reconnecting gains nothing.
     pub(super) fn connected(&mut self) {
         self.told = false;
     }

@@ -4,7 +4,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use std::borrow::Cow;
 
-/// An event of a subscription, as far as pages of a store have to know it.
+/// The fields of a subscription's event that paging needs.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct EventFrame {
     pub(super) subscription: String,
@@ -18,7 +18,7 @@ struct Dated {
     created_at: Value,
 }
 
-/// Reads no more of a message than that; `None` if it is none of an event. Nothing is kept of the rest, however large.
+/// Reads only these fields of a message; `None` if it is not an EVENT message. Nothing else is stored, however large it is.
 pub(super) fn event_frame(text: &str) -> Option<EventFrame> {
     let (label, subscription, event): (Cow<str>, Cow<str>, Dated) =
         serde_json::from_str(text).ok()?;

@@ -1,8 +1,8 @@
-//! The protocol with one relay, without sockets and clocks: whoever drives it says what happened and when, and does what it is told.
+//! The protocol with one relay, without sockets and clocks: the driver reports events and their times, and executes the machine's actions.
 //!
-//! Times are milliseconds of a clock that only goes forward, from any beginning; the date is told separately, by [`Machine::set_date`]. So
-//! a clock that is set does not end or freeze connections. After each call the driver takes the actions with [`Machine::next_action`],
-//! calls [`Machine::tick`] no later than [`Machine::deadline`], and reads nothing before [`Machine::reads_from`].
+//! Times are milliseconds of a monotonic clock with any origin; the date is set separately, by [`Machine::set_date`]. So setting the
+//! system's clock does not end or freeze connections. After each call the driver takes the actions with [`Machine::next_action`], calls
+//! [`Machine::tick`] no later than [`Machine::deadline`], and reads nothing before [`Machine::reads_from`].
 //!
 //! Each of `subscriptions` (with `pages`), `publications` and `authentication` has one side of it; `budget` bounds what a relay may have us
 //! do.
@@ -34,16 +34,16 @@ pub const LARGEST_MESSAGE: usize = 512 * 1024;
 const SECOND: u64 = 1000;
 const FIRST_RETRY: u64 = SECOND;
 const LONGEST_RETRY: u64 = 300 * SECOND;
-/// How long a connection has to last for the next retry to be a quick one.
+/// Minimum duration of a connection after which the next retry is a quick one.
 const STABLE: u64 = 60 * SECOND;
 const CONNECT_TIMEOUT: u64 = 20 * SECOND;
 const QUIET_BEFORE_PING: u64 = 45 * SECOND;
 const QUIET_BEFORE_CLOSE: u64 = 90 * SECOND;
-/// Messages on one connection that are nothing of the protocol, before it is given up. Events are never among them, whatever is in them:
-/// anybody can publish those, and the relay is not to blame.
+/// Number of messages on one connection that are not part of the protocol, before it is closed. Events never count, whatever they contain:
+/// anyone can publish them, and the relay is not to blame.
 const NONSENSE: u32 = 1000;
 
-/// What the driver has to do.
+/// An action for the driver.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
     /// Open a connection.
@@ -77,12 +77,12 @@ pub enum Action {
     Settled {
         /// The event.
         id: EventId,
-        /// What it said.
+        /// The relay's response.
         outcome: Outcome,
     },
 }
 
-/// What became of an event.
+/// The outcome of publishing an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The relay has it.
@@ -91,7 +91,7 @@ pub enum Outcome {
     Rejected(String),
 }
 
-/// How much a publication matters.
+/// The importance of a publication.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keep {
     /// Until the relay has answered.
@@ -112,11 +112,11 @@ pub struct Machine {
     url: String,
     keys: Arc<Keys>,
     random: u64,
-    /// The latest time that was told, and the date, in seconds since 1970.
+    /// The latest time that the driver reported, and the date, in seconds since 1970.
     now: u64,
     date: u64,
     link: Link,
-    /// Why the relay can never be reached.
+    /// The reason why the relay can never be reached.
     gone: Option<String>,
     bucket: Bucket,
     failures: u32,
@@ -196,7 +196,7 @@ impl Machine {
         matches!(self.link, Link::Up { .. })
     }
 
-    /// How many publications have no answer yet.
+    /// Number of publications without an answer.
     pub fn unsettled(&self) -> usize {
         self.outgoing.len()
     }
@@ -275,9 +275,10 @@ impl Machine {
     /// Takes a message of the relay, whatever it is.
     pub fn receive(&mut self, text: &str, now: u64) {
         self.alive(now);
-        let message = match text.len() <= LARGEST_MESSAGE {
-            true => RelayMessage::from_json(text.as_bytes()).ok(),
-            false => None,
+        let message = if text.len() <= LARGEST_MESSAGE {
+            RelayMessage::from_json(text.as_bytes()).ok()
+        } else {
+            None
         };
         let Some(message) = message else {
             return self.unread(text, now);
@@ -344,9 +345,10 @@ impl Machine {
             Link::Down { retry_at } => retry_at,
             Link::Connecting { since } => since + CONNECT_TIMEOUT,
             Link::Up { .. } => {
-                let quiet = match self.pinged {
-                    false => QUIET_BEFORE_PING,
-                    true => QUIET_BEFORE_CLOSE,
+                let quiet = if self.pinged {
+                    QUIET_BEFORE_CLOSE
+                } else {
+                    QUIET_BEFORE_PING
                 };
                 let next = self.next_ask().into_iter().chain(self.next_send()).min();
                 next.unwrap_or(u64::MAX).min(self.last_heard + quiet)

@@ -1,17 +1,17 @@
-//! Older events than the first answer of a relay held: page by page, each older than the one before, beside the subscription, which goes on
-//! with new ones meanwhile.
+//! Fetches the events that are older than a relay's first answer: page by page, each older than the last, while the subscription continues
+//! with new events.
 //!
-//! A page begins where the one before ended, with that second once more, since the relay may have stopped within it. A second that fills a
-//! whole page is asked for alone, as much of it as the relay gives, and separately for what is addressed to us; then what is older comes.
-//! Events that cannot be read count as others do: a relay that has let them in has let them in.
+//! A page begins with the second that ended the last one, since the relay may have stopped within it. A second that fills a whole page is
+//! requested separately, up to the relay's limit, and once more for events addressed to us; then older events follow. Unreadable events
+//! count like others: the relay accepted them.
 
 use super::subscriptions::{refused_until, Page, SubscriptionState};
 use super::{Action, Machine, SECOND};
 use nostr::prelude::{ClientMessage, Filter, SubscriptionId, Timestamp};
 
-/// Events of one second that are asked for at once, where a relay names no limit.
+/// Events of one second per request, if a relay publishes no limit.
 const SECOND_PAGE: usize = 5000;
-/// For how long a relay may say nothing to a page, and to a second, before it is asked for again or passed over.
+/// Time without an answer to a page, or to a second, after which it is requested again or skipped.
 const PAGE_TIMEOUT: u64 = 60 * SECOND;
 const SECOND_TIMEOUT: u64 = 20 * SECOND;
 
@@ -20,12 +20,12 @@ pub(super) struct Older {
     pub(super) state: SubscriptionState,
     /// The page goes up to here, in seconds, and this one belongs to it.
     until: u64,
-    /// How many events the page before had, if this one is of the second `until` alone.
+    /// Number of events of the page before, if this one is of the second `until` alone.
     within: Option<usize>,
     page: Page,
     refusals: u32,
     sent: u64,
-    /// As of which date the subscription is complete when this is.
+    /// The date up to which the subscription is complete when these pages are.
     asked: u64,
 }
 
@@ -53,7 +53,7 @@ impl Older {
 
 const SUFFIX: &str = "-older";
 
-/// What a subscription's pages are called to the relay.
+/// The subscription id of the pages of subscription `name`.
 pub(super) fn name_of_older(name: &str) -> String {
     format!("{name}{SUFFIX}")
 }
@@ -66,7 +66,7 @@ impl Machine {
         Some((base, subscription.older.as_mut()?))
     }
 
-    /// Sends the requests that are due, and goes on where the relay says nothing.
+    /// Sends the requests that are due, and continues where the relay does not answer.
     pub(super) fn ask_older_due(&mut self, now: u64) {
         let due = |older: &Older| older.due_at() <= now;
         let names: Vec<String> = self
@@ -118,7 +118,7 @@ impl Machine {
     /// Counts an event of a page. Returns the subscription's name, if there is one.
     pub(super) fn count_older(&mut self, name: &str, created: Option<u64>) -> Option<String> {
         let (name, older) = self.older(name)?;
-        // What is newer was not asked for.
+        // Newer events were not requested.
         if created.is_none_or(|created| created <= older.until) {
             older.page.count(created);
         }
@@ -197,9 +197,10 @@ impl Machine {
         }
         older.refusals += 1;
         let at = refused_until(older.refusals, now);
-        older.state = match auth {
-            true => SubscriptionState::NeedsAuth(at),
-            false => SubscriptionState::Due(at),
+        older.state = if auth {
+            SubscriptionState::NeedsAuth(at)
+        } else {
+            SubscriptionState::Due(at)
         };
     }
 }

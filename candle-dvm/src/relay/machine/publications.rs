@@ -1,21 +1,21 @@
-//! What is published, until the relay has answered, or until it is clear that it never will.
+//! Pending publications: each stays until the relay has answered, or will clearly never do so.
 //!
-//! Relays refuse events in ways of their own. By the protocol they say OK with `false`; some say NOTICE, which names no event, some say
-//! nothing, some close the connection. An event that was met with one of the latter three is doubtful: it is sent again behind all
-//! others, and after a few times it counts as refused. The connection stays, and how often it was tried outlives it.
+//! Relays refuse events in different ways. By the protocol they send OK with `false`; some send NOTICE, which names no event, some nothing,
+//! some close the connection. An event after which one of the latter three happened is doubtful: it is sent again after all others, and
+//! counts as refused after a few attempts. Doubtful events and their counts of attempts survive a reconnect.
 
 use super::{Action, Keep, Link, Machine, Outcome, LONGEST_RETRY, SECOND};
 use nostr::prelude::{ClientMessage, Event, EventId};
 
-/// How long an answer is waited for; and that to a doubtful event, or where many are missing, or a NOTICE came instead. One that comes later
-/// still counts.
+/// Timeouts of an answer; of one to a doubtful event, or while many answers are missing, or after a NOTICE instead. A later answer still
+/// counts.
 const OK_TIMEOUT: u64 = 20 * SECOND;
 const SHORT_TIMEOUT: u64 = 5 * SECOND;
 /// Between two tries of an event that gets no answer.
 const AGAIN: u64 = 20 * SECOND;
-/// After a NOTICE: time for an OK that came behind it.
+/// After a NOTICE: time for an OK that follows it.
 const AFTER_NOTICE: u64 = SECOND;
-/// How often an event is sent that gets no answer, and that gets a NOTICE instead.
+/// Number of attempts for an event that gets no answer, and for one that gets a NOTICE instead.
 const SILENCES: u32 = 3;
 const NOTICES: u32 = 2;
 /// A connection that ended while an event was the only one without an answer speaks against the event: more so if the relay had answered to
@@ -28,13 +28,13 @@ const IN_FLIGHT: usize = 32;
 const CROWDED: usize = 16;
 /// Doubtful ones among them.
 const DOUBTFUL: usize = 8;
-/// For how long after a NOTICE events are sent one after the other, so that the next NOTICE tells which it means.
+/// Time after a NOTICE during which events are sent one at a time, so that the next NOTICE identifies its event.
 const SINGLY: u64 = 60 * SECOND;
 /// For how long after a relay complained of too many events it gets none that only matter now.
 const RESTRAINT: u64 = 30 * SECOND;
 /// After this long, an event on which connections ended is sent before others.
 const PRESSING: u64 = 30 * SECOND;
-/// Events that wait, at most: such as only matter now, and others. The oldest make way.
+/// Maximum number of waiting events: short-lived ones, and others. The oldest are dropped.
 const MOST_NOW: usize = 64;
 const MOST: usize = 1024;
 
@@ -60,8 +60,8 @@ impl Outgoing {
         self.silences > 0 || self.notices > 0 || self.lost
     }
 
-    /// What must arrive goes first, what is doubtful behind it, and what only matters now last: a relay that takes few events a minute
-    /// shall take answers.
+    /// Events that must arrive come first, doubtful ones next, and short-lived ones last: a relay that takes few events per minute should
+    /// get the answers.
     fn rank(&self) -> (u8, u64) {
         let class = match self.keep {
             Keep::Until if !self.is_doubtful() => 0,
@@ -116,9 +116,10 @@ impl Machine {
                 Some(_) => {}
             }
         }
-        let most = match now < self.singly_until {
-            true => 1,
-            false => IN_FLIGHT,
+        let most = if now < self.singly_until {
+            1
+        } else {
+            IN_FLIGHT
         };
         if let Some(id) = pressing {
             // Everything else waits for a moment in which it is the only one.
@@ -148,11 +149,12 @@ impl Machine {
         }
     }
 
-    /// How long an event's answer is waited for, with this many that have none.
+    /// The timeout of an event's answer, with this many unanswered events.
     fn patience(outgoing: &Outgoing, in_flight: usize) -> u64 {
-        match outgoing.noticed || outgoing.is_doubtful() || in_flight > CROWDED {
-            true => SHORT_TIMEOUT,
-            false => OK_TIMEOUT,
+        if outgoing.noticed || outgoing.is_doubtful() || in_flight > CROWDED {
+            SHORT_TIMEOUT
+        } else {
+            OK_TIMEOUT
         }
     }
 
@@ -183,7 +185,7 @@ impl Machine {
         let in_flight = self.sent();
         let due = self.outgoing.values().filter_map(|o| match o.state {
             OutgoingState::Sent(at) => Some(at + Self::patience(o, in_flight)),
-            // What was due already waits for those that are under way.
+            // An event that was due already waits for those in flight.
             waiting => waiting
                 .due_at()
                 .filter(|at| in_flight == 0 || *at > self.now),
@@ -191,7 +193,7 @@ impl Machine {
         due.min()
     }
 
-    /// Publishes an event. Of those that wait, a bounded number is kept.
+    /// Publishes an event. The number of waiting events is bounded.
     pub fn publish(&mut self, event: &Event, keep: Keep, now: u64) {
         if let Some(reason) = self.gone.clone() {
             let (id, outcome) = (event.id, Outcome::Rejected(reason));
@@ -220,7 +222,7 @@ impl Machine {
         self.tick(now);
     }
 
-    /// Gives up the oldest of a sort that waits, if there are as many as may wait.
+    /// Drops the oldest waiting publication of a sort, if their number is at the limit.
     fn make_way(&mut self, keep: Keep) {
         let most = match keep {
             Keep::Now => MOST_NOW,
@@ -310,7 +312,7 @@ impl Machine {
             return;
         }
         self.singly_until = now + SINGLY;
-        let asked = self.subscriptions.values().any(|s| s.is_asked()) || self.auth.is_some();
+        let asked = self.subscriptions.values().any(|s| s.owes_answer()) || self.auth.is_some();
         let [(id, outgoing)] = sent.as_mut_slice() else {
             sent.iter_mut().for_each(|(_, o)| o.noticed = true);
             return;
@@ -326,13 +328,14 @@ impl Machine {
             return;
         }
         outgoing.notices += 1;
-        match outgoing.keep == Keep::Until && outgoing.notices < NOTICES {
-            true => outgoing.state = OutgoingState::Due(now + AFTER_NOTICE),
-            false => self.reject(id, &brief),
+        if outgoing.keep == Keep::Until && outgoing.notices < NOTICES {
+            outgoing.state = OutgoingState::Due(now + AFTER_NOTICE)
+        } else {
+            self.reject(id, &brief)
         }
     }
 
-    /// Too many events: those that only matter now are left out for a while.
+    /// Too many events: short-lived ones are dropped for a while.
     fn restrain(&mut self, now: u64) {
         self.restraint_until = now + RESTRAINT;
         self.outgoing

@@ -1,5 +1,5 @@
-//! What the relay is asked for: what it has stored, the newest of it first, then what is new. What one answer does not hold is fetched by
-//! `pages`.
+//! Subscriptions: a relay returns its stored events first, newest first, then new ones. `pages` fetches the stored events that do not fit
+//! in one answer.
 
 use super::pages::Older;
 use super::{Action, Machine, LONGEST_RETRY, SECOND};
@@ -9,21 +9,21 @@ use nostr::prelude::{ClientMessage, Event, Filter, SubscriptionId, Timestamp};
 const PAGE: usize = 500;
 /// A page with fewer events than this was the last one, unless the relay names a smaller limit.
 const FULL_PAGE: usize = 100;
-/// How far before the cursor a subscription starts, in seconds: clocks differ, and relays take their time.
+/// Seconds by which a subscription starts before the cursor: clocks differ, and relays have delays.
 pub const OVERLAP: u64 = 600;
 
 #[derive(Debug)]
 pub(super) struct Subscription {
     pub(super) filter: Filter,
-    /// For subscriptions that go on where they were; in seconds.
+    /// For subscriptions that continue from a cursor; in seconds.
     pub(super) cursor: Option<u64>,
     /// Whether it ends with what is stored.
     once: bool,
     state: SubscriptionState,
     refusals: u32,
-    /// What the store has brought.
+    /// The stored events received so far.
     page: Page,
-    /// What was stored before that is being fetched.
+    /// The older stored events that are being fetched.
     pub(super) older: Option<Older>,
 }
 
@@ -70,8 +70,8 @@ impl Subscription {
         self.older = None;
     }
 
-    /// Whether the relay owes an answer.
-    pub(super) fn is_asked(&self) -> bool {
+    /// Whether the relay has to answer a request.
+    pub(super) fn owes_answer(&self) -> bool {
         let asked = |state| matches!(state, SubscriptionState::Stored { .. });
         asked(self.state) || self.older.as_ref().is_some_and(|older| asked(older.state))
     }
@@ -117,12 +117,12 @@ impl Machine {
         due.min()
     }
 
-    /// How many events are asked for at once.
+    /// Number of events per request.
     pub(super) fn page_limit(&self) -> usize {
         self.limits.max_limit.unwrap_or(PAGE).min(PAGE)
     }
 
-    /// How many events an answer has that may not hold all there are.
+    /// Number of events of an answer that may be incomplete.
     pub(super) fn full_page(&self) -> usize {
         self.page_limit().min(FULL_PAGE)
     }
@@ -208,7 +208,7 @@ impl Machine {
 
     /// Counts an event where it belongs. Returns the subscription's name, if there is one.
     fn count_event(&mut self, name: &str, created: Option<u64>) -> Option<String> {
-        // Dates are what somebody claims: a page's is never ahead of the clock.
+        // Dates are claims of their authors: a page's is never ahead of the clock.
         let date = self.date;
         let created = created.map(|created| created.min(date));
         if let Some(subscription) = self.subscriptions.get_mut(name) {
@@ -301,9 +301,10 @@ impl Machine {
             return;
         }
         let at = refused_until(subscription.refusals, now);
-        subscription.state = match auth {
-            true => SubscriptionState::NeedsAuth(at),
-            false => SubscriptionState::Due(at),
+        subscription.state = if auth {
+            SubscriptionState::NeedsAuth(at)
+        } else {
+            SubscriptionState::Due(at)
         };
     }
 }

@@ -64,7 +64,7 @@ async fn open_one(address: SocketAddr, host: &str, tls: bool) -> Result<Box<dyn 
     let stream = TcpStream::connect(address)
         .await
         .map_err(|err| err.to_string())?;
-    // Messages are small, and somebody waits for each.
+    // Messages are small, and each is waited for.
     let _ = stream.set_nodelay(true);
     if !tls {
         return Ok(Box::new(stream));

@@ -39,7 +39,7 @@ pub async fn send(
         .await
         .map_err(text)?;
     let connection = platform::spawn(async move {
-        // What goes wrong is told where the answer is read.
+        // The reader of the answer gets the error.
         let _ = connection.await;
     });
     let _ends_with_us = AbortOnDrop(connection);

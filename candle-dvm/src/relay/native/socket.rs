@@ -43,7 +43,7 @@ impl Socket {
         self.0.send(message).await.map_err(|err| err.to_string())
     }
 
-    /// What comes next. A wait that was given up loses nothing.
+    /// The next message. A cancelled wait loses nothing.
     ///
     /// # Errors
     /// The connection is lost.

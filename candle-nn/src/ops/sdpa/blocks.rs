@@ -10,7 +10,7 @@ use std::ops::Range;
 
 /// Queries in a block. It bounds the memory of the scores: heads * block * keys.
 const BLOCK: usize = 256;
-/// Queries in a block at the least, where windows are small: a block's keys are those of all its windows.
+/// Minimum number of queries in a block with small windows: a block loads the keys of all its windows.
 const LEAST_BLOCK: usize = 64;
 /// Below this many elementary steps a task is not worth handing to another thread.
 const TASK_STEPS: usize = 16 * 1024;
@@ -44,7 +44,7 @@ fn blocks_in<A: Acc>(
     let block = rules
         .left
         .map_or(BLOCK, |left| left.clamp(LEAST_BLOCK, BLOCK));
-    // Rows that see different keys are made one after the other.
+    // Rows that see different keys are computed one at a time.
     let together = if host.ragged() { 1 } else { dims.batch };
     let mut rows = Vec::with_capacity(dims.batch / together);
     for first in (0..dims.batch).step_by(together) {

@@ -184,7 +184,7 @@ impl<A: Acc> HostRules<A> {
             most = sink;
         }
         if most == A::neg_infinity() {
-            // All keys are hidden, unless the scores are no numbers, which shall be seen.
+            // All keys are hidden. NaN scores are excluded: they have to reach the result.
             if !scores.iter().any(|score| score.is_nan()) {
                 weights.fill(A::zero());
                 return A::zero();

@@ -18,9 +18,9 @@ pub(super) fn fused<S: Fused>(
         let storages = [q, k, v].map(Tensor::storage_and_layout);
         let [q, k, v] = &storages;
         let inputs = [
-            (beside::<S>(&q.0, NAME, "queries")?, q.1),
-            (beside::<S>(&k.0, NAME, "keys")?, k.1),
-            (beside::<S>(&v.0, NAME, "values")?, v.1),
+            (same_backend::<S>(&q.0, NAME, "queries")?, q.1),
+            (same_backend::<S>(&k.0, NAME, "keys")?, k.1),
+            (same_backend::<S>(&v.0, NAME, "values")?, v.1),
         ];
         S::has_sdpa(inputs, params)
     })?;
@@ -100,7 +100,7 @@ impl<'a> Sdpa<'a> {
         let mut inputs = [None; 6];
         for (input, locked) in inputs.iter_mut().zip(&locked) {
             if let Some((guard, layout)) = locked {
-                *input = Some((beside::<S>(guard, NAME, "option")?, *layout));
+                *input = Some((same_backend::<S>(guard, NAME, "option")?, *layout));
             }
         }
         let [bias, slopes, sinks, starts, lens, table] = inputs;

@@ -22,10 +22,10 @@ const NAME: &str = "sdpa";
 /// On the CPU, from this many queries on, matrix products over blocks of queries are faster than the fused loop.
 const CPU_MATMUL_FROM: usize = 16;
 
-/// What attention does beside its three tensors; by default a scale of 1 and nothing else.
+/// The options of attention; by default a scale of 1 and nothing else.
 ///
-/// A query has a position, as keys have their index: that of query `i` is `i + keys - queries`, so that the last query is at the last key,
-/// or `i + starts[batch]`.
+/// Query `i` has the position `i + keys - queries`, so that the last query is at the last key, or `i + starts[batch]`. The position of a
+/// key is its index.
 #[derive(Debug, Clone, Copy)]
 pub struct SdpaOptions<'a> {
     /// Factor of the scores, commonly `1 / sqrt(head_dim)`.
@@ -75,9 +75,9 @@ impl Default for SdpaOptions<'_> {
 pub(crate) struct Rules<'a> {
     pub(crate) scale: f32,
     pub(crate) softcap: Option<f32>,
-    /// How far back a query sees; without it to the first key.
+    /// Number of earlier keys that a query sees; `None` for all.
     pub(crate) left: Option<usize>,
-    /// How far ahead a query sees, 0 being causal; without it to the last key.
+    /// Number of later keys that a query sees; 0 is causal, `None` means all.
     pub(crate) right: Option<usize>,
     pub(crate) bias: Option<&'a Tensor>,
     pub(crate) slopes: Option<&'a Tensor>,
@@ -191,7 +191,7 @@ fn upstream(mask: Option<&Tensor>, causal: bool, scale: f32, softcapping: f32) -
 /// - `q` is (batch, heads, queries, head_dim), `k` (batch, kv_heads, keys, head_dim), `v` (batch, kv_heads, keys, v_dim);
 ///   the result is (batch, heads, queries, v_dim) in the dtype of `q`. Any layouts. With [`SdpaOptions::pages`] `k` and `v` are pools.
 /// - `heads` is a multiple of `kv_heads`: query heads share keys and values in groups of neighbours.
-/// - `k` and `v` are of the dtype of `q`, or of f16 or bf16 beside queries of f32, or of f16 beside queries of bf16.
+/// - `k` and `v` have the dtype of `q`; f16 or bf16 is also accepted for `q` in f32, and f16 for `q` in bf16.
 /// - A query to which every key is hidden gets 0, in all dtypes.
 ///
 /// ```

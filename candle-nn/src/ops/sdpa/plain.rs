@@ -49,8 +49,8 @@ pub(super) fn plain(
         .to_dtype(dims.dtype)
 }
 
-/// What positions add to the scores: slopes, and -infinity for hidden keys. Broadcasts to (batch, heads, queries, keys); `None` for
-/// nothing. Made on the device of `scores`, of numbers that are exact up to 2^24 positions.
+/// The position-dependent part of the scores: ALiBi slopes, and -infinity for hidden keys. Broadcasts to (batch, heads, queries, keys);
+/// `None` if there is none. Computed on the device of `scores`, exact up to 2^24 positions.
 fn by_position(
     rules: &Rules<'_>,
     dims: &Dims,
@@ -110,8 +110,8 @@ fn by_position(
     Ok(bias)
 }
 
-/// Softmax along the last dimension of scores of which -infinity is hidden; 0 where all are. A head's sink, which has no weight in the
-/// result, adds to its sums.
+/// Softmax along the last dimension of scores, where -infinity hides a key; 0 if all keys are hidden. A head's sink adds to the sum but has
+/// no weight in the result.
 fn softmax_of_seen(scores: &Tensor, sinks: Option<&Tensor>) -> Result<Tensor> {
     // The maximum cancels out, so no gradient goes through it.
     let most = scores.detach().max_keepdim(D::Minus1)?;

@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use std::sync::mpsc::{channel, RecvTimeoutError};
 use std::time::Duration;
 
-/// How long the program waits for its threads at the end.
+/// Time for the program's threads to end.
 const LAST_STEP: Duration = Duration::from_secs(5);
 
 #[derive(Debug, clap::Args)]
@@ -24,7 +24,8 @@ pub(super) struct Args {
     /// may be given several times [default: the small embedded model]
     #[arg(long, value_name = "MODEL")]
     model: Vec<PathBuf>,
-    /// LoRA adapter of peft over the model, of which there can only be one then: a folder or a Hub name, and how much of it; may be given several times
+    /// LoRA adapter of peft over the model, which must then be the only one: a folder or a Hub name, and its scale; may be given several
+    /// times
     #[arg(long, value_name = "PATH[:SCALE]")]
     lora: Vec<LoraSource>,
     #[command(flatten)]
@@ -62,7 +63,7 @@ pub(super) struct Args {
     /// required]
     #[arg(long, value_name = "FILE")]
     api_key_file: Option<PathBuf>,
-    /// Host name that clients use for the server, beside its addresses and localhost; may be given several times
+    /// Additional host name that clients use for the server; may be given several times
     #[arg(long, value_name = "NAME")]
     host_name: Vec<String>,
     /// Origin of web pages that may use the server, such as https://example.com, or * for all; may be given several times
@@ -117,7 +118,7 @@ pub(super) fn run(args: Args) -> Result<()> {
         access = access.with_origin(origin);
     }
     let runtime = crate::runtime()?;
-    // An address that is taken is reported before gigabytes are read.
+    // An address that is in use is reported before gigabytes are read.
     let listener = runtime.block_on(tokio::net::TcpListener::bind(args.listen));
     let listener = listener.map_err(|err| Error::service(format!("{}: {err}", args.listen)))?;
     let is_open = !access.has_keys();
@@ -133,7 +134,7 @@ pub(super) fn run(args: Args) -> Result<()> {
         drain: Duration::from_secs(args.drain),
         ..Limits::default()
     };
-    // Before anybody can know the address: a signal that comes at once drains too.
+    // Before any client can know the address: a signal that comes at once drains too.
     let stop = runtime.block_on(async { crate::asked_to_stop() })?;
     note(&format!(
         "listening on http://{address}/v1, up to {} requests at once; press Ctrl-C to stop",

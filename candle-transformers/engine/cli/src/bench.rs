@@ -116,9 +116,10 @@ pub(super) fn run(args: Args) -> Result<()> {
             device,
             &describe(device),
         )?;
-        return match args.json {
-            true => print_json(&report),
-            false => print(&report.table()),
+        return if args.json {
+            print_json(&report)
+        } else {
+            print(&report.table())
         };
     }
     if let Some(draft) = args.draft {
@@ -132,9 +133,10 @@ pub(super) fn run(args: Args) -> Result<()> {
             repeat: args.repeat,
         };
         let report = speculation::run(&request, device, &describe(device))?;
-        return match args.json {
-            true => print_json(&report),
-            false => print(&report.table()),
+        return if args.json {
+            print_json(&report)
+        } else {
+            print(&report.table())
         };
     }
     let request = BenchRequest {

@@ -121,7 +121,7 @@ pub(super) fn run(args: Args) -> Result<()> {
     let bytes = files.total_bytes() + draft.as_ref().map_or(0, DraftFiles::bytes);
     let bar = LoadBar::new(bytes);
     let (dtype, progress) = (args.dtype.map(FloatType::dtype), |bytes| bar.advance(bytes));
-    // First, so that what the model takes is what is left.
+    // First, so that the model is fitted into the remaining memory.
     let draft = DraftFiles::load(draft, entry, dtype, &progress)?;
     let backend = entry.load(files, dtype, &progress)?;
     let backend = LoadedDraft::beside(draft, backend)?;
@@ -241,9 +241,10 @@ impl Talk<'_> {
         let mut printer = Printer::new(self.think);
         let mut on_part = |part: &Part| {
             written = printer.part(part);
-            match written.is_err() || stopped.load(Ordering::Relaxed) {
-                true => ControlFlow::Break(()),
-                false => ControlFlow::Continue(()),
+            if written.is_err() || stopped.load(Ordering::Relaxed) {
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
             }
         };
         let answer = match text {
@@ -292,14 +293,15 @@ impl Talk<'_> {
             ));
         }
         if answer.stop_reason == StopReason::Length {
-            note(&match made >= self.request.max_tokens {
-                true => format!(
+            note(&if made >= self.request.max_tokens {
+                format!(
                     "the answer was cut off at {made} tokens; raise --max-tokens or `/set max-tokens N` for more"
-                ),
-                false => format!(
+                )
+            } else {
+                format!(
                     "the answer was cut off at {made} tokens: the context of {} tokens is full",
                     self.chat.context()
-                ),
+                )
             });
         }
         let dropped = self.chat.dropped();

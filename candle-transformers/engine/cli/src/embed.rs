@@ -108,9 +108,10 @@ pub(super) fn run(args: Args) -> Result<()> {
         options.dim.unwrap_or(encoder.config().size),
         encoder.config().size,
         options.pooling.name(),
-        match options.normalize {
-            true => "length 1",
-            false => "not normalized",
+        if options.normalize {
+            "length 1"
+        } else {
+            "not normalized"
         },
         describe(device),
     ));
@@ -189,7 +190,7 @@ impl Args {
     }
 }
 
-/// How alike each two texts are, a line for each text and a column for each.
+/// The similarities of all pairs of texts, a line and a column for each text.
 fn table(texts: &[&str], cosines: &[Vec<f32>]) -> String {
     const MOST: usize = 48;
     let wide = texts.len().to_string().len();

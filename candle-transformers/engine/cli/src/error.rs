@@ -12,7 +12,7 @@ pub enum Error {
     /// The engine's: of a model, its files, its device or a parameter.
     #[error(transparent)]
     Engine(#[from] Engine),
-    /// Of the HTTP interface.
+    /// An error of the HTTP interface.
     #[cfg(feature = "api")]
     #[error(transparent)]
     Api(#[from] candle_openai::Error),
@@ -63,7 +63,7 @@ impl Error {
         one_line(&self.to_string())
     }
 
-    /// The error as one line for whoever typed the command, see [`of_engine`].
+    /// The error as one line for the user, see [`of_engine`].
     pub fn for_command_line(&self) -> String {
         match self {
             Self::Engine(error) => of_engine(error),
@@ -73,7 +73,7 @@ impl Error {
     }
 }
 
-/// An error of the engine as one line for whoever typed the command: a field goes by its flag, `max_tokens` by `--max-tokens`.
+/// An error of the engine as one line for the user: a field is named by its flag, `max_tokens` by `--max-tokens`.
 pub fn of_engine(error: &Engine) -> String {
     let text = error.one_line();
     match error {

@@ -69,7 +69,7 @@ pub(super) struct Args {
     json: bool,
 }
 
-/// What `--json` prints.
+/// The output of `--json`.
 #[derive(Serialize)]
 struct Report<'a> {
     model: &'a str,
@@ -114,7 +114,7 @@ pub(super) fn run(args: Args) -> Result<()> {
     let bar = LoadBar::new(bytes);
     let dtype = args.dtype.map(FloatType::dtype);
     let progress = |bytes| bar.advance(bytes);
-    // First, so that what the model takes is what is left.
+    // First, so that the model is fitted into the remaining memory.
     let draft = DraftFiles::load(draft, entry, dtype, &progress)?;
     let backend = entry.load_shared(files, args.gpus, dtype, &progress)?;
     let backend = LoadedDraft::beside(draft, backend)?;

@@ -1,4 +1,4 @@
-//! Commands that run models for whoever types them, as part of a program such as `candle-dvm`.
+//! Commands that run models, as part of a program such as `candle-dvm`.
 //!
 //! Results go to standard output, everything else to standard error. A failure is one line there, `error: …`.
 //!
@@ -103,9 +103,10 @@ pub fn log(standard: &str, json: bool) {
         .with_env_filter(filter)
         .with_writer(std::io::stderr);
     // A program that calls this may have a log already.
-    let _ = match json {
-        true => log.json().try_init(),
-        false => log.try_init(),
+    let _ = if json {
+        log.json().try_init()
+    } else {
+        log.try_init()
     };
 }
 
@@ -113,8 +114,9 @@ pub fn log(standard: &str, json: bool) {
 const MAX_GPUS: usize = 64;
 
 fn check_gpus(gpus: usize) -> Result<()> {
-    match (1..=MAX_GPUS).contains(&gpus) {
-        true => Ok(()),
-        false => Err(Error::parameter("gpus", gpus, "1 to 64")),
+    if (1..=MAX_GPUS).contains(&gpus) {
+        Ok(())
+    } else {
+        Err(Error::parameter("gpus", gpus, "1 to 64"))
     }
 }

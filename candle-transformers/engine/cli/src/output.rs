@@ -26,14 +26,15 @@ pub fn print_dim(text: &str) -> Result<()> {
     let mut stdout = std::io::stdout().lock();
     let to_terminal = stdout.is_terminal();
     let text = shown(text, to_terminal);
-    let written = match to_terminal {
-        true => write!(stdout, "\u{1b}[2m{text}\u{1b}[0m"),
-        false => stdout.write_all(text.as_bytes()),
+    let written = if to_terminal {
+        write!(stdout, "\u{1b}[2m{text}\u{1b}[0m")
+    } else {
+        stdout.write_all(text.as_bytes())
     };
     written.and_then(|()| stdout.flush()).map_err(Error::Stdout)
 }
 
-/// Prints `value` as indented JSON with a line break behind it.
+/// Prints `value` as indented JSON, followed by a line break.
 ///
 /// # Errors
 /// Those of [`print()`].

@@ -1,4 +1,4 @@
-//! How tokens are drawn, as arguments of several commands.
+//! The settings for drawing tokens, as arguments of several commands.
 
 use candle_engine::backend::CompletionRequest;
 use candle_engine::SamplingDefaults;

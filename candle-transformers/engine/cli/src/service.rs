@@ -2,7 +2,7 @@
 
 use crate::{Error, Result};
 
-/// A panic is logged with its place alone: what it says may quote somebody's text.
+/// Logs only the source location of a panic: its message may quote a user's text.
 pub fn log_places_of_panics() {
     std::panic::set_hook(Box::new(|panic| {
         let place = panic.location().map(ToString::to_string);

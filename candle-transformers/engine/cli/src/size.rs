@@ -15,9 +15,10 @@ pub(super) fn parse(text: &str) -> std::result::Result<u64, String> {
         _ => f64::NAN,
     };
     let bytes = number.parse::<f64>().unwrap_or(f64::NAN) * factor;
-    match bytes >= 1. {
-        true => Ok(bytes as u64),
-        false => Err("expected a size such as 8GB or 512MiB".to_string()),
+    if bytes >= 1. {
+        Ok(bytes as u64)
+    } else {
+        Err("expected a size such as 8GB or 512MiB".to_string())
     }
 }
 

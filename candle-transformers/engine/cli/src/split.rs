@@ -1,4 +1,4 @@
-//! Which layers are on the GPU, as arguments of several commands.
+//! The layers on the GPU, as arguments of several commands.
 
 use candle_engine::model::{GpuLayers, Split};
 

@@ -68,7 +68,7 @@ pub(super) struct Args {
     srt: bool,
 }
 
-/// What `--json` prints.
+/// The output of `--json`.
 #[derive(Serialize)]
 struct Report<'a> {
     model: &'a str,
@@ -76,12 +76,12 @@ struct Report<'a> {
     text: String,
     #[serde(flatten)]
     transcript: &'a Transcript,
-    /// Where somebody speaks, in seconds, if that was looked for.
+    /// The stretches of speech, in seconds, if they were detected.
     #[serde(skip_serializing_if = "Option::is_none")]
     speech: Option<Vec<[f64; 2]>>,
     load_seconds: f64,
     seconds: f64,
-    /// How many seconds of the recording were heard in one.
+    /// Seconds of the recording transcribed per second.
     speed: f64,
 }
 

@@ -1,4 +1,4 @@
-//! Who may ask: API keys, the names that the server goes by, and the pages of browsers.
+//! Access control: API keys, the server's names, and the origins of browsers' pages.
 //!
 //! A web page can point its own name at this machine and then ask as if from its own site, so a `Host` has to be an address, `localhost` or a
 //! name that was given. Pages of other sites are refused unless their origin was given.
@@ -29,10 +29,10 @@ const KEY_BYTES: usize = 16;
 /// Answered without a key, for supervisors.
 const OPEN: &str = "/health";
 
-/// Who may ask. The default is everybody, under an address or `localhost`, and no page of another site.
+/// The clients that have access. By default all, under an address or `localhost`, and no page of another site.
 #[derive(Default)]
 pub struct Access {
-    /// Keys, one of which a request has to have; none where nobody needs one.
+    /// Accepted API keys; a request needs one of them. Empty if no key is required.
     keys: Vec<Zeroizing<String>>,
     /// Names that the server goes by, in lower case.
     hosts: Vec<String>,
@@ -65,9 +65,10 @@ impl Access {
             }
             self.keys.push(Zeroizing::new(key.to_string()));
         }
-        match self.keys.is_empty() {
-            true => Err(wrong("has no key; expected one in each line".to_string())),
-            false => Ok(self),
+        if self.keys.is_empty() {
+            Err(wrong("has no key; expected one in each line".to_string()))
+        } else {
+            Ok(self)
         }
     }
 
@@ -89,7 +90,7 @@ impl Access {
         !self.keys.is_empty()
     }
 
-    /// Whether the server goes by this name, which may have a port behind it.
+    /// Whether the server has this host name, which may be followed by a port.
     fn knows_host(&self, host: &str) -> bool {
         let name = name_of(host).to_ascii_lowercase();
         let name = name.trim_end_matches('.');
@@ -114,7 +115,7 @@ impl Access {
         is_ours.then_some(None)
     }
 
-    /// Whose request it is, by its key or else by its address.
+    /// The owner of a request, by its key or else by its address.
     fn owner(&self, request: &Request) -> std::result::Result<Owner, ApiError> {
         if self.keys.is_empty() || request.uri().path() == OPEN {
             let peer = request.extensions().get::<Peer>();
@@ -133,9 +134,10 @@ impl Access {
         // All are compared, in the same time whichever it is.
         let keys = self.keys.iter().zip(1..);
         let found = keys.fold(0, |found, (key, number)| {
-            match bool::from(key.as_bytes().ct_eq(given)) {
-                true => number,
-                false => found,
+            if bool::from(key.as_bytes().ct_eq(given)) {
+                number
+            } else {
+                found
             }
         });
         match found {
@@ -220,7 +222,7 @@ fn preflight(request: &Request) -> Response {
     response
 }
 
-/// Whose request it is, as [`check`] found.
+/// The owner of a request, as found by [`check`].
 pub(super) fn owner(request: &Request) -> Owner {
     let owner = request.extensions().get::<Owner>();
     owner.copied().unwrap_or_default()

@@ -26,7 +26,7 @@ pub struct Speech {
     pub worker: SpeechWorker,
 }
 
-/// A piece or the end of a transcript.
+/// A segment or the end of a transcript.
 enum Event {
     Segment(Segment),
     Done(candle_engine::Result<Transcript>),
@@ -164,9 +164,10 @@ fn streamed(receiver: UnboundedReceiver<Event>) -> Response {
     let events = events.map(move |event| match event {
         Event::Segment(segment) => {
             // The text as a whole begins without a blank.
-            let text = match std::mem::replace(&mut begun, true) {
-                false => segment.text.trim_start(),
-                true => &segment.text,
+            let text = if std::mem::replace(&mut begun, true) {
+                segment.text.as_str()
+            } else {
+                segment.text.trim_start()
             };
             json!({ "type": "transcript.text.delta", "delta": text })
         }

@@ -152,9 +152,10 @@ fn streamed(
         let mut held: Vec<Value> = Vec::new();
         let events = reply::chunks(receiver, move |event| {
             let delta = |delta: Value, held: &mut Vec<Value>, reason: Value| {
-                let logprobs = match held.is_empty() {
-                    true => Value::Null,
-                    false => json!({ "content": std::mem::take(held), "refusal": null }),
+                let logprobs = if held.is_empty() {
+                    Value::Null
+                } else {
+                    json!({ "content": std::mem::take(held), "refusal": null })
                 };
                 let choice = json!({
                     "index": index, "delta": delta, "logprobs": logprobs, "finish_reason": reason

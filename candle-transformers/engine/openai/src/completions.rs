@@ -14,7 +14,7 @@ use futures_util::StreamExt;
 use serde_json::{json, Value};
 use std::sync::Arc;
 
-/// As at OpenAI, where a text goes on for a line or so.
+/// OpenAI's default, about a line of text.
 const MAX_TOKENS: usize = 16;
 const MAX_TOP: usize = 5;
 /// Prompts in a request.
@@ -146,10 +146,11 @@ pub(super) async fn create(
         let mut offset = 0;
         let events = reply::chunks(receiver, move |event| {
             let mut choice = |text: &str, held: &mut Vec<Likely>, reason: Value| {
-                let logprobs = match held.is_empty() {
-                    true => Value::Null,
-                    false => listed(&writer, &std::mem::take(held), offset),
-                };
+                let logprobs = if held.is_empty() {
+Value::Null
+} else {
+listed(&writer, &std::mem::take(held), offset)
+};
                 offset += text.chars().count();
                 json!([{ "index": index, "text": text, "logprobs": logprobs, "finish_reason": reason }])
             };

@@ -82,12 +82,11 @@ impl Prepared {
 }
 
 fn check(texts: usize) -> Result<(), ApiError> {
-    match (1..=MAX_TEXTS).contains(&texts) {
-        true => Ok(()),
-        false => {
-            let problem = format!("found {texts} texts; expected 1 to {MAX_TEXTS}");
-            Err(ApiError::field("input", problem))
-        }
+    if (1..=MAX_TEXTS).contains(&texts) {
+        Ok(())
+    } else {
+        let problem = format!("found {texts} texts; expected 1 to {MAX_TEXTS}");
+        Err(ApiError::field("input", problem))
     }
 }
 
@@ -108,12 +107,11 @@ pub(super) async fn create(
     let vectors = vectors.of(owner, tokens, options).await?;
     let data = vectors.into_iter().enumerate();
     let data = data.map(|(index, vector)| {
-        let embedding = match in_base64 {
-            false => json!(vector),
-            true => {
-                let bytes: Vec<u8> = vector.iter().flat_map(|x| x.to_le_bytes()).collect();
-                json!(STANDARD.encode(bytes))
-            }
+        let embedding = if in_base64 {
+            let bytes: Vec<u8> = vector.iter().flat_map(|x| x.to_le_bytes()).collect();
+            json!(STANDARD.encode(bytes))
+        } else {
+            json!(vector)
         };
         json!({ "object": "embedding", "index": index, "embedding": embedding })
     });

@@ -7,7 +7,7 @@ use axum::Json;
 use candle_engine::Error;
 use serde_json::{json, Value};
 
-/// What is wrong with a request, or with us.
+/// An error in a request, or a failure of the server.
 #[derive(Debug)]
 pub struct ApiError {
     status: StatusCode,
@@ -98,7 +98,7 @@ impl ApiError {
         Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, None, problem)
     }
 
-    /// A body that is no form by its type.
+    /// The error for a body whose content type is not a form.
     pub(super) fn form() -> Self {
         let problem = "expected a form of Content-Type: multipart/form-data with a boundary";
         Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, None, problem)
@@ -144,7 +144,7 @@ impl ApiError {
         }
     }
 
-    /// What a client reads, in an answer or as the last event of a stream.
+    /// The JSON that a client reads, in a response or as the last event of a stream.
     pub(super) fn body(&self) -> Value {
         json!({ "error": {
             "message": self.message, "type": self.kind(), "param": self.param, "code": self.code,

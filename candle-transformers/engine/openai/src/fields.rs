@@ -1,4 +1,4 @@
-//! The fields of requests: each is taken by its name, and one that is left is refused.
+//! The fields of requests: each is read by its name, and an unread one is refused.
 
 use super::error::short;
 use super::texts::TextModel;
@@ -30,7 +30,7 @@ const NOTES: &[&str] = &[
 
 /// The fields of an object that have not been taken yet. `null` is as good as absent.
 pub(super) struct Fields {
-    /// The place of the object in messages, such as `messages[2].`.
+    /// The path of the object in messages, such as `messages[2].`.
     prefix: String,
     map: Map<String, Value>,
 }
@@ -116,12 +116,12 @@ impl Fields {
         }
     }
 
-    /// The fields that were not taken.
+    /// The unread fields.
     pub(super) fn into_map(self) -> Map<String, Value> {
         self.map
     }
 
-    /// Refuses what was not taken.
+    /// Refuses unread fields.
     ///
     /// # Errors
     /// The first field that is unknown.
@@ -187,7 +187,7 @@ impl Input {
         "a text, a list of texts, a list of tokens or a list of such lists";
 }
 
-/// How the next token is chosen, and what else both kinds of completions take.
+/// The settings for choosing tokens, and the other fields that both kinds of completions have.
 pub(super) struct Common {
     pub(super) model: Arc<TextModel>,
     /// The prompt and the most tokens are yet to come.
@@ -226,12 +226,11 @@ impl Common {
         }
         let mut penalty = |name: &str| {
             let value = fields.take::<f32>(name, number)?.unwrap_or(0.0);
-            match (-2.0..=2.0).contains(&value) {
-                true => Ok(value),
-                false => {
-                    let problem = format!("{value} is out of range; expected -2 to 2");
-                    Err(fields.wrong(name, problem))
-                }
+            if (-2.0..=2.0).contains(&value) {
+                Ok(value)
+            } else {
+                let problem = format!("{value} is out of range; expected -2 to 2");
+                Err(fields.wrong(name, problem))
             }
         };
         let presence_penalty = penalty("presence_penalty")?;

@@ -1,6 +1,6 @@
-//! From a request's bytes to tokens: within limits of size and time, and not on the threads that answer others.
+//! Turns a request's bytes into tokens, within limits of size and time, on threads that do not answer other requests.
 //!
-//! Small requests and large ones have separate lanes: megabytes of text take seconds to tokenise, and nobody waits behind them who has little.
+//! Small and large requests have separate lanes: megabytes of text take seconds to tokenise, and small requests must not wait for them.
 
 use super::ApiError;
 use axum::body::Body;
@@ -24,19 +24,19 @@ const LARGE_BODIES: usize = 8;
 /// Requests of each size that are worked on at once.
 const SMALL_AT_ONCE: usize = 4;
 const LARGE_AT_ONCE: usize = 1;
-/// How long all of a body may take, as a multiple of the time for its next bytes.
+/// Maximum time for a whole body, as a multiple of the time for its next bytes.
 const WHOLE_BODY: u32 = 2;
 
-/// The way in.
+/// Admits requests.
 pub(super) struct Gate {
     bodies: Arc<Semaphore>,
     small: Arc<Semaphore>,
     large: Arc<Semaphore>,
-    /// How long the next bytes of a body may take.
+    /// Maximum time for the next bytes of a body.
     idle: Duration,
 }
 
-/// A request in memory, and its place there if it is large.
+/// A request in memory, and its permit if it is large.
 pub(super) struct Read {
     bytes: Vec<u8>,
     _place: Option<OwnedSemaphorePermit>,
@@ -70,7 +70,7 @@ impl Gate {
         })
     }
 
-    /// Works on a request where it holds nobody up.
+    /// Runs `work` on a request on a thread that blocks no other request.
     ///
     /// # Errors
     /// Those of `work`.
@@ -82,7 +82,7 @@ impl Gate {
         let is_large = read.bytes.len() > SMALL;
         let lane = if is_large { &self.large } else { &self.small };
         let turn = lane.clone().acquire_owned().await.ok();
-        // It holds its places until it is done, also where the client is gone.
+        // The permits are held until the work is done, even if the client has disconnected.
         let done = tokio::task::spawn_blocking(move || {
             let done = work(&read.bytes);
             drop((read, turn));
@@ -105,7 +105,7 @@ impl Gate {
         form.map_err(|_| ApiError::form())
     }
 
-    /// The bytes of a request, and a place for them if they are many.
+    /// The bytes of a request, and a permit for them if they are many.
     async fn body(
         &self,
         body: Body,
@@ -114,9 +114,10 @@ impl Gate {
         if body.size_hint().lower() > most as u64 {
             return Err(ApiError::too_large(most));
         }
-        let place = match is_large(&body) {
-            true => self.bodies.clone().acquire_owned().await.ok(),
-            false => None,
+        let place = if is_large(&body) {
+            self.bodies.clone().acquire_owned().await.ok()
+        } else {
+            None
         };
         let bytes = timeout(WHOLE_BODY * self.idle, collect(body, self.idle, most));
         let bytes = bytes.await.map_err(|_| ApiError::too_slow())??;

@@ -124,10 +124,10 @@ impl Format {
 }
 
 impl Grammars {
-    /// A constraint of a text to a schema, which the field `place` has.
+    /// The constraint of a text to a schema; `place` is the path of the schema's field.
     ///
     /// # Errors
-    /// A schema that is none, or that is not supported.
+    /// A schema that is malformed or not supported.
     pub(super) fn of(
         &self,
         place: &str,
@@ -268,9 +268,10 @@ impl Mask for Guide {
             .first()
             .is_some_and(|end| allowed.is_allowed(*end));
         for (id, logit) in logits.iter_mut().enumerate() {
-            let is_allowed = match ends && self.stops.contains(&(id as u32)) {
-                true => true,
-                false => id < allowed.len() && allowed.is_allowed(id as u32),
+            let is_allowed = if ends && self.stops.contains(&(id as u32)) {
+                true
+            } else {
+                id < allowed.len() && allowed.is_allowed(id as u32)
             };
             if !is_allowed {
                 *logit = f32::NEG_INFINITY;

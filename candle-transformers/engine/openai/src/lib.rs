@@ -1,7 +1,7 @@
-//! OpenAI's HTTP interface over models of this machine: `/v1/models`, `/v1/completions`, `/v1/chat/completions`, `/v1/responses`,
-//! `/v1/embeddings`, `/v1/rerank`, `/v1/audio/transcriptions` and `/v1/audio/translations`; beside them `/tokenize`, `/detokenize`, `/health` and `/metrics`.
+//! OpenAI's HTTP interface over local models: `/v1/models`, `/v1/completions`, `/v1/chat/completions`, `/v1/responses`, `/v1/embeddings`,
+//! `/v1/rerank`, `/v1/audio/transcriptions` and `/v1/audio/translations`; also `/tokenize`, `/detokenize`, `/health` and `/metrics`.
 //!
-//! What is not supported is an error that names the field, never passed over: a client must not believe that it was done.
+//! An unsupported field is an error that names it. Fields are never ignored: a client must not believe that they took effect.
 
 #![deny(missing_docs)]
 
@@ -53,7 +53,7 @@ pub use server::Limits;
 pub use texts::{TextSource, Texts};
 pub use vectors::Encoder;
 
-/// Why serving ended, or could not begin.
+/// The reason why serving ended, or could not begin.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A file of API keys. What was found there is never part of the message.
@@ -61,7 +61,7 @@ pub enum Error {
     Key {
         /// The file.
         place: String,
-        /// What is wrong, and what to do.
+        /// The problem and the remedy.
         problem: String,
     },
     /// The system refuses a thread.
@@ -78,10 +78,10 @@ pub enum Error {
 /// The result of serving.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// How often the engine is asked whether it has failed.
+/// Interval at which the server checks whether the engine has failed.
 const WATCH: Duration = Duration::from_millis(500);
 
-/// What is served.
+/// The models that a server offers.
 pub struct Served {
     texts: Texts,
     vectors: Option<Vectors>,
@@ -163,10 +163,11 @@ fn routes(served: Arc<Served>) -> Router {
         .with_state(served)
 }
 
-/// Answers until `stop` is ready, and then until what runs has ended or [`Limits::drain`] is over.
+/// Serves requests until `stop` is ready; then waits until running requests have ended or [`Limits::drain`] is over.
 ///
 /// # Errors
-/// The engine fails, see [`BatchEngine::failure`](candle_engine::batch::BatchEngine::failure): then all requests end with an error, and the caller starts anew.
+/// The engine fails, see [`BatchEngine::failure`](candle_engine::batch::BatchEngine::failure): all requests then end with an error, and the
+/// caller has to restart.
 pub async fn serve(
     listener: tokio::net::TcpListener,
     mut served: Served,
@@ -292,9 +293,10 @@ async fn model(
 ) -> std::result::Result<Json<Value>, ApiError> {
     // No model has a name that is not UTF-8.
     let name = name.map_or_else(|_| "\u{FFFD}".to_string(), |Path(name)| name);
-    match served.names().any(|known| known == name) {
-        true => Ok(Json(about(&name))),
-        false => Err(ApiError::no_such_model(&name, served.names())),
+    if served.names().any(|known| known == name) {
+        Ok(Json(about(&name)))
+    } else {
+        Err(ApiError::no_such_model(&name, served.names()))
     }
 }
 
@@ -319,7 +321,7 @@ mod tests {
         answer
     }
 
-    /// The embedded model behind a socket, and what ends it.
+    /// A server with the embedded model: its runtime and its address; dropping the runtime stops it.
     fn small(limits: Limits) -> (tokio::runtime::Runtime, SocketAddr) {
         let runtime = tokio::runtime::Runtime::new().unwrap();
         let listener = runtime
@@ -332,7 +334,7 @@ mod tests {
         (runtime, address)
     }
 
-    /// What comes until the server closes the connection, and after what time.
+    /// The bytes received until the server closes the connection, and the time until then.
     fn until_closed(mut socket: TcpStream) -> (String, Duration) {
         socket
             .set_read_timeout(Some(Duration::from_secs(60)))
@@ -354,7 +356,7 @@ mod tests {
         let (_runtime, address) = small(limits);
         let head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n";
         let body = format!("{head}Content-Length: 9000\r\n\r\n{{\"model\"");
-        // All places are taken by those that say nothing, or half of it.
+        // All connections are taken by clients that send nothing, or half a request.
         let sockets = ["", head, &body].map(|half| {
             let mut socket = TcpStream::connect(address).unwrap();
             socket.write_all(half.as_bytes()).unwrap();

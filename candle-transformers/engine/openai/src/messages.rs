@@ -73,7 +73,7 @@ impl Conversation {
             content => content.as_str().map_or(0, str::len),
         };
         backend.check_bytes(said.iter().map(length).sum())?;
-        // A call that has to be is no answer, which would have a form.
+        // A required call is not an answer, so the answer's format does not apply.
         let grammar = match (self.tools.schema(), self.format) {
             (Some(call), _) => Some(model.grammars.of("tools", call, model)?),
             (None, Some(format)) => Some(format.grammar(model)?),
@@ -111,7 +111,7 @@ impl Conversation {
 /// The messages as templates see them.
 ///
 /// # Errors
-/// None, or the first field that is wrong or unknown, by its place.
+/// The first wrong or unknown field, named by its path.
 fn read(
     place: &str,
     messages: Vec<Map<String, Value>>,
@@ -168,7 +168,7 @@ fn one(
     let mut thoughts = None;
     let mut content = content;
     if role == "assistant" {
-        // Earlier thoughts are for templates that want them, beside the content.
+        // Templates that show earlier thoughts get them separately from the content.
         (thoughts, content) = template.without_thoughts(&content);
         for name in ["reasoning_content", "reasoning"] {
             let given: Option<String> = fields.take(name, "a text")?;
@@ -189,7 +189,7 @@ fn one(
             }
         }
     }
-    // Of an answer that is sent back; and who speaks, which no template shows.
+    // Fields of an answer that is sent back; and the speaker's name, which no template shows.
     for name in ["name", "refusal", "annotations"] {
         fields.take::<Value>(name, "any value")?;
     }
@@ -208,16 +208,14 @@ fn with_pictures(
     parts: Vec<Map<String, Value>>,
     pictures: &mut Pictures<'_>,
 ) -> Result<Value, ApiError> {
-    let parts = parts
-        .into_iter()
-        .enumerate()
-        .map(|(at, part)| match Pictures::is_image(&part) {
-            true => pictures.take(&format!("{place}[{at}]"), &part),
-            false => {
-                let text = joined(fields, vec![part])?;
-                Ok(json!({ "type": "text", "text": text }))
-            }
-        });
+    let parts = parts.into_iter().enumerate().map(|(at, part)| {
+        if Pictures::is_image(&part) {
+            pictures.take(&format!("{place}[{at}]"), &part)
+        } else {
+            let text = joined(fields, vec![part])?;
+            Ok(json!({ "type": "text", "text": text }))
+        }
+    });
     parts.collect()
 }
 

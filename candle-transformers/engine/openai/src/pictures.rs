@@ -39,10 +39,11 @@ impl<'a> Pictures<'a> {
         matches!(kind, Some("image_url" | "input_image"))
     }
 
-    /// Takes the image of a part; what templates see of it.
+    /// Adds the image of a message part; returns the part as templates see it.
     ///
     /// # Errors
-    /// A model that takes none, no `data:` URL of a PNG or JPEG, or too many or too large ones; `place` names the field.
+    /// A model without image input, a URL that is not a `data:` URL of a PNG or JPEG, too many images, or too large ones; `place` names the
+    /// field.
     pub(super) fn take(
         &mut self,
         place: &str,
@@ -104,7 +105,7 @@ fn data(url: &str) -> Result<Vec<u8>, String> {
     decoded.map_err(|err| format!("invalid base64: {err}"))
 }
 
-/// Keeps count of the image as long as somebody has it.
+/// Counts the image as held until its last owner drops it.
 fn hold(picture: Picture) -> Result<Arc<Picture>, ApiError> {
     let mut held = HELD.lock().unwrap_or_else(PoisonError::into_inner);
     held.retain(|it| it.strong_count() > 0);

@@ -21,7 +21,7 @@ use tokio::sync::mpsc::{unbounded_channel, UnboundedReceiver};
 /// The field of `usage` with counts of a part of the tokens.
 const DETAILS: &str = "completion_tokens_details";
 
-/// What becomes of a completion.
+/// An event of a completion.
 pub(super) enum Event {
     Token(Likely),
     Piece(String),
@@ -54,9 +54,10 @@ pub(super) fn begin(
             Heard::Done(result) => Some(Event::Done(result)),
         };
         let sent = event.is_none_or(|event| sender.send(event).is_ok());
-        match sent && !sender.is_closed() {
-            true => ControlFlow::Continue(()),
-            false => ControlFlow::Break(()),
+        if sent && !sender.is_closed() {
+            ControlFlow::Continue(())
+        } else {
+            ControlFlow::Break(())
         }
     };
     let order = Order {
@@ -73,7 +74,7 @@ pub(super) fn begin(
 /// A completion that has ended.
 pub(super) struct Whole {
     pub(super) completion: Completion,
-    /// The tokens of its answer, if probabilities were asked for.
+    /// The tokens of its answer, if the request wants probabilities.
     pub(super) likely: Vec<Likely>,
     pub(super) text: Both,
 }
@@ -143,7 +144,7 @@ pub(super) struct Count {
 }
 
 impl Count {
-    /// Of these completions.
+    /// The usage of these completions.
     pub(super) fn of<'a>(completions: impl IntoIterator<Item = &'a Completion>) -> Self {
         let count = Self::default();
         for completion in completions {
@@ -186,7 +187,7 @@ pub(super) fn id(prefix: &str) -> String {
     format!("{prefix}-{:032x}", rand::random::<u128>())
 }
 
-/// The text of one token; bytes that are no character show as U+FFFD.
+/// The text of one token; bytes that do not form a character show as U+FFFD.
 pub(super) fn token_text(tokenizer: &TextTokenizer, id: u32) -> String {
     tokenizer.decode(&[id]).unwrap_or_default()
 }
@@ -205,12 +206,12 @@ where
     events.flat_map(move |event| stream::iter(chunk(event)))
 }
 
-/// How the events of a stream are written.
+/// The format of a stream's events.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Framing {
     /// Data alone, and `[DONE]` at the end.
     Done,
-    /// Each with its type as its name, and nothing behind the last.
+    /// Each event named by its type, and no end marker.
     Named,
 }
 
@@ -233,7 +234,7 @@ pub(super) fn stream(
         .into_response()
 }
 
-/// What a failure in the middle of a stream is told as.
+/// The JSON of a failure in the middle of a stream.
 pub(super) fn failure(error: candle_engine::Error) -> Value {
     ApiError::from(error).body()
 }

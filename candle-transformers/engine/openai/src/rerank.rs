@@ -26,7 +26,7 @@ const NAMES: Names = Names {
 pub struct Reranker {
     /// The name that clients use.
     pub name: String,
-    /// Its tokenizer and how its scores are meant to be made.
+    /// Its tokenizer and its scoring options.
     pub files: RerankerFiles,
     /// The model.
     pub model: Model,
@@ -147,14 +147,13 @@ impl Prepared {
 
 /// Refuses a request of too many tokens.
 fn check(tokens: usize) -> Result<(), ApiError> {
-    match tokens <= MAX_TOKENS {
-        true => Ok(()),
-        false => {
-            let problem = format!(
+    if tokens <= MAX_TOKENS {
+        Ok(())
+    } else {
+        let problem = format!(
                 "the documents, each with the query, have more than {MAX_TOKENS} tokens; send fewer at once"
             );
-            Err(ApiError::field("documents", problem))
-        }
+        Err(ApiError::field("documents", problem))
     }
 }
 

@@ -1,4 +1,4 @@
-//! `/v1/responses`: one answer to what was said, as items. Nothing is stored, so each request brings its whole conversation.
+//! `/v1/responses`: one answer to a conversation, as items. Nothing is stored, so each request brings its whole conversation.
 
 mod events;
 mod input;

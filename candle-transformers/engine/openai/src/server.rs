@@ -16,7 +16,7 @@ use tokio::net::TcpListener;
 use tokio::sync::{watch, Semaphore};
 use tokio::task::JoinSet;
 
-/// How long a client may take nothing of its answer.
+/// Maximum time for which a client may not read its answer.
 const STALLED: Duration = Duration::from_secs(60);
 /// Bytes of a request's head.
 const HEAD_BYTES: usize = 64 << 10;
@@ -28,9 +28,9 @@ const RETRY: Duration = Duration::from_millis(500);
 pub struct Limits {
     /// Connections that may be open at once, at least 1; others wait.
     pub connections: usize,
-    /// How long the head of a request may take, the next bytes of its body, and a connection be open without a request.
+    /// Maximum time for the head of a request, for the next bytes of its body, and for a connection without a request.
     pub idle: Duration,
-    /// How long answers may take after the signal to stop.
+    /// Maximum time for answers after the signal to stop.
     pub drain: Duration,
 }
 
@@ -62,7 +62,7 @@ pub(super) async fn run(
     let mut stop = pin!(stop);
     loop {
         while connections.try_join_next().is_some() {}
-        // The place comes first: who has none is left in the system's queue.
+        // The permit comes first: without one, a connection stays in the system's queue.
         let accepted = async {
             let place = places.clone().acquire_owned().await;
             (place, listener.accept().await)

@@ -30,7 +30,7 @@ struct Shelf {
     slots: Vec<Slot>,
     /// The most bytes of weights that are loaded at once.
     budget: Option<u64>,
-    /// Whose turn it is to load.
+    /// Held while a model loads.
     loading: Arc<tokio::sync::Mutex<()>>,
     clock: AtomicU64,
 }
@@ -91,8 +91,8 @@ impl Texts {
         Self::of(vec![slot], None)
     }
 
-    /// Several models, of which no more than `budget` bytes of weights are loaded at once: a requested model takes the place of those that
-    /// were not used for the longest time, once their answers are out. Without a budget each stays once it is loaded.
+    /// Several models, with at most `budget` bytes of weights loaded at once: a requested model replaces the least recently used ones,
+    /// after their answers have ended. Without a budget, a loaded model stays loaded.
     ///
     /// # Errors
     /// No model, two of one name, or one that is larger than the budget.
@@ -166,7 +166,7 @@ impl Texts {
         models.collect()
     }
 
-    /// Why an engine has failed, if one has.
+    /// The reason why an engine has failed, if one has.
     pub(super) fn failure(&self) -> Option<String> {
         self.loaded()
             .iter()
@@ -195,7 +195,7 @@ impl Texts {
     /// It cannot be loaded.
     pub(super) async fn load(&self, at: usize) -> std::result::Result<Arc<TextModel>, ApiError> {
         let shelf = self.0.clone();
-        // Not given up with the client: what was begun has to end in order.
+        // Continues without the client: a load that has begun must end in order.
         let loading = tokio::spawn(async move {
             let _turn = shelf.loading.clone().lock_owned().await;
             if let Some(model) = shelf.model(at) {
@@ -324,13 +324,13 @@ mod tests {
             texts.load(2).await.unwrap();
             assert_eq!(loaded(&texts), ["a", "c"]);
             assert_eq!(loads.load(SeqCst), 3);
-            // `a` is the oldest, and is waited for as long as somebody has it.
+            // `a` is the oldest, and is waited for while it is in use.
             let waits = texts.load(1);
             let held = tokio::time::timeout(Duration::from_millis(100), waits).await;
             assert!(held.is_err(), "more than the budget was loaded");
             assert_eq!(loaded(&texts), ["c"]);
             drop(a);
-            // Asked for twice, it is loaded once; nobody waits for the first one any more.
+            // Two concurrent requests load the model once.
             let (one, two) = tokio::join!(texts.load(1), texts.load(1));
             assert!(Arc::ptr_eq(&one.unwrap(), &two.unwrap()));
         });

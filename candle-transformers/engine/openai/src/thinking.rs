@@ -15,12 +15,12 @@ const TAKEN: [&str; 5] = [
     "bos_token",
     "eos_token",
 ];
-/// How hard a model is to think. `none` is not at all.
+/// The effort of thinking. `none` disables it.
 const EFFORTS: [&str; 5] = ["none", "minimal", "low", "medium", "high"];
 const SWITCH: &str = "enable_thinking";
 const EFFORT: &str = "reasoning_effort";
 
-/// How a request wants the model to think.
+/// The thinking settings of a request.
 #[derive(Default)]
 pub(super) struct Wanted {
     /// For the template.
@@ -51,7 +51,7 @@ impl Wanted {
         let reasoning: Option<Map<String, Value>> = fields.take("reasoning", "an object")?;
         let mut reasoning = Fields::of("reasoning.".to_string(), reasoning.unwrap_or_default());
         let effort = reasoning.take::<String>("effort", "a text")?;
-        // Thoughts come as they are, and nobody sums them up.
+        // Thoughts are returned unchanged; there are no summaries.
         for name in ["summary", "generate_summary"] {
             reasoning.harmless(name, &["auto".into()])?;
         }
@@ -121,7 +121,7 @@ impl Wanted {
         Ok(())
     }
 
-    /// How the model thinks after `prompt`, which the template has made with the variables.
+    /// The model's state of thinking after `prompt`, which the template has made with the variables.
     ///
     /// # Errors
     /// An effort of a model that does not think.
@@ -171,7 +171,8 @@ impl Apart {
         Self(Splitter::new(thinking))
     }
 
-    /// Adds a piece, and gives what is certain now. Of `held`, the notes on tokens whose text is not out yet, those on thoughts are dropped.
+    /// Adds a chunk, and returns the text that is certain now. Removes from `held`, the records of tokens whose text is still pending,
+    /// those of thoughts.
     pub(super) fn push<T>(&mut self, piece: &str, held: &mut Vec<T>) -> Both {
         let both = Both::from(self.0.push(piece));
         if both.answer.is_empty() && self.0.is_before_answer() {

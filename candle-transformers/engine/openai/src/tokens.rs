@@ -8,7 +8,7 @@ use axum::Json;
 use serde_json::{json, Value};
 use std::sync::Arc;
 
-/// Whose tokens are meant: those of the first model that writes texts unless another is named.
+/// The model whose tokens are meant: the first text model unless another is named.
 enum Which {
     Text(Arc<TextModel>),
     Encoder(Arc<Encoder>),
@@ -41,9 +41,10 @@ fn tokens_of(served: &Asked, bytes: &[u8]) -> Result<Vec<u32>, ApiError> {
         Which::Encoder(encoder) => encoder.files.encode(&text, special)?,
         Which::Text(model) => {
             let tokenizer = model.engine.backend().tokenizer();
-            match special && !text.is_empty() {
-                true => tokenizer.encode_prompt(&text)?,
-                false => tokenizer.encode(&text, false)?,
+            if special && !text.is_empty() {
+                tokenizer.encode_prompt(&text)?
+            } else {
+                tokenizer.encode(&text, false)?
             }
         }
     })

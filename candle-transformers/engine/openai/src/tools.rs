@@ -29,7 +29,7 @@ pub(super) struct Tools {
     choice: Choice,
 }
 
-/// Where the fields of a function are.
+/// The layout of a function's fields.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Layout {
     /// In an object, `function`.
@@ -96,7 +96,7 @@ impl Tools {
         self.all.is_empty()
     }
 
-    /// How much of a text that is still being written is certainly no part of a call.
+    /// Number of bytes of an unfinished text that are certainly not part of a call.
     pub(super) fn certain(&self, text: &str) -> usize {
         if self.is_empty() {
             return text.len();
@@ -147,12 +147,13 @@ impl Tools {
             }
             said.push_str(behind);
         }
-        match calls.is_empty() {
-            true => none(),
-            false => Read {
+        if calls.is_empty() {
+            none()
+        } else {
+            Read {
                 text: said.trim().to_string(),
                 calls,
-            },
+            }
         }
     }
 

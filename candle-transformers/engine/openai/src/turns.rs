@@ -1,4 +1,4 @@
-//! A thread that works on many items of many requests, some of each request in turn.
+//! A thread that works on the items of many requests, a few of each request at a time.
 
 use candle_engine::batch::Owner;
 use candle_engine::error::brief;
@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 
 /// Requests that wait or are worked on.
 const REQUESTS: usize = 64;
-/// Items and tokens that are worked on before the next request has its turn.
+/// Maximum number of items processed before the next request is served.
 const ITEMS: usize = 32;
 const TOKENS: usize = 2048;
 
@@ -68,10 +68,10 @@ impl<I: Item, O: Send + 'static, T: Send + 'static> Turns<I, O, T> {
         self.queue.open()
     }
 
-    /// A result for each item. Dropped, it takes the request back.
+    /// A result for each item. Dropping the future cancels the request.
     ///
     /// # Errors
-    /// No place in the queue, or what the model says of the items.
+    /// The queue is full, or the model fails on the items.
     pub(super) async fn of(&self, owner: Owner, items: Vec<I>, options: O) -> Result<Vec<T>> {
         let (answer, answered) = oneshot::channel();
         let request = Request {
@@ -91,7 +91,7 @@ impl<I: Item, O: Send + 'static, T: Send + 'static> Turns<I, O, T> {
     }
 }
 
-/// Works on some of a request's items; the request is given back if there are more.
+/// Processes some of a request's items; returns the request if there are more.
 fn some<I: Item, O, T>(
     mut request: Request<I, O, T>,
     names: Names,
@@ -122,7 +122,7 @@ fn some<I: Item, O, T>(
     None
 }
 
-/// How many of the items are worked on at once: at least one.
+/// Number of items processed at once: at least one.
 fn chunk<I: Item>(items: &[I]) -> usize {
     let mut tokens = 0;
     let fit = items.iter().take(ITEMS).take_while(|item| {
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_wrong_is_told() {
+    fn failures_are_reported() {
         let (one, answered) = request(1);
         assert!(some(one, NAMES, |_, _| candle_core::bail!("too odd")).is_none());
         let problem = answered.blocking_recv().unwrap().unwrap_err().to_string();

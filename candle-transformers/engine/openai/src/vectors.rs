@@ -17,7 +17,7 @@ const NAMES: Names = Names {
 pub struct Encoder {
     /// Its name for clients.
     pub name: String,
-    /// Its tokenizer and how its vectors are meant to be made.
+    /// Its tokenizer and its vectors' options.
     pub files: EncoderFiles,
     /// The model.
     pub model: TextEncoder,
@@ -54,10 +54,10 @@ impl Vectors {
         self.turns.open()
     }
 
-    /// A vector for each text. Dropped, it takes the request back.
+    /// A vector for each text. Dropping the future cancels the request.
     ///
     /// # Errors
-    /// No place in the queue, or what the model says of the texts.
+    /// The queue is full, or the model fails on the texts.
     pub(super) async fn of(
         &self,
         owner: Owner,

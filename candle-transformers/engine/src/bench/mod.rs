@@ -24,7 +24,7 @@ use candle_transformers::parallel::{ParallelDecoder, ParallelState};
 use serde::Serialize;
 use std::time::{Duration, Instant};
 
-/// What to measure.
+/// The settings of a benchmark.
 #[derive(Clone, Copy, Debug)]
 pub struct BenchRequest {
     /// Model shape.
@@ -41,7 +41,7 @@ pub struct BenchRequest {
     pub context: usize,
     /// Sequences that are decoded together, at least 1.
     pub batch: usize,
-    /// How often to measure each, at least 1.
+    /// Number of measurements of each, at least 1.
     pub repeat: usize,
     /// The memory bandwidth in GB/s to compare with.
     pub bandwidth: Option<f64>,
@@ -49,22 +49,22 @@ pub struct BenchRequest {
     pub profile: bool,
 }
 
-/// What was measured.
+/// The results of a benchmark.
 #[derive(Clone, Debug, Serialize)]
 pub struct BenchReport {
     /// The shape's name.
     pub shape: &'static str,
     /// The shape's numbers.
     pub dimensions: Dimensions,
-    /// What weights are stored as.
+    /// The storage format of the weights.
     pub dtype: String,
     /// The element type of activations.
     pub activations: &'static str,
-    /// What keys and values were kept as.
+    /// The storage format of keys and values.
     pub kv: &'static str,
     /// The device's name.
     pub device: String,
-    /// How often each speed was measured.
+    /// Number of measurements of each speed.
     pub repeat: usize,
     /// Tokens that were in the cache before the first generated one.
     pub context: usize,
@@ -74,13 +74,13 @@ pub struct BenchReport {
     pub prompt: Speed,
     /// Single-token steps; the tokens of all sequences together.
     pub generation: Speed,
-    /// Bytes that generation has to read for a token at the least.
+    /// Minimum number of bytes read per generated token.
     pub bytes_per_token: f64,
     /// The share of `--bandwidth` that reading those bytes at the median speed takes, from 0 to 1.
     pub bandwidth_share: Option<f64>,
     /// The most memory that was in use on the device, where it keeps count.
     pub peak_bytes: Option<u64>,
-    /// Where the time of a pass over the prompt, then of a generated token, goes on the GPU; empty without `--profile`.
+    /// GPU time by kernel of a pass over the prompt, then of a generated token; empty without `--profile`.
     pub profile: Vec<PhaseProfile>,
 }
 
@@ -204,7 +204,7 @@ pub fn run_shared(
     })
 }
 
-/// How long a GPU that was idle takes until its clocks are up.
+/// Time that an idle GPU needs to raise its clocks.
 const WARM_UP: Duration = Duration::from_millis(400);
 
 /// Runs at least once, and until clocks are up.
@@ -257,7 +257,7 @@ fn kernel_times(
     )
 }
 
-/// What a profile says of a run, whichever device it was on.
+/// The profile of a run, on any kind of device.
 #[cfg(any(feature = "cuda", feature = "webgpu"))]
 fn told(
     run: candle_core::Result<Run>,
@@ -313,7 +313,7 @@ struct Run {
     counted: Option<Counters>,
 }
 
-/// Ids that stand for a text.
+/// Arbitrary ids, as a prompt.
 fn tokens(count: usize, vocab: usize) -> Vec<u32> {
     (0..count).map(|i| (i * 7919 % vocab) as u32).collect()
 }

@@ -1,7 +1,7 @@
-//! Speed of single ops on a device beside the CPU: the products, norms and attention that a language model is made of.
+//! Speed of single ops on a device compared with the CPU: the products, norms and attention of a language model.
 //!
-//! Both sides are measured in turn in one process, so that what else runs on the machine slows both. A sample runs the op
-//! often enough to last, then synchronises; the fastest sample counts.
+//! Both sides are measured alternately in one process, so that other load on the machine slows both. A sample runs the op often enough to
+//! last, then synchronises; the fastest sample counts.
 
 use crate::error::Doing;
 use crate::progress::note;
@@ -11,7 +11,7 @@ use candle_nn::ops;
 use serde::Serialize;
 use std::time::{Duration, Instant};
 
-/// How long a sample lasts at the least.
+/// Minimum duration of a sample.
 const SAMPLE: Duration = Duration::from_millis(20);
 
 /// One op on inputs of given shapes.
@@ -122,7 +122,7 @@ pub struct OpSpeed {
     pub gflops: Option<f64>,
 }
 
-/// What was measured.
+/// The results of a benchmark of ops.
 #[derive(Clone, Debug, Serialize)]
 pub struct OpsReport {
     /// The device's name.
@@ -185,7 +185,7 @@ fn measure(
     })
 }
 
-/// How many calls last as long as a sample; the first of them compile kernels.
+/// Number of calls that last for one sample; the first calls compile kernels.
 fn calls_of_a_sample(
     case: &Case,
     inputs: &[Tensor],

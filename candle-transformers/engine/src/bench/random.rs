@@ -107,7 +107,7 @@ impl WeightSource for RandomFloats {
 /// would take minutes.
 struct RandomBlocks {
     format: GgmlDType,
-    /// Of the random numbers.
+    /// The state of the generator.
     state: u64,
 }
 
@@ -150,7 +150,7 @@ impl RandomBlocks {
     }
 }
 
-/// Where a block has its scale and its minimum (f16), and their values for which random bits make weights of deviation 1 around 0.
+/// The offsets of a block's scale and minimum (f16), and the values for which random bits make weights of deviation 1 around 0.
 ///
 /// A code of `b` bits has the mean `(2^b - 1) / 2` and the deviation `2^b / sqrt(12)`; k-quants multiply it with a random scale of 4 or
 /// 6 bits, for which the factors were found by making random blocks dense.
@@ -184,7 +184,7 @@ impl RandomBlocks {
 }
 
 impl WeightSource for RandomBlocks {
-    /// Everything that is asked for, in the form of today's files.
+    /// Every requested tensor exists, in the current layout.
     fn contains(&self, name: &str) -> bool {
         name != "rope_freqs.weight"
     }

@@ -42,7 +42,7 @@ pub enum ModelShape {
     Demo,
 }
 
-/// The numbers that make a shape, of which a layer's are the first layer's.
+/// The sizes that define a shape; those of a layer are the first layer's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Dimensions {
     /// Width of the residual stream.
@@ -82,7 +82,7 @@ impl ModelShape {
         }
     }
 
-    /// What of the model's `config.json` makes its shape.
+    /// The fields of the model's `config.json` that define its shape.
     fn config(self) -> Value {
         let llama = |[hidden, layers, heads, kv_heads, ffn, vocab]: [usize; 6], tied: bool| {
             json!({
@@ -193,14 +193,14 @@ impl From<&DecoderSpec> for Dimensions {
 pub struct Steps {
     /// Keys that are there before the first.
     pub context: usize,
-    /// How many.
+    /// Their number.
     pub count: usize,
     /// Sequences that are decoded together.
     pub batch: usize,
 }
 
-/// Bytes that generation has to read for a token at the least, on average over `steps`: the weights, which a step reads once for all
-/// sequences (of experts those of one token), and the keys and values, which are kept as `kv`.
+/// Minimum number of bytes read per generated token, on average over `steps`: the weights, which a step reads once for all sequences (of
+/// experts, those of one token), and the keys and values, which are stored as `kv`.
 pub fn bytes_per_token(spec: &DecoderSpec, weights: WeightFormat, kv: DType, steps: Steps) -> f64 {
     let cache: f64 = spec
         .layers

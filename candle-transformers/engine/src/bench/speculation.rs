@@ -30,7 +30,7 @@ pub struct SpeculationRequest {
     pub most: usize,
     /// Number of tokens to generate, at least 1.
     pub generate: usize,
-    /// How often to measure each, at least 1.
+    /// Number of measurements of each, at least 1.
     pub repeat: usize,
 }
 
@@ -45,7 +45,7 @@ pub struct SpeculationReport {
     pub device: String,
     /// The chance of a proposed token to be right.
     pub accept: f64,
-    /// How often each was measured.
+    /// Number of measurements of each.
     pub repeat: usize,
     /// For each number of proposed tokens, from none on.
     pub lengths: Vec<LengthSpeed>,
@@ -67,7 +67,7 @@ pub struct LengthSpeed {
 /// Makes random weights on `device` and measures. Progress goes to standard error.
 ///
 /// # Errors
-/// A device that runs out of memory or fails otherwise; a shape of which no slots can be made.
+/// A device that runs out of memory or fails otherwise; a shape whose decoder cannot have slots.
 pub fn run(request: &SpeculationRequest, device: &Device, name: &str) -> Result<SpeculationReport> {
     let doing = "generating random weights";
     // A round that ends the text may run over its end.
@@ -211,7 +211,7 @@ impl Pair<'_> {
     }
 }
 
-/// A coin that falls the same way each time: splitmix64.
+/// A deterministic coin: splitmix64.
 struct Coin(u64);
 
 impl Coin {

@@ -8,7 +8,7 @@ use candle_transformers::generation::Draw;
 
 const CHOOSING: &str = "choosing the next token";
 
-/// Choices on their way to the host.
+/// Choices that the device is computing or copying to the host.
 pub(crate) enum Queued {
     Ids(Chosen),
     Logits(Tensor),
@@ -23,7 +23,7 @@ pub(crate) enum Choices {
 }
 
 impl Queued {
-    /// Chooses on the device from `(rows, vocab)`, where the writer's choice needs no more, and nobody `looks` at the logits.
+    /// Chooses on the device from `(rows, vocab)`, if the writer's settings allow it and `looks` is false: no caller reads the logits.
     ///
     /// # Errors
     /// Failures of the device.
@@ -39,7 +39,7 @@ impl Queued {
     /// The choices.
     ///
     /// # Errors
-    /// Failures of the device, and logits of which no token can be drawn.
+    /// Failures of the device, and logits that do not define a distribution.
     pub(crate) async fn read(self, wait: Wait) -> Result<Choices> {
         Ok(match self {
             Self::Ids(chosen) => Choices::Ids(chosen.tokens(wait).await?),

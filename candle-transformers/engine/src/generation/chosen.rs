@@ -14,7 +14,7 @@ const CHOOSING: &str = "choosing the next token";
 pub(crate) struct Chosen {
     /// `(rows)` in u32, on the device.
     ids: Tensor,
-    /// Where some are drawn, with the number of unusable logits of each row behind them.
+    /// Ids of drawn tokens, followed by the number of unusable logits of each row.
     read: PendingVec1<u32>,
 }
 
@@ -24,16 +24,17 @@ impl Chosen {
     /// # Errors
     /// Settings that name no distribution, and failures of the device.
     pub(crate) fn begin(logits: &Tensor, draws: &[Draw]) -> Result<Self> {
-        let chosen = match draws.iter().all(Draw::is_greedy) {
-            true => logits.argmax(D::Minus1).and_then(|ids| {
+        let chosen = if draws.iter().all(Draw::is_greedy) {
+            logits.argmax(D::Minus1).and_then(|ids| {
                 let read = ids.begin_to_vec1()?;
                 Ok(Self { ids, read })
-            }),
-            false => draw(logits, draws).and_then(|both| {
+            })
+        } else {
+            draw(logits, draws).and_then(|both| {
                 let read = both.flatten_all()?.begin_to_vec1()?;
                 let ids = both.i(0)?;
                 Ok(Self { ids, read })
-            }),
+            })
         };
         chosen.doing(CHOOSING)
     }
@@ -66,7 +67,7 @@ impl Chosen {
     /// The tokens.
     ///
     /// # Errors
-    /// Failures of the device, and logits of which no token can be drawn.
+    /// Failures of the device, and logits that do not define a distribution.
     pub(crate) async fn tokens(self, wait: Wait) -> Result<Vec<u32>> {
         let rows = self.ids.elem_count();
         let read = match wait {

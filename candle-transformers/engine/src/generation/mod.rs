@@ -25,7 +25,7 @@ use std::collections::VecDeque;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-/// How a step gets a token's id from the device.
+/// The way in which a step gets a token's id from the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
     /// By blocking the thread: the step is ready when it is polled first. It is an error in a browser with a GPU.
@@ -35,15 +35,16 @@ pub enum Wait {
 }
 
 impl Wait {
-    /// What fits the platform: a browser's thread must not be blocked, and natively a model has a separate thread.
-    pub const HERE: Self = match cfg!(target_arch = "wasm32") {
-        true => Self::Async,
-        false => Self::Blocking,
+    /// The way to wait on this platform: a browser's thread must not be blocked, and natively a model has a separate thread.
+    pub const HERE: Self = if cfg!(target_arch = "wasm32") {
+        Self::Async
+    } else {
+        Self::Blocking
     };
 }
 
-/// How many steps are queued beyond the one whose token is awaited, where the wait is a promise of a browser: an answer takes as long as a step
-/// to come through its processes, so that with one step a GPU would wait for the next.
+/// Number of steps queued beyond the awaited one, if the wait is a browser's promise: an answer takes the time of a step to pass through
+/// the browser's processes, so that a GPU with one queued step would idle.
 const AHEAD: usize = 3;
 
 /// A session and the tokens that it has seen.
@@ -59,7 +60,7 @@ pub struct Generation<'a> {
     backend: &'a CandleBackend,
     session: Session<'a>,
     writer: Writer<'a>,
-    /// How many of the writer's tokens the model has seen.
+    /// Number of the writer's tokens that the model has read.
     fed: usize,
     /// The next steps, queued before the host knows the current token, if the choice needs nothing from the host.
     queued: VecDeque<NextToken>,
@@ -74,9 +75,9 @@ pub struct Generation<'a> {
 /// Tokens that the model has seen before they were chosen.
 struct Guessed {
     tokens: Vec<u32>,
-    /// What is chosen after the token before them, and after each of them.
+    /// The choices after the token before them, and after each of them.
     choices: Choices,
-    /// How many of them were right.
+    /// Number of correct ones.
     right: usize,
     round: Round,
 }
@@ -146,30 +147,32 @@ impl CandleBackend {
     ) -> Result<Option<Session<'_>>> {
         let pairs = seen.tokens.iter().zip(tokens);
         let same = pairs.take_while(|(seen, token)| seen == token).count();
-        // At least one token has to be fed, for logits to come out.
+        // At least one token has to be fed to get logits.
         let same = same.min(tokens.len().saturating_sub(1));
         let same = seen.session.common(self, tokens, same, pictures)?;
         let mut session = self.unpark(seen.session);
-        let kept = match same == seen.tokens.len() {
-            true => true,
-            false => forgets && same > 0 && session.truncate(same)?,
+        let kept = if same == seen.tokens.len() {
+            true
+        } else {
+            forgets && same > 0 && session.truncate(same)?
         };
         Ok(kept.then_some(session))
     }
 }
 
 impl Generation<'_> {
-    /// Makes all tokens; the pieces of text go to `on_piece`, which can end it. If a wait yields to the executor, so does each token on the
-    /// CPU, where nothing else would wait.
+    /// Generates all tokens; the pieces of text go to `on_piece`, which can stop it. If a wait yields to the executor, so does each token
+    /// on the CPU, where nothing else would wait.
     pub(crate) async fn run(
         &mut self,
         wait: Wait,
         on_piece: &mut dyn FnMut(&str) -> ControlFlow<()>,
     ) -> Result<()> {
         while let Some(piece) = self.step(wait).await? {
-            let goes_on = match piece.is_empty() {
-                true => ControlFlow::Continue(()),
-                false => on_piece(&piece),
+            let goes_on = if piece.is_empty() {
+                ControlFlow::Continue(())
+            } else {
+                on_piece(&piece)
             };
             if wait == Wait::Async && self.backend.device().is_cpu() {
                 give_way().await;
@@ -198,7 +201,7 @@ impl Generation<'_> {
         Ok(piece)
     }
 
-    /// How many tokens the model has read, of the prompt and of what it made.
+    /// Number of tokens that the model has read, of the prompt and of its output.
     pub(crate) fn fed(&self) -> usize {
         self.fed
     }
@@ -209,10 +212,10 @@ impl Generation<'_> {
         self.queued.clear();
     }
 
-    /// The completion as far as it got, and the session with the tokens that it has seen, unless it has seen one that is not known.
+    /// The completion so far, and the session with the tokens that it has read, unless one of them is unknown.
     pub(crate) fn finish_with_session(mut self) -> (Completion, Option<Seen>) {
         if self.guessed.take().is_some() {
-            // Of guesses, those that were right are known. If they cannot be dropped, the position tells.
+            // Only correct guesses are known. If the others cannot be dropped, the position shows it.
             let _ = self.session.truncate(self.writer.tokens().len());
         }
         let mut tokens = self.writer.tokens().to_vec();
@@ -232,7 +235,7 @@ impl Generation<'_> {
         (finish(self.writer, self.speculation), seen)
     }
 
-    /// The completion as far as it got.
+    /// The completion so far.
     pub fn finish(self) -> Completion {
         finish(self.writer, self.speculation)
     }
@@ -243,9 +246,10 @@ impl Generation<'_> {
         }
         let Some(with) = self.writer.draw_after(0) else {
             let on_device = !self.backend.device().is_cpu() && self.backend.ranks() == 1;
-            return match on_device {
-                true => self.drawn_when_known(wait).await,
-                false => self.sampled(wait).await,
+            return if on_device {
+                self.drawn_when_known(wait).await
+            } else {
+                self.sampled(wait).await
             };
         };
         let token = match self.queued.pop_front() {
@@ -299,9 +303,10 @@ impl Generation<'_> {
         let doing = "choosing the next token";
         let logits = self.feed()?;
         let on_host = wait == Wait::Blocking || logits.device().is_cpu();
-        let read = match on_host {
-            true => logits.to_vec1(),
-            false => logits.to_vec1_async().await,
+        let read = if on_host {
+            logits.to_vec1()
+        } else {
+            logits.to_vec1_async().await
         };
         self.writer.choose(read.doing(doing)?)
     }
@@ -372,7 +377,7 @@ fn finish(writer: Writer<'_>, speculation: Option<Speculation>) -> Completion {
     }
 }
 
-/// The error for proposals to a model that cannot drop them. A draft model is never loaded beside such a model.
+/// The error for proposals to a model that cannot drop them. A draft model is never loaded for such a model.
 fn cannot_forget(request: &CompletionRequest) -> Error {
     Error::Parameter {
         name: "prompt_lookup",

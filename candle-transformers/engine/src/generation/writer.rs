@@ -1,4 +1,4 @@
-//! What becomes of a completion's tokens: how the next one is chosen, the text so far, and when it ends.
+//! Writes a completion: chooses the next token, collects the text so far, and decides when it ends.
 
 use super::Mask;
 use crate::backend::{Completion, CompletionRequest, StopReason, Timings};
@@ -13,21 +13,21 @@ use std::collections::HashMap;
 use std::time::Duration;
 use web_time::Instant;
 
-/// One completion's tokens and text. The model is somebody else's to run.
+/// One completion's tokens and text. The caller runs the model.
 pub(crate) struct Writer<'a> {
     backend: &'a CandleBackend,
     request: CompletionRequest,
     stream: TokenStream<'a>,
     stops: StopSequences,
     mask: Option<Box<dyn Mask>>,
-    /// How far the thoughts are, of a model that thinks.
+    /// The state of the thoughts, of a model that thinks.
     pace: Option<Pace>,
     /// The prompt's tokens and those made so far.
     tokens: Vec<u32>,
     prompt_tokens: usize,
-    /// How often the text has each token, where that matters.
+    /// Number of occurrences of each token, if a setting needs it.
     counts: HashMap<u32, u32>,
-    /// How many steps there may be.
+    /// Maximum number of steps.
     budget: usize,
     steps: usize,
     text: String,
@@ -104,23 +104,25 @@ impl<'a> Writer<'a> {
         self.stop_token
     }
 
-    /// How many steps there may be after the next one.
+    /// Maximum number of steps after the next one.
     pub(crate) fn steps_after_next(&self) -> usize {
         self.budget.saturating_sub(self.steps + 1)
     }
 
-    /// How a draft model draws the token after the next `drafted` ones: with the random numbers with which the token itself is drawn.
+    /// The draft model's settings for drawing the token after the next `drafted` ones: with the same random numbers as for the token
+    /// itself.
     pub(crate) fn draw_of_draft(&self, drafted: usize) -> Draw {
         self.request.draw_at(self.tokens.len() + drafted)
     }
 
-    /// How the token after the next `queued` ones is drawn, if that needs its logits alone: a device then draws it without the host.
+    /// The settings for drawing the token after the next `queued` ones, if that needs its logits alone: a device then draws it without the
+    /// host.
     pub(crate) fn draw_after(&self, queued: usize) -> Option<Draw> {
         let is_plain = self.request.is_plain() && self.mask.is_none();
         is_plain.then(|| self.request.draw_at(self.tokens.len() + queued))
     }
 
-    /// Whether a step may follow; after as many as were asked for, none does.
+    /// Whether another step may follow; none does after the requested number of tokens.
     pub(crate) fn goes_on(&mut self) -> bool {
         if self.stop_reason.is_none() && self.steps == self.budget {
             self.end(StopReason::Length);
@@ -136,7 +138,7 @@ impl<'a> Writer<'a> {
     /// The next token by its logits, one for each of the vocabulary.
     ///
     /// # Errors
-    /// Logits or parameters of which no token can be drawn.
+    /// Logits or parameters that do not define a distribution.
     pub(crate) fn choose(&mut self, mut logits: Vec<f32>) -> Result<u32> {
         if let Some(token) = self.pace.as_ref().and_then(Pace::forced) {
             return Ok(token);
@@ -146,7 +148,7 @@ impl<'a> Writer<'a> {
         draw_row(&logits, &with).doing("choosing the next token")
     }
 
-    /// How the next token is drawn, now that those before it are known, and the changes of its logits first.
+    /// The settings for drawing the next token, now that the earlier ones are known, preceded by the changes of its logits.
     ///
     /// # Errors
     /// A constraint that nothing satisfies.
@@ -195,7 +197,7 @@ impl<'a> Writer<'a> {
         changes.into_iter().map(change).collect()
     }
 
-    /// Which tokens the answer's constraint allows; `None` without one.
+    /// The tokens that the answer's constraint allows; `None` without one.
     fn allowed(&mut self, vocab: usize) -> Result<Option<Vec<u8>>> {
         if self.mask.is_none() {
             return Ok(None);
@@ -289,7 +291,7 @@ impl<'a> Writer<'a> {
         Ok(Some(piece))
     }
 
-    /// What was held back: bytes of which no character came, and text that might have become a stop sequence.
+    /// The text that was held back: bytes that do not form a character, and a possible beginning of a stop sequence.
     ///
     /// # Errors
     /// The tokenizer's.
@@ -319,7 +321,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// The completion as far as it got.
+    /// The completion so far.
     pub(crate) fn finish(mut self) -> Completion {
         self.end(StopReason::Cancelled);
         let prompt = (self.prompt_tokens, self.first_token_after);

@@ -1,4 +1,4 @@
-//! How a conversation becomes a prompt: the Jinja template that comes with a model, as Hugging Face's Transformers renders it.
+//! The Jinja template that turns a conversation into a prompt, rendered as by Hugging Face's Transformers.
 
 use super::plain_text::Specials;
 use super::{content, TextTokenizer};
@@ -19,7 +19,7 @@ use std::sync::Arc;
 /// The name that the template has while it is rendered.
 const NAME: &str = "chat template";
 
-/// Who says something in a conversation.
+/// The author of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
@@ -34,7 +34,7 @@ pub enum Role {
 /// A message of a conversation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Message {
-    /// Who says it.
+    /// The author.
     pub role: Role,
     /// The text.
     pub content: String,
@@ -66,17 +66,17 @@ impl Message {
 /// A model's template, with the texts of its begin and end tokens, which it may name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChatTemplate {
-    /// What to call it in messages.
+    /// The name of the template in messages.
     origin: String,
     source: String,
     begin: String,
     end: String,
-    /// Special tokens that are text where they are said.
+    /// Special tokens that count as text inside messages.
     specials: Option<Arc<Specials>>,
 }
 
 impl ChatTemplate {
-    /// A template from its text; `origin` is what it is called in messages.
+    /// A template from its text; `origin` is its name in messages.
     pub fn new(origin: &str, source: String) -> Self {
         Self {
             origin: origin.to_string(),
@@ -163,10 +163,10 @@ impl ChatTemplate {
         })
     }
 
-    /// Checks that the text is a template; whether it takes a conversation, [`render`](Self::render) says.
+    /// Checks the template's syntax; [`render`](Self::render) checks that it takes a conversation.
     ///
     /// # Errors
-    /// What is no Jinja, in one line.
+    /// The syntax error, in one line.
     pub fn check(&self) -> Result<()> {
         let source = without_generation(&self.source);
         let parsed = Environment::new().add_template(NAME, &source);
@@ -203,7 +203,7 @@ impl ChatTemplate {
     /// The prompt of a conversation whose next message is the model's.
     ///
     /// # Errors
-    /// A template that is no Jinja, that uses what is not there, or that refuses the conversation; in one line.
+    /// A template that is not valid Jinja, uses an undefined name, or refuses the conversation; in one line.
     pub fn render(&self, messages: &[Message]) -> Result<String> {
         let mut messages: Vec<Value> = messages.iter().map(Message::json).collect();
         if let Some(specials) = &self.specials {
@@ -231,9 +231,10 @@ impl ChatTemplate {
         tools: &[Value],
         variables: &Variables,
     ) -> Result<String> {
-        match self.wants_parts() {
-            true => self.render_as_is(&content::as_parts(messages), tools, variables),
-            false => self.render_as_is(messages, tools, variables),
+        if self.wants_parts() {
+            self.render_as_is(&content::as_parts(messages), tools, variables)
+        } else {
+            self.render_as_is(messages, tools, variables)
         }
     }
 
@@ -274,7 +275,7 @@ impl ChatTemplate {
 }
 
 /// The template without `{% generation %}` and `{% endgeneration %}`, which mark the model's words for training and print nothing. A
-/// condition that holds takes their place: it treats the white space around it in the same way.
+/// condition that is always true replaces them: it treats the white space around it in the same way.
 fn without_generation(source: &str) -> String {
     let mut out = String::with_capacity(source.len());
     let mut rest = source;
@@ -341,7 +342,7 @@ fn to_json(value: &Jinja, options: Kwargs) -> std::result::Result<Jinja, minijin
                 other => return Err(failed(format!("{} separators; expected 2", other.len()))),
             }
         }
-        // As Python does: a line break takes the place of the space.
+        // As Python does: a line break replaces the space.
         _ => [if indent.is_some() { "," } else { ", " }, ": "].map(str::to_string),
     };
     let ascii = options
@@ -357,20 +358,20 @@ fn to_json(value: &Jinja, options: Kwargs) -> std::result::Result<Jinja, minijin
     };
     let mut bytes = Vec::new();
     let mut writer = serde_json::Serializer::with_formatter(&mut bytes, layout);
-    let written = match sort {
-        true => serde_json::to_value(value).and_then(|value| sorted(value).serialize(&mut writer)),
-        false => value.serialize(&mut writer),
+    let written = if sort {
+        serde_json::to_value(value).and_then(|value| sorted(value).serialize(&mut writer))
+    } else {
+        value.serialize(&mut writer)
     };
     written.map_err(|err| failed(err.to_string()))?;
     let text = String::from_utf8(bytes).map_err(|err| failed(err.to_string()))?;
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
-        match ascii && !c.is_ascii() {
-            true => {
-                let units = c.encode_utf16(&mut [0; 2]).to_vec();
-                out.extend(units.iter().map(|unit| format!("\\u{unit:04x}")));
-            }
-            false => out.push(c),
+        if ascii && !c.is_ascii() {
+            let units = c.encode_utf16(&mut [0; 2]).to_vec();
+            out.extend(units.iter().map(|unit| format!("\\u{unit:04x}")));
+        } else {
+            out.push(c)
         }
     }
     Ok(Jinja::from_safe_string(out))
@@ -393,10 +394,10 @@ fn sorted(value: Value) -> Value {
     }
 }
 
-/// Where Python's `json.dumps` has separators and line breaks.
+/// The separators and line breaks of Python's `json.dumps`.
 struct Layout {
     indent: Option<String>,
-    /// Between items, and behind keys.
+    /// Between items, and after keys.
     separators: [String; 2],
     depth: usize,
     /// Whether the innermost list or object has an item.

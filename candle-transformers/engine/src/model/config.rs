@@ -14,14 +14,14 @@ const MAX_SIZE: u64 = 1 << 31;
 /// More positions than any model has.
 const MAX_POSITIONS: u64 = 1 << 22;
 
-/// What `config.json` says.
+/// The contents of `config.json`.
 pub(super) struct Config {
     pub(super) spec: DecoderSpec,
     pub(super) begin_token: Option<u32>,
     pub(super) end_tokens: Vec<u32>,
 }
 
-/// What `generation_config.json` adds.
+/// The contents of `generation_config.json`.
 pub(super) struct Generation {
     pub(super) begin_token: Option<u32>,
     pub(super) end_tokens: Vec<u32>,

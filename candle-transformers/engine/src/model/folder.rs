@@ -68,7 +68,7 @@ fn pictures(_: &Path, _: &[u8], _: &Weights) -> Result<PictureSupport> {
     ))
 }
 
-/// Whether the model takes images. One that does not, or in a way that is not supported, is a language model all the same.
+/// Whether the model takes images. A model without images, or with an unsupported image encoder, is still a language model.
 #[cfg(not(target_arch = "wasm32"))]
 fn pictures(folder: &Path, config: &[u8], weights: &Weights) -> Result<PictureSupport> {
     let json: serde_json::Value = serde_json::from_slice(config).unwrap_or_default();
@@ -98,7 +98,7 @@ fn pictures(folder: &Path, config: &[u8], weights: &Weights) -> Result<PictureSu
     Ok(PictureSupport::new(spec, files))
 }
 
-/// A folder around GGUF files, which are models of their own, gets the hint to name one of them.
+/// Refuses a folder of GGUF files, each of which is a separate model, with the hint to name one of them.
 fn refuse_gguf(folder: &Path) -> Result<()> {
     if folder.join(CONFIG).exists() {
         return Ok(());
@@ -111,7 +111,7 @@ fn refuse_gguf(folder: &Path) -> Result<()> {
                 .file_name()
                 .and_then(|name| name.to_str())
                 .unwrap_or("");
-            // Of a model in several files the first stands for all.
+            // The first file of a model in several files names it.
             name.ends_with(".gguf")
                 && names_of_parts(name)
                     .is_none_or(|parts| parts.first().is_some_and(|first| first == name))

@@ -18,17 +18,17 @@ use std::ops::Deref;
 use std::path::Path;
 use tokenizers::Tokenizer;
 
-/// The keys of the tokens that end a text: the text itself, a turn of a chat, a message to a tool.
+/// The keys of the tokens that end a text: the end of the text itself, of a turn of a chat, of a message to a tool.
 const END_TOKENS: [&str; 3] = [
     "tokenizer.ggml.eos_token_id",
     "tokenizer.ggml.eot_token_id",
     "tokenizer.ggml.eom_token_id",
 ];
 
-/// What is in front of the tensors of a file, and with a mapped one the tensors too.
+/// The header of a GGUF file; for a mapped file, the tensors too.
 pub(super) enum GgufContent {
     Mapped(MmapedContent),
-    /// Of a file of this many bytes.
+    /// The header of a file of this many bytes.
     Header(Content, u64),
 }
 
@@ -77,10 +77,10 @@ fn located(file: &Path, err: &candle_core::Error) -> Error {
     }
 }
 
-/// Maps a file, or all files of a model of which it is one.
+/// Maps a file, or all files of the model that it is part of.
 pub(crate) fn map(file: &Path) -> Result<MmapedContent> {
-    // SAFETY: the mapping is sound as long as nobody truncates the file while it is open, which no reader of mapped files can
-    // rule out; the files are the user's own.
+    // SAFETY: the mapping is sound unless something truncates the file while it is open. No reader of mapped files can rule that out; the
+    // files are the user's own.
     let content = unsafe { MmapedContent::new(file) };
     let content = content.map_err(|err| match kind::of_file(file) {
         Some(found) => Error::file(file, found),
@@ -92,12 +92,12 @@ pub(crate) fn map(file: &Path) -> Result<MmapedContent> {
     }
 }
 
-/// Maps a file, or all files of a model of which it is one, and checks metadata, tokenizer, and each tensor's name, shape and place.
+/// Maps a file, or all files of the model that it is part of, and checks metadata, tokenizer, and each tensor's name, shape and offset.
 pub(super) fn open(file: &Path) -> Result<ModelFiles> {
     describe(file, GgufContent::Mapped(map(file)?))
 }
 
-/// Checks metadata, tokenizer, and each tensor's name, shape and place in the file.
+/// Checks metadata, tokenizer, and each tensor's name, shape and offset in the file.
 pub(super) fn describe(file: &Path, content: GgufContent) -> Result<ModelFiles> {
     let failed = |err: candle_core::Error| Error::file(file, brief(unlocated(&err)));
     if let Some(found) = kind::of_gguf(&content) {
@@ -106,15 +106,16 @@ pub(super) fn describe(file: &Path, content: GgufContent) -> Result<ModelFiles> 
     let source = &content;
     let metadata = GgufMetadata::new(&content.metadata, &source).map_err(failed)?;
     let spec = auto::gguf_spec(&metadata).map_err(|err| {
-        match architectures().contains(&metadata.architecture()) {
-            true => Error::file(
+        if architectures().contains(&metadata.architecture()) {
+            Error::file(
                 file,
                 format!(
                     "{:?} is a model that makes vectors of texts: use `candle-dvm embed`",
                     metadata.architecture()
                 ),
-            ),
-            false => failed(err),
+            )
+        } else {
+            failed(err)
         }
     })?;
     let tensors = Decoder::check_weights(spec.clone(), &mut &content).map_err(failed)?;
@@ -156,7 +157,7 @@ pub(super) fn describe(file: &Path, content: GgufContent) -> Result<ModelFiles> 
     })
 }
 
-/// A tensor that the model does not use would be left out of the computation silently.
+/// Without this check, a tensor that the model does not use would be ignored silently.
 fn refuse_others(file: &Path, content: &Content, used: &[String]) -> Result<()> {
     let used: HashSet<&str> = used.iter().map(String::as_str).collect();
     let mut names: Vec<&String> = content.tensor_infos.keys().collect();

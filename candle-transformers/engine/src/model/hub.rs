@@ -1,11 +1,10 @@
-//! Models of the Hugging Face Hub, fetched into its cache and then opened like local ones.
+//! Models of the Hugging Face Hub, downloaded to its cache and then opened like local ones.
 //!
-//! The cache is the one that Python's `huggingface_hub` has, and so are the environment variables: `HF_HOME` and `HF_HUB_CACHE` for its
-//! place, `HF_TOKEN` or the token file in `HF_HOME`, `HF_ENDPOINT`, and `HF_HUB_OFFLINE`.
+//! The cache is the one of Python's `huggingface_hub`, with the same environment variables: `HF_HOME` and `HF_HUB_CACHE` for its path,
+//! `HF_TOKEN` or the token file in `HF_HOME`, `HF_ENDPOINT`, and `HF_HUB_OFFLINE`.
 //!
-//! A revision is looked up first, and every file is then fetched at the commit that it stands for, so that a model is never put together
-//! from two commits. The cache learns what a branch stands for after all files are there: a download that was interrupted leaves the
-//! earlier commit usable.
+//! A revision is resolved first, and every file is then downloaded at the resolved commit, so that a model never mixes two commits. The
+//! cache records the commit of a branch after all files are present: an interrupted download leaves the earlier commit usable.
 
 mod cached;
 mod download;
@@ -38,30 +37,30 @@ const OPTIONAL: [&str; 5] = [
 /// The files of a LoRA adapter.
 const ADAPTER: [&str; 2] = ["adapter_config.json", "adapter_model.safetensors"];
 
-/// How often a download is taken up again without a byte in between.
+/// Number of consecutive attempts to resume a download without progress.
 const TRIES: u32 = 3;
 
-/// How long the Hub may take to say which files a model has.
+/// Timeout of the Hub's listing of a model's files.
 const LOOK_UP: Duration = Duration::from_secs(30);
 
-/// Where models come from and are kept.
+/// The source and the cache of models.
 #[derive(Clone)]
 pub struct Hub {
     /// The address of the Hub, without a slash at its end.
     pub endpoint: String,
     /// The folder of the cache, in which each model has one.
     pub cache: PathBuf,
-    /// Who asks, for models that not everybody may have.
+    /// The access token, for models with restricted access.
     pub token: Option<String>,
     /// Whether the cache has to do.
     pub offline: bool,
 }
 
 impl Hub {
-    /// The Hub as the environment has it.
+    /// The Hub, with the settings of the environment.
     ///
     /// # Errors
-    /// An environment without a place for the cache, an address that is none.
+    /// The environment gives no path for the cache, or an invalid address.
     pub fn from_env() -> Result<Self> {
         let set = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
         let home = set("HF_HOME").map(PathBuf::from).or_else(|| {
@@ -130,7 +129,7 @@ impl Hub {
         })
     }
 
-    /// Fetches what of a model the cache lacks, with bars on standard error, and gives the folder or the GGUF file.
+    /// Downloads the files of a model that the cache lacks, with bars on standard error; returns the folder or the GGUF file.
     ///
     /// # Errors
     /// A model, revision or file that is not there; one that needs a token; no network, or none allowed, and a cache without the model.
@@ -227,9 +226,10 @@ impl Hub {
             let folder = path.parent()?;
             return folder::is_whole(folder).then(|| ModelSource::Folder(folder.to_path_buf()));
         };
-        let path = match wanted.ends_with(".gguf") {
-            true => find(wanted)?,
-            false => self.tagged(model, &cache, wanted)?,
+        let path = if wanted.ends_with(".gguf") {
+            find(wanted)?
+        } else {
+            self.tagged(model, &cache, wanted)?
         };
         let name = path.file_name()?.to_str()?;
         let whole = names_of_parts(name)
@@ -251,31 +251,30 @@ impl Hub {
         while let Some(inner) = folders.pop() {
             for entry in std::fs::read_dir(inner).ok()?.flatten() {
                 let path = entry.path();
-                match path.is_dir() {
-                    true => folders.push(path),
-                    false => {
-                        let file = path.strip_prefix(&folder).ok()?.to_str()?;
-                        files.push(file.replace('\\', "/"));
-                    }
+                if path.is_dir() {
+                    folders.push(path)
+                } else {
+                    let file = path.strip_prefix(&folder).ok()?.to_str()?;
+                    files.push(file.replace('\\', "/"));
                 }
             }
         }
         gguf_file(&files, tag).ok().map(|file| folder.join(file))
     }
 
-    /// What the Hub has of a model.
+    /// The Hub's listing of a model.
     fn look_up(&self, model: &HubModel, repo: &ApiRepo) -> std::result::Result<RepoInfo, LookUp> {
         let config = repo.info_request().config();
         let request = config
             .http_status_as_error(false)
             .timeout_global(Some(LOOK_UP));
-        let mut response = request
-            .build()
-            .call()
-            .map_err(|err| match unreachable(&err) {
-                true => LookUp::Unreachable(err.to_string()),
-                false => LookUp::Refused(model.error(format!("{}: {err}", self.endpoint))),
-            })?;
+        let mut response = request.build().call().map_err(|err| {
+            if unreachable(&err) {
+                LookUp::Unreachable(err.to_string())
+            } else {
+                LookUp::Refused(model.error(format!("{}: {err}", self.endpoint)))
+            }
+        })?;
         let refused = |problem| LookUp::Refused(model.error(problem));
         let status = response.status().as_u16();
         let code = response.headers().get("x-error-code");
@@ -309,12 +308,13 @@ impl Hub {
             .read_json()
             .map_err(|err| refused(format!("{endpoint}: cannot parse the list of files: {err}")))?;
         // It becomes a folder of the cache.
-        match !info.sha.is_empty() && info.sha.chars().all(|c| c.is_ascii_alphanumeric()) {
-            true => Ok(info),
-            false => Err(refused(format!(
+        if !info.sha.is_empty() && info.sha.chars().all(|c| c.is_ascii_alphanumeric()) {
+            Ok(info)
+        } else {
+            Err(refused(format!(
                 "{endpoint} returned an invalid commit {:?}",
                 info.sha
-            ))),
+            )))
         }
     }
 
@@ -328,7 +328,7 @@ impl Hub {
         }
     }
 
-    /// What an error of the crate means.
+    /// A message for an error of the crate.
     fn explain(&self, err: ApiError) -> String {
         let endpoint = &self.endpoint;
         match err {
@@ -348,7 +348,7 @@ impl Hub {
     }
 }
 
-/// Why the Hub has not said what it has.
+/// The reason why the Hub has not returned a listing.
 enum LookUp {
     /// There was no answer.
     Unreachable(String),
@@ -401,7 +401,7 @@ impl Snapshot<'_> {
         self.files.iter().any(|other| other == file)
     }
 
-    /// What to say of a file that the model does not have.
+    /// The error for a file that the model does not have.
     fn lacks(&self, file: &str) -> Error {
         let gguf = self.files.iter().filter(|file| file.ends_with(".gguf"));
         let gguf: Vec<String> = gguf
@@ -491,7 +491,7 @@ impl Snapshot<'_> {
         }
     }
 
-    /// What has failed, when `arrived` bytes of the file were there.
+    /// The failure of a download after `arrived` bytes of the file.
     fn failure(&self, err: ApiError, arrived: Option<u64>) -> Failure {
         let again = match &err {
             ApiError::RequestError(err) => match err.as_ref() {
@@ -511,9 +511,10 @@ impl Snapshot<'_> {
             _ => false,
         };
         let problem = self.hub.explain(err);
-        match again {
-            true => Failure::Interrupted { problem, arrived },
-            false => Failure::Other(problem),
+        if again {
+            Failure::Interrupted { problem, arrived }
+        } else {
+            Failure::Other(problem)
         }
     }
 
@@ -531,7 +532,7 @@ impl Snapshot<'_> {
     }
 }
 
-/// Why a file has not been fetched.
+/// The reason why a file has not been downloaded.
 enum Failure {
     /// Only some may have it.
     Gated,
@@ -545,7 +546,7 @@ enum Failure {
     Other(String),
 }
 
-/// Makes `link` stand for a blob of the cache, as the cache's other entries do. `file` is its path within the snapshot.
+/// Links `link` to a blob of the cache, as the cache's other entries are linked. `file` is its path within the snapshot.
 fn link_to(blob: &Path, link: &Path, file: &str) -> std::io::Result<()> {
     if let Some(folder) = link.parent() {
         std::fs::create_dir_all(folder)?;

@@ -40,9 +40,10 @@ pub(super) fn of_file(file: &Path) -> Option<String> {
     let is_adapter = file
         .file_name()
         .is_some_and(|name| name == "adapter_model.safetensors");
-    Some(match is_adapter {
-        true => format!("the weights of {ADAPTER}"),
-        false => format!("weights without a configuration; pass the folder that has them and config.json: {folder}"),
+    Some(if is_adapter {
+        format!("the weights of {ADAPTER}")
+    } else {
+        format!("weights without a configuration; pass the folder that has them and config.json: {folder}")
     })
 }
 

@@ -18,7 +18,7 @@ use std::str::FromStr;
 pub struct LoraSource {
     /// The folder or the name.
     pub path: PathBuf,
-    /// Multiplies its changes, beside the factor of its configuration.
+    /// Scales the adapter's changes, in addition to the factor of its configuration.
     pub scale: f64,
 }
 
@@ -44,9 +44,10 @@ impl FromStr for LoraSource {
 impl fmt::Display for LoraSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.path.display())?;
-        match self.scale == 1. {
-            true => Ok(()),
-            false => write!(f, ":{}", self.scale),
+        if self.scale == 1. {
+            Ok(())
+        } else {
+            write!(f, ":{}", self.scale)
         }
     }
 }
@@ -101,8 +102,8 @@ impl ModelFiles {
         })
     }
 
-    /// The model with the changes of adapters, instead of those that it had: dense weights get them when they are loaded, weights of a GGUF
-    /// file have them beside.
+    /// The model with the changes of `adapters`, which replace any earlier ones. Dense weights are changed when they are loaded; weights of
+    /// a GGUF file keep the changes as separate matrices.
     ///
     /// # Errors
     /// As [`Plan::new`]: the first module that the model does not have, or whose shape does not fit.

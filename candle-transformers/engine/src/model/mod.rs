@@ -1,4 +1,4 @@
-//! What a model is made of: configuration, tokenizer, weights; from a folder, a GGUF file, the Hugging Face Hub or this binary.
+//! The parts of a model: configuration, tokenizer, weights; from a folder, a GGUF file, the Hugging Face Hub or this binary.
 //!
 //! [`ModelFiles::open`] reads and checks everything that can be checked without a device, down to the name and shape of
 //! each tensor, so that a bad file is reported before a GPU is opened.
@@ -60,7 +60,7 @@ use std::path::{Path, PathBuf};
 /// The form of a model's name on the Hugging Face Hub, for messages.
 pub const FORM: &str = "owner/name[@revision][:file.gguf or :FORMAT, such as :Q4_K_M]";
 
-/// Where a model comes from.
+/// The source of a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ModelSource {
     /// The small Llama that is part of this binary; a page in a browser loads it as it loads others.
@@ -77,8 +77,8 @@ pub enum ModelSource {
 }
 
 impl ModelSource {
-    /// The model at a path: a file is taken for GGUF; where nothing is, `owner/name[@revision][:file.gguf]` for a model on the Hugging Face
-    /// Hub; anything else for a folder.
+    /// The model at a path: a file is read as GGUF; a path that does not exist and has the form `owner/name[@revision][:file.gguf]` is a
+    /// model on the Hugging Face Hub; anything else is a folder.
     pub fn at(path: PathBuf) -> Self {
         if path.is_file() {
             return Self::Gguf(path);
@@ -110,17 +110,17 @@ impl ModelSource {
 
 /// A model that has been read and checked, and is on no device yet.
 pub struct ModelFiles {
-    /// What to call the model in messages.
+    /// The name of the model in messages.
     pub name: String,
     /// The tokenizer.
     pub tokenizer: TextTokenizer,
     /// The tokens that end a text.
     pub stop_tokens: Vec<u32>,
-    /// How a conversation becomes a prompt, if the model comes with it.
+    /// The template that turns a conversation into a prompt, if the model has one.
     pub chat_template: Option<ChatTemplate>,
-    /// How its makers have tokens chosen.
+    /// The sampling settings that its makers recommend.
     pub sampling: SamplingDefaults,
-    /// What keys and values are to be kept as.
+    /// The storage format of keys and values.
     pub kv_type: KvType,
     /// Layers on the GPU and on the CPU.
     pub split: Split,
@@ -163,8 +163,8 @@ impl ModelFiles {
         }
     }
 
-    /// The element type of activations unless one is asked for: f32 for the embedded model, whose reference outputs are in
-    /// f32, and for any model on the CPU; otherwise [`WeightFormat::activations`].
+    /// The default element type of activations: f32 for the embedded model, whose reference outputs are in f32, and for any model on the
+    /// CPU; otherwise [`WeightFormat::activations`].
     pub fn default_dtype(&self, device: &Device) -> DType {
         if self.embedded || device.is_cpu() {
             DType::F32
@@ -173,7 +173,7 @@ impl ModelFiles {
         }
     }
 
-    /// What the weights are stored as; where they differ, most of them by size.
+    /// The storage format of the weights; if they differ, that of most bytes.
     pub fn format(&self) -> WeightFormat {
         self.network.format()
     }
@@ -224,7 +224,7 @@ impl ModelFiles {
         self.keeping(decoder).doing("loading the weights")
     }
 
-    /// As [`ModelFiles::place`], the share of one rank of `group`.
+    /// As [`ModelFiles::place`], for the part of one rank of `group`.
     #[cfg(not(target_arch = "wasm32"))]
     pub(crate) fn place_rank(
         &self,

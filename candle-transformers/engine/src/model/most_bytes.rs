@@ -1,4 +1,4 @@
-//! How long a text of a few tokens can be: a prompt of megabytes is refused before anybody tokenises it.
+//! Maximum text length for a number of tokens: a prompt of megabytes is refused before it is tokenised.
 
 use serde_json::Value;
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
@@ -7,8 +7,8 @@ use tokenizers::{AddedToken, ModelWrapper, Tokenizer};
 /// NFC makes one character of up to three, such as the letters of a Korean syllable.
 const COMPOSED: usize = 3;
 
-/// The most bytes of a text that can become one token. `None` where a token may stand for any number of them: an unknown word, or white space
-/// that is dropped.
+/// Maximum number of bytes of text that can become one token. `None` if a token may represent any number of them: an unknown word, or white
+/// space that is dropped.
 pub(super) fn most_bytes(tokenizer: &Tokenizer) -> Option<usize> {
     let ModelWrapper::BPE(bpe) = tokenizer.get_model() else {
         return None;
@@ -16,12 +16,12 @@ pub(super) fn most_bytes(tokenizer: &Tokenizer) -> Option<usize> {
     let vocab = bpe.get_vocab();
     let is_token = |c: char| vocab.contains_key(c.encode_utf8(&mut [0; 4]) as &str);
     // Each byte that is not part of another token is one.
-    let longest = match bpe.byte_fallback {
-        true => vocab.keys().map(String::len).max()?,
-        false if ByteLevel::alphabet().into_iter().all(is_token) => {
-            vocab.keys().map(|token| token.chars().count()).max()?
-        }
-        false => return None,
+    let longest = if bpe.byte_fallback {
+        vocab.keys().map(String::len).max()?
+    } else if ByteLevel::alphabet().into_iter().all(is_token) {
+        vocab.keys().map(|token| token.chars().count()).max()?
+    } else {
+        return None;
     };
     let added = tokenizer.get_added_tokens_decoder();
     let strips = |token: &AddedToken| token.lstrip || token.rstrip;

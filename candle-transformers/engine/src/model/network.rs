@@ -19,7 +19,7 @@ pub(super) struct Network {
     pub(super) plan: Option<Plan>,
 }
 
-/// Where the weights are.
+/// The source of the weights.
 pub(super) enum Files {
     /// In safetensors files.
     Safetensors(Weights),
@@ -69,7 +69,7 @@ impl Network {
         self.tensors.iter().map(|name| self.bytes(name)).sum()
     }
 
-    /// What the weights are stored as; where they differ, most of them by size.
+    /// The storage format of the weights; if they differ, that of most bytes.
     pub(super) fn format(&self) -> WeightFormat {
         let mut sums: Vec<(WeightFormat, u64)> = Vec::new();
         for name in &self.tensors {
@@ -98,7 +98,7 @@ impl Network {
         })
     }
 
-    /// What activations on a GPU are, unless something else is asked for.
+    /// The default dtype of activations on a GPU.
     pub(super) fn activations(&self) -> DType {
         self.format().activations()
     }

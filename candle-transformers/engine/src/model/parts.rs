@@ -1,6 +1,6 @@
-//! Models whose files are read in parts, with waiting: from a server, or from a file that a browser holds. Headers come first and are
-//! checked as those of files on disk are; then each tensor goes to the device piece by piece, so that the host never holds more than a
-//! piece of a dense one, or a layer's part of a quantised one.
+//! Models whose files are read asynchronously and in parts: from a server, or from a file that a browser holds. Headers are read first and
+//! checked like those of files on disk. Each tensor is then copied to the device in chunks, so that the host never holds more than one
+//! chunk of a dense tensor, or one layer's part of a quantised one.
 
 use super::gguf::GgufContent;
 use super::network::Files;
@@ -19,24 +19,24 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;
 use std::pin::Pin;
 
-/// What is asked for at a time of a tensor: a multiple of every element's size.
+/// Bytes of a tensor per request: a multiple of every element's size.
 const PIECE: u64 = 8 << 20;
 
-/// What is asked for first of a GGUF file, whose header does not say how long it is.
+/// Bytes of the first request to a GGUF file, whose header does not give its length.
 const FIRST: u64 = 1 << 20;
 
-/// Bytes that may be on their way to the device: a browser keeps them until they are there.
+/// Maximum number of bytes in transit to the device: a browser keeps them until they have arrived.
 const UNDERWAY: u64 = 128 << 20;
 
-/// Bytes on their way.
+/// A pending read.
 pub type Bytes<'a> = Pin<Box<dyn Future<Output = Result<Vec<u8>>> + 'a>>;
 
 /// A file that is read in parts.
 pub trait PartFile {
-    /// What to call it in messages.
+    /// The name of the file in messages.
     fn name(&self) -> &str;
 
-    /// How many bytes it has.
+    /// Number of bytes.
     fn size(&self) -> u64;
 
     /// Reads `len` bytes from `start` on, which lie in the file.
@@ -71,7 +71,7 @@ pub struct ModelParts {
 }
 
 impl ModelParts {
-    /// Reads and checks what is in front of the weights.
+    /// Reads and checks everything but the weights.
     ///
     /// # Errors
     /// The first file, field or tensor that is missing or does not fit, and what a file gives for an error.
@@ -107,7 +107,7 @@ impl ModelParts {
         }
     }
 
-    /// What to call the model in messages.
+    /// The name of the model in messages.
     pub fn name(&self) -> &str {
         &self.files.name
     }
@@ -247,7 +247,7 @@ impl WeightSource for Parts<'_, '_> {
     }
 }
 
-/// What errors say was being done.
+/// The operation that errors name.
 const LOADING: &str = "loading the weights";
 
 /// Reads weights no faster than the device takes them.
@@ -277,8 +277,8 @@ impl<'a> Reader<'a> {
         Ok(bytes)
     }
 
-    /// Waits for what was read before. A model that is not wanted any more can then be dropped at once: Chromium opens no other device
-    /// after one that goes with a gigabyte on its way.
+    /// Waits for the copies of earlier reads. A cancelled model can then be dropped at once: Chromium opens no other device after one that
+    /// is closed with a gigabyte in transit.
     async fn all_there(&mut self) -> Result<()> {
         self.device.synchronize_async().await.doing(LOADING)?;
         self.underway = 0;
@@ -318,11 +318,11 @@ async fn placed_tensor(
     flat.reshape(wanted.shape.as_slice()).doing(LOADING)
 }
 
-/// All tensors of safetensors files, of the dtypes that weights are stored in, on `device` in `dtype`: for models that are no language
-/// models. Each file's header is checked before its tensors are read.
+/// Loads all tensors of safetensors files that have a supported dtype, on `device` in `dtype`: for models other than language models. Each
+/// file's header is checked before its tensors are read.
 ///
 /// # Errors
-/// The first file or tensor that is damaged, and what a file gives for an error.
+/// The first damaged file or tensor, and the files' read errors.
 pub async fn load_parts(
     files: &[Box<dyn PartFile>],
     dtype: DType,
@@ -352,7 +352,7 @@ pub async fn part_shapes(files: &[Box<dyn PartFile>]) -> Result<HashMap<String, 
     Ok(places.map(|place| (place.name, place.shape)).collect())
 }
 
-/// What the files have, by their headers.
+/// The tensors that the files list in their headers.
 async fn headers(files: &[Box<dyn PartFile>]) -> Result<Weights> {
     let mut weights = Weights::empty();
     for file in files {
@@ -398,14 +398,14 @@ async fn read_gguf(file: &dyn PartFile) -> Result<Content> {
     }
 }
 
-/// A file of which only some bytes are there.
+/// A file of which only some bytes have been read.
 struct Part {
-    /// Where in the file they begin.
+    /// The offset of the bytes in the file.
     start: u64,
     bytes: Vec<u8>,
     file_size: u64,
     position: u64,
-    /// Whether others were asked for.
+    /// Whether a read outside these bytes was attempted.
     ran_out: bool,
 }
 

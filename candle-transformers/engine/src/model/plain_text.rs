@@ -1,4 +1,4 @@
-//! Special tokens in what somebody says are text: only those of the chat template itself are special.
+//! Special tokens in messages are text: only those of the chat template itself are special.
 //!
 //! A mark inside each of them keeps the tokenizer from seeing one. It is put there before the template is rendered, which may trim, split or
 //! compare a text as always, and the prompt is tokenised in the parts between the marks.
@@ -6,7 +6,7 @@
 use serde_json::Value;
 use std::collections::HashSet;
 
-/// A noncharacter, which no text is meant to have.
+/// A noncharacter, which texts do not contain.
 pub(super) const MARK: char = '\u{FDD0}';
 
 /// The special tokens' texts.

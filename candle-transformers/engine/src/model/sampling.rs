@@ -8,7 +8,7 @@ use std::path::Path;
 /// Sampling settings that a model's authors recommend; `None` for those that they do not mention.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct SamplingDefaults {
-    /// Whether tokens are drawn; otherwise the most likely one is taken.
+    /// Whether tokens are drawn; otherwise the most likely one is chosen.
     pub draws: Option<bool>,
     /// Divisor of the logits, from 0.
     pub temperature: Option<f64>,
@@ -62,14 +62,15 @@ impl SamplingDefaults {
             repeat_penalty: None,
             ..self
         };
-        match silent == Self::default() {
-            true => Self {
+        if silent == Self::default() {
+            Self {
                 draws: Some(true),
                 temperature: Some(0.7),
                 top_p: Some(0.95),
                 ..self
-            },
-            false => self,
+            }
+        } else {
+            self
         }
     }
 
@@ -107,7 +108,7 @@ impl SamplingDefaults {
         Self::read(file, names, number)
     }
 
-    /// The settings of these names, in the order of the fields. A value that no sampler can use is left out, with a warning.
+    /// The settings of these names, in the order of the fields. A value that no sampler can use is ignored, with a warning.
     fn read(file: &Path, names: [&str; 5], number: impl Fn(&str) -> Option<f64>) -> Self {
         let take = |index: usize, fits: fn(f64) -> bool| {
             let value = number(names[index])?;
@@ -123,7 +124,7 @@ impl SamplingDefaults {
         Self {
             draws: None,
             temperature: take(0, |t| t.is_finite() && t >= 0.),
-            // 0 and -1 stand for all tokens.
+            // 0 and -1 mean all tokens.
             top_k: take(1, whole).filter(|k| *k >= 1.).map(|k| k as usize),
             top_p: take(2, |p| p > 0. && p <= 1.),
             min_p: take(3, |p| (0. ..=1.).contains(&p)),

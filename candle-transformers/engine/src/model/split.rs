@@ -1,4 +1,4 @@
-//! Which layers of a model are on a GPU and which on the CPU, and how many fit.
+//! The split of a model's layers between a GPU and the CPU, and the number that fit.
 
 use super::network::Network;
 use crate::device::describe;
@@ -11,7 +11,7 @@ use candle_transformers::blocks::{
 use std::fmt;
 use std::str::FromStr;
 
-/// How many layers are on the GPU: the last ones. The table of tokens is where the first layer is, the output layer on the GPU.
+/// Number of layers on the GPU: the last ones. The token table is on the first layer's device, the output layer on the GPU.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum GpuLayers {
     /// All of them.
@@ -48,7 +48,7 @@ impl fmt::Display for GpuLayers {
     }
 }
 
-/// How a model is split between a GPU and the CPU.
+/// The split of a model between a GPU and the CPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Split {
     /// Layers on the GPU.
@@ -89,7 +89,7 @@ struct LayerBytes {
 /// Memory of a model on a GPU: weights as they are stored, a cache, and room to compute in.
 #[derive(Debug)]
 pub struct Needs {
-    /// Of the table of tokens, if the first layer is there.
+    /// Bytes of the token table, if the first layer is on the GPU.
     table: u64,
     layers: Vec<LayerBytes>,
     /// The output layer.
@@ -100,7 +100,7 @@ pub struct Needs {
 }
 
 impl Needs {
-    /// How many layers the model has.
+    /// Number of the model's layers.
     pub fn layers(&self) -> usize {
         self.layers.len()
     }
@@ -127,9 +127,12 @@ impl Needs {
     /// Bytes on the GPU with the last `count` layers there.
     pub fn with(&self, count: usize) -> u64 {
         let layers = &self.layers[self.layers.len() - count.min(self.layers.len())..];
-        let layer = |layer: &LayerBytes| match self.cpu_experts {
-            true => layer.weights + layer.kept,
-            false => layer.weights + layer.kept + layer.experts,
+        let layer = |layer: &LayerBytes| {
+            if self.cpu_experts {
+                layer.weights + layer.kept
+            } else {
+                layer.weights + layer.kept + layer.experts
+            }
         };
         let table = if count >= self.layers.len() {
             self.table
@@ -139,7 +142,7 @@ impl Needs {
         self.head + self.computing + table + layers.iter().map(layer).sum::<u64>()
     }
 
-    /// How many layers fit into `bytes`; `None` if not even the output layer does.
+    /// Number of layers that fit into `bytes`; `None` if not even the output layer does.
     pub fn fitting(&self, bytes: u64) -> Option<usize> {
         (0..=self.layers.len())
             .rev()
@@ -319,7 +322,7 @@ pub(super) fn free_memory(device: &Device) -> Result<Option<u64>> {
     device.free_memory().doing("asking for free memory")
 }
 
-/// Where a decoder's layers are, for messages.
+/// The devices of a decoder's layers, for messages.
 pub(crate) fn where_layers_are(decoder: &Decoder) -> String {
     let device = describe(decoder.device());
     let Some(offload) = decoder.offload() else {

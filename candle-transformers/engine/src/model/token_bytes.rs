@@ -25,15 +25,16 @@ pub(super) fn token_bytes(
         else {
             continue;
         };
-        *bytes = match bpe.byte_fallback {
-            true => match byte_of(&token) {
+        *bytes = if bpe.byte_fallback {
+            match byte_of(&token) {
                 Some(byte) => vec![byte],
                 None => token.replace(SPACE, " ").into_bytes(),
-            },
-            false => token
+            }
+        } else {
+            token
                 .chars()
                 .map(|c| letters.get(&c).copied())
-                .collect::<Option<_>>()?,
+                .collect::<Option<_>>()?
         };
     }
     for (id, token) in added {
@@ -51,7 +52,7 @@ fn byte_of(token: &str) -> Option<u8> {
     u8::from_str_radix(digits, 16).ok()
 }
 
-/// The byte that each letter of byte-level BPE stands for: printable Latin-1 characters for themselves, and from U+0100 on the other bytes in
+/// The byte of each letter of byte-level BPE: printable Latin-1 characters map to themselves, and U+0100 onwards to the other bytes in
 /// order.
 fn letters() -> HashMap<char, u8> {
     let is_itself = |byte: &u8| matches!(byte, 33..=126 | 161..=172 | 174..=255);

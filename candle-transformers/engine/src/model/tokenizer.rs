@@ -22,8 +22,8 @@ pub struct TextTokenizer {
 }
 
 impl TextTokenizer {
-    /// Parses `tokenizer.json`. `begin_token` is put before each prompt unless the tokenizer does so itself; ids of
-    /// `vocab_size` and above have no row in the model's embedding.
+    /// Parses `tokenizer.json`. `begin_token` precedes each prompt unless the tokenizer adds it; ids of `vocab_size` and above have no row
+    /// in the model's embedding.
     pub(super) fn parse(
         file: &Path,
         bytes: &[u8],
@@ -103,9 +103,10 @@ impl TextTokenizer {
         for part in prompt.split(MARK).filter(|part| !part.is_empty()) {
             tokens.extend(self.encode(part, false)?);
         }
-        match tokens.is_empty() {
-            true => Err(Error::EmptyPrompt),
-            false => self.known(tokens),
+        if tokens.is_empty() {
+            Err(Error::EmptyPrompt)
+        } else {
+            self.known(tokens)
         }
     }
 
@@ -125,9 +126,10 @@ impl TextTokenizer {
     /// [`Error::PromptTooLarge`] if it cannot. Of a tokenizer whose tokens have no longest one, nothing is too large.
     pub(crate) fn check_bytes(&self, bytes: usize, limit: usize) -> Result<()> {
         let most = self.most_bytes.map(|most| most.saturating_mul(limit));
-        match most.is_some_and(|most| bytes > most) {
-            true => Err(Error::PromptTooLarge { bytes, limit }),
-            false => Ok(()),
+        if most.is_some_and(|most| bytes > most) {
+            Err(Error::PromptTooLarge { bytes, limit })
+        } else {
+            Ok(())
         }
     }
 
@@ -148,7 +150,7 @@ impl TextTokenizer {
         token_bytes(&self.inner, self.vocab_size, special)
     }
 
-    /// The text of `tokens`, special tokens left out; bytes that are no character become U+FFFD.
+    /// The text of `tokens` without special tokens; bytes that do not form a character become U+FFFD.
     ///
     /// # Errors
     /// The tokenizer's own.

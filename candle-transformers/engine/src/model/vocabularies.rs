@@ -6,7 +6,7 @@ use super::TextTokenizer;
 pub(crate) struct Vocabulary<'a> {
     pub(crate) name: &'a str,
     pub(crate) tokenizer: &'a TextTokenizer,
-    /// Rows of the embedding; the last may stand for no token.
+    /// Rows of the embedding; the last ones may belong to no token.
     pub(crate) rows: usize,
 }
 
@@ -19,9 +19,12 @@ pub(crate) fn difference(draft: &Vocabulary, model: &Vocabulary) -> Option<Strin
     let (mut common, mut different, mut first) = (0, 0, None);
     let mut tokens = [0; 2];
     for id in 0..draft.rows.max(model.rows) as u32 {
-        let of = |it: &Vocabulary| match (id as usize) < it.rows {
-            true => it.tokenizer.token(id),
-            false => None,
+        let of = |it: &Vocabulary| {
+            if (id as usize) < it.rows {
+                it.tokenizer.token(id)
+            } else {
+                None
+            }
         };
         let both = [of(draft), of(model)];
         for (count, token) in tokens.iter_mut().zip(&both) {

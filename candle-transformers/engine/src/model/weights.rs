@@ -52,7 +52,7 @@ struct Info {
     /// The element type, or the file's own name for one that candle does not have.
     dtype: std::result::Result<DType, String>,
     bytes: u64,
-    /// Where it begins in a file that is read in parts.
+    /// The tensors' offset in a file that is read in parts.
     start: u64,
 }
 
@@ -64,8 +64,8 @@ impl Weights {
     pub fn from_files(files: &[PathBuf]) -> Result<Self> {
         let mut weights = Self::empty();
         for file in files {
-            // SAFETY: the mapping is sound as long as nobody truncates the file while it is open, which no reader of
-            // mapped files can rule out; the files are the user's own.
+            // SAFETY: the mapping is sound unless something truncates the file while it is open. No reader of mapped files can rule that
+            // out; the files are the user's own.
             let data = unsafe { MmapedSafetensors::new(file) }
                 .map_err(|err| Error::file(file, brief(unlocated(&err))))?;
             weights.add_headers(&data.tensors());
@@ -116,7 +116,7 @@ impl Weights {
         }
     }
 
-    /// Adds a file of which only the header has been read.
+    /// Adds a file whose header alone has been read.
     pub(super) fn add_header(&mut self, file: &Path, data_start: usize, header: &Metadata) {
         let shard = self.shards.len();
         for (name, tensor) in header.tensors() {
@@ -136,7 +136,7 @@ impl Weights {
         });
     }
 
-    /// The tensors of a file, by place in it, those of other dtypes than [`STORED`] left out.
+    /// The tensors of a file, by offset, without those of dtypes outside [`STORED`].
     pub(super) fn in_shard(&self, shard: usize) -> Vec<Place> {
         let inside = self.tensors.iter().filter(|(_, info)| info.shard == shard);
         let mut found: Vec<Place> = inside.filter_map(|(name, _)| self.place(name)).collect();
@@ -144,7 +144,7 @@ impl Weights {
         found
     }
 
-    /// The place of a tensor of one of the dtypes [`STORED`].
+    /// The location of a tensor of one of the dtypes [`STORED`].
     pub(super) fn place(&self, name: &str) -> Option<Place> {
         let info = self.tensors.get(name)?;
         let stored = info.dtype.as_ref().ok().copied();
@@ -163,7 +163,7 @@ impl Weights {
         self.tensors.get(name).map_or(0, |info| info.bytes)
     }
 
-    /// What a tensor is stored as.
+    /// The storage dtype of a tensor.
     pub(super) fn dtype(&self, name: &str) -> DType {
         let dtype = self
             .tensors
@@ -218,7 +218,7 @@ impl Weights {
     }
 }
 
-/// A tensor of a safetensors file: its place and what it is.
+/// A tensor of a safetensors file: its location, dtype and shape.
 pub(super) struct Place {
     pub(super) name: String,
     pub(super) shard: usize,
@@ -228,7 +228,7 @@ pub(super) struct Place {
     pub(super) stored: DType,
 }
 
-/// What the files say of their tensors.
+/// The tensors' metadata, from the files' headers.
 pub(super) struct Headers<'a>(pub(super) &'a Weights);
 
 impl WeightSource for Headers<'_> {

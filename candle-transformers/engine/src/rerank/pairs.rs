@@ -36,12 +36,12 @@ pub(super) struct Pairing {
     /// Tokens of a query and a document together, without the special ones.
     room: usize,
     lowercase: bool,
-    /// Of language models, instead of special tokens.
+    /// The prompt of language models, instead of special tokens.
     prompt: Option<Prompt>,
 }
 
 impl Pairing {
-    /// Pairs and their special tokens have at most this number of tokens. With `lowercase` texts are put into lower case before.
+    /// Pairs and their special tokens have at most this number of tokens. With `lowercase` texts are converted to lower case first.
     pub(super) fn new(
         mut tokenizer: Tokenizer,
         most: usize,
@@ -131,9 +131,10 @@ impl Pairing {
             let problem = "the text is empty; give at least one character";
             return Err(wrong(origin, problem.to_string()));
         }
-        let mut text = match self.lowercase {
-            true => text.to_lowercase(),
-            false => text.to_string(),
+        let mut text = if self.lowercase {
+            text.to_lowercase()
+        } else {
+            text.to_string()
         };
         if let Some(prompt) = &self.prompt {
             text = part(prompt, &text);
@@ -159,8 +160,8 @@ pub(super) fn wrong(origin: &str, problem: String) -> Error {
     }
 }
 
-/// How many tokens of a query and a document are kept where there is room for this many: the longer one is cut until both fit or are
-/// alike.
+/// Numbers of tokens of a query and a document that are kept if `room` tokens fit: the longer one is truncated until both fit or have equal
+/// lengths.
 fn kept((query, document): (usize, usize), room: usize) -> (usize, usize) {
     if query + document <= room {
         return (query, document);

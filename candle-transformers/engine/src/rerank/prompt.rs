@@ -4,7 +4,7 @@ use crate::error::one_line;
 use candle_transformers::rerank::Answers;
 use tokenizers::Tokenizer;
 
-/// The task, unless another is given.
+/// The default task.
 pub(super) const TASK: &str =
     "Given a web search query, retrieve relevant passages that answer the query";
 

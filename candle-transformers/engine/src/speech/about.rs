@@ -50,7 +50,7 @@ struct Generation {
     suppress_tokens: Option<Vec<i64>>,
 }
 
-/// What says which kind of model a folder holds.
+/// The fields that identify the kind of model in a folder.
 #[derive(Deserialize)]
 struct ModelType {
     model_type: Option<String>,

@@ -1,4 +1,4 @@
-//! A model of speech from a folder, and where somebody speaks.
+//! A speech model from a folder, and the detection of speech.
 
 use super::about::{About, GENERATION};
 use super::model::SpeechModel;
@@ -17,7 +17,7 @@ use tokenizers::Tokenizer;
 
 /// A model of speech whose files have been read and checked, and that is on no device yet.
 pub struct SpeechFiles {
-    /// What to call the model in messages.
+    /// The name of the model in messages.
     pub name: String,
     about: About,
     weights: Weights,
@@ -64,9 +64,10 @@ impl SpeechFiles {
         )?;
         let config = read(&folder.join(CONFIG))?;
         let generation = folder.join(GENERATION);
-        let generation = match generation.exists() {
-            true => Some(read(&generation)?),
-            false => None,
+        let generation = if generation.exists() {
+            Some(read(&generation)?)
+        } else {
+            None
         };
         let tokenizer = || read(&folder.join(TOKENIZER));
         Ok(Self {
@@ -99,8 +100,8 @@ impl SpeechFiles {
         &self.about.tokenizer
     }
 
-    /// The model on `device` with activations of `dtype`: by default f32 on the CPU and beside quantised weights, f16 elsewhere. `options`
-    /// without heads for times of words get the model's.
+    /// The model on `device` with activations of `dtype`: by default f32 on the CPU and for quantised weights, f16 elsewhere. `options`
+    /// without alignment heads get the model's.
     ///
     /// # Errors
     /// A tensor that is missing or does not fit, a device that cannot hold it, options that do not fit the model.
@@ -112,11 +113,12 @@ impl SpeechFiles {
     ) -> Result<SpeechModel> {
         match self.weights {
             Weights::Safetensors(files) => {
-                let dtype = dtype.unwrap_or(match device.is_cpu() {
-                    true => DType::F32,
-                    false => DType::F16,
+                let dtype = dtype.unwrap_or(if device.is_cpu() {
+                    DType::F32
+                } else {
+                    DType::F16
                 });
-                // SAFETY: as for every model that is mapped: nobody changes a file of weights while it is in use.
+                // SAFETY: as for all mapped weights: nothing changes the files while they are in use.
                 let vb = unsafe { VarBuilder::from_mmaped_safetensors(&files, dtype, device) };
                 let vb = vb.doing(LOADING)?;
                 self.about.dense(options, vb)
@@ -143,13 +145,13 @@ pub(super) fn tokens(tokenizer: &Tokenizer, text: &str) -> Result<Vec<u32>> {
     Ok(encoding.get_ids().to_vec())
 }
 
-/// Where somebody speaks in `samples` at 16 kHz, as Silero VAD hears it on the CPU: `file` is `silero_vad_16k.safetensors` of the Python
+/// The stretches of speech in `samples` at 16 kHz, detected by Silero VAD on the CPU: `file` is `silero_vad_16k.safetensors` of the Python
 /// package `silero-vad`.
 ///
 /// # Errors
 /// A file of another network, or of none.
 pub fn speech_in(file: &Path, samples: &[f32]) -> Result<Speech> {
-    // SAFETY: as for every model that is mapped: nobody changes a file of weights while it is in use.
+    // SAFETY: as for all mapped weights: nothing changes the file while it is in use.
     let vb = unsafe { VarBuilder::from_mmaped_safetensors(&[file], DType::F32, &Device::Cpu) };
     let heard = vb
         .and_then(SileroVad::load)

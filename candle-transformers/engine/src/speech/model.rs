@@ -85,8 +85,8 @@ impl SpeechModel {
         }
     }
 
-    /// As [`transcribe`](Self::transcribe), without blocking the thread while the device works: the form for browsers. `heard` also gets
-    /// the text after each token, and may let others have a turn before it returns.
+    /// As [`transcribe`](Self::transcribe), without blocking the thread while the device works: the form for browsers. `heard` is also
+    /// called with the text after each token, and may yield to other tasks before it returns.
     ///
     /// # Errors
     /// The device fails, or `heard` does, which ends the transcription.

@@ -62,9 +62,10 @@ impl SpeechParts {
         dtype: Option<DType>,
         options: Options,
     ) -> Result<SpeechModel> {
-        let dtype = dtype.unwrap_or(match device.is_cpu() {
-            true => DType::F32,
-            false => DType::F16,
+        let dtype = dtype.unwrap_or(if device.is_cpu() {
+            DType::F32
+        } else {
+            DType::F16
         });
         let tensors = load_parts(&self.weights, dtype, device).await?;
         let vb = VarBuilder::from_tensors(tensors, dtype, device);

@@ -38,9 +38,10 @@ impl Network {
     ) -> Result<Said> {
         match self {
             Self::Moonshine(model) => {
-                let text = match blocking {
-                    true => model.transcribe_while(samples, |tokens| at_once(drafts(tokens)))?,
-                    false => model.transcribe_async(samples, drafts).await?,
+                let text = if blocking {
+                    model.transcribe_while(samples, |tokens| at_once(drafts(tokens)))?
+                } else {
+                    model.transcribe_async(samples, drafts).await?
                 };
                 Ok(Said {
                     tokens: text.tokens,
@@ -48,9 +49,10 @@ impl Network {
                 })
             }
             Self::Parakeet(model) => {
-                let text = match blocking {
-                    true => model.transcribe(samples)?,
-                    false => model.transcribe_async(samples).await?,
+                let text = if blocking {
+                    model.transcribe(samples)?
+                } else {
+                    model.transcribe_async(samples).await?
                 };
                 drafts(&text.tokens).await?;
                 Ok(Said {
@@ -62,7 +64,7 @@ impl Network {
     }
 }
 
-/// Refuses what only a Whisper can do. `model` stands for the model in messages.
+/// Refuses options that only Whisper supports. `model` names the model in messages.
 ///
 /// # Errors
 /// The first such option.
@@ -82,7 +84,7 @@ pub(super) fn check(model: &str, options: &Options) -> Result<()> {
     }
 }
 
-/// Something that is said while a recording is heard.
+/// A report during a transcription.
 enum Event<'a> {
     /// All tokens of the window so far.
     Tokens(&'a [u32]),
@@ -164,7 +166,7 @@ impl Windowed {
     }
 }
 
-/// The text of tokens behind a space, which parts it from the window before; empty if there is none.
+/// The text of tokens after a space, which separates it from the window before; empty if there is none.
 fn text_of(tokenizer: &Tokenizer, tokens: &[u32]) -> Result<String> {
     let text = tokenizer.decode(tokens, true).map_err(Error::msg)?;
     Ok(match text.trim() {

@@ -1,4 +1,4 @@
-//! Where a recording is cut for models that hear no more than a window at once.
+//! Splits a recording for models that take one window at a time.
 
 use std::ops::Range;
 
@@ -8,7 +8,7 @@ pub(super) const RATE: usize = 16_000;
 const LONGEST: usize = 30 * RATE;
 /// Windows are cut where this much is quietest: 0.1 seconds.
 const PAUSE: usize = RATE / 10;
-/// A window is at least this long, so that no word is left for the next one alone: a second.
+/// Minimum length of a window: a second, so that the next window is never a single word.
 const SHORTEST: usize = RATE;
 /// The level below which sound is silence: 80 dB below the loudest that there is.
 const SILENCE: f32 = 1e-4;

@@ -30,13 +30,13 @@ pub struct Asked {
     pub words: bool,
     /// A text that comes before: names and spellings.
     pub prompt: String,
-    /// The temperature of the draws, 0 to 1; at 0 it rises by itself where a text is improbable or repeats itself.
+    /// The temperature of the draws, 0 to 1; at 0 it rises automatically if a text is improbable or repeats itself.
     pub temperature: f64,
 }
 
-/// A piece or the end of a transcript.
+/// A segment or the end of a transcript.
 pub enum Heard<'a> {
-    /// A piece of the text, as soon as it is there.
+    /// A segment of the text, as soon as it is complete.
     Segment(&'a Segment),
     /// The end.
     Done(Result<Transcript>),
@@ -47,7 +47,7 @@ pub trait Listener: Send + 'static {
     /// Takes what there is. [`ControlFlow::Break`] ends the transcription.
     fn heard(&mut self, heard: Heard<'_>) -> ControlFlow<()>;
 
-    /// Whether anybody still waits.
+    /// Whether a caller still waits.
     fn is_there(&self) -> bool;
 }
 
@@ -97,10 +97,10 @@ impl SpeechWorker {
         self.queue.open()
     }
 
-    /// Transcribes the file `bytes` when its turn has come. `name` stands for it in messages, and its ending is a hint at the format.
+    /// Queues the transcription of the file `bytes`. `name` names it in messages, and its extension is a hint at the format.
     ///
     /// # Errors
-    /// No place is free for this owner, or the thread has stopped. All other errors go to the listener.
+    /// The queue is full for this owner, or the thread has stopped. All other errors go to the listener.
     pub fn begin(
         &self,
         owner: Owner,
@@ -133,9 +133,12 @@ impl Ear {
         drop(bytes);
         let listener = std::cell::RefCell::new(&mut recording.listener);
         let gone = || candle_core::Error::msg("nobody listens any more");
-        let is_there = || match listener.borrow().is_there() {
-            true => Ok(()),
-            false => Err(gone()),
+        let is_there = || {
+            if listener.borrow().is_there() {
+                Ok(())
+            } else {
+                Err(gone())
+            }
         };
         let heard = |segment: &Segment| {
             let answer = listener.borrow_mut().heard(Heard::Segment(segment));

@@ -4,7 +4,7 @@ use super::splitter::split_marked;
 use crate::model::ChatTemplate;
 use serde_json::{Map, Value};
 
-/// Values for the names that a chat template reads beside messages and tools, such as `enable_thinking`.
+/// Values for the names that a chat template reads, in addition to messages and tools, such as `enable_thinking`.
 pub type Variables = Map<String, Value>;
 
 /// The values with which templates have a model answer without thoughts, if they have such a switch. A limit of 0 tokens holds the
@@ -16,7 +16,7 @@ pub fn no_thoughts() -> Variables {
     variables
 }
 
-/// How thoughts are marked.
+/// The marks of thoughts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Format {
     /// Between two marks, at the beginning of the text.
@@ -46,7 +46,7 @@ pub(super) const ANALYSIS: &str = "analysis";
 /// From thoughts to the answer.
 const TO_FINAL: &str = "<|end|><|start|>assistant<|channel|>final<|message|>";
 
-/// Where a text begins.
+/// The state at the beginning of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum At {
     /// Before thoughts, which may come or not.
@@ -57,7 +57,7 @@ pub(super) enum At {
     Answer,
 }
 
-/// How a model thinks, and what its next text has to keep to.
+/// A model's way of thinking, and the constraints on its next text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Thinking {
     pub(super) format: Format,
@@ -114,7 +114,8 @@ impl Format {
 }
 
 impl Thinking {
-    /// How a model with this template thinks after a prompt that the template has made; `None` for a template that marks no thoughts.
+    /// The state of thinking of a model with this template after a prompt that the template has made; `None` if the template marks no
+    /// thoughts.
     pub fn of(template: &ChatTemplate, prompt: &str) -> Option<Self> {
         let format = Format::of(template.source())?;
         let prompt = prompt.trim_end();
@@ -131,16 +132,16 @@ impl Thinking {
         })
     }
 
-    /// With at most `tokens` tokens of thoughts, after which the mark of their end is put into the text; `None` for no limit.
+    /// Limits thoughts to `tokens` tokens, after which the mark of their end is inserted into the text; `None` for no limit.
     pub fn limited(self, tokens: Option<usize>) -> Self {
         Self {
-            // Where nothing can be limited, the device alone can choose tokens.
+            // Without a limit, the device alone can choose tokens.
             limit: tokens.filter(|_| self.is_on()),
             ..self
         }
     }
 
-    /// With a text that is put at the beginning of an answer that follows thoughts.
+    /// Adds a text that begins an answer after thoughts.
     pub fn answer_beginning(self, text: &str) -> Self {
         Self {
             answer_begins: text.to_string(),
@@ -148,7 +149,7 @@ impl Thinking {
         }
     }
 
-    /// The texts that take part in the marks.
+    /// The texts of the marks.
     pub(crate) fn marks(&self) -> &'static [&'static str] {
         self.format.marks()
     }

@@ -1,8 +1,8 @@
-//! Models that think before they answer: which marks a model puts around its thoughts, and the text taken apart at them.
+//! Models that think before they answer: the marks that a model puts around its thoughts, and the text split at them.
 //!
-//! - `format.rs`: the marks, by the chat template, and where a prompt leaves the model. [`Thinking`] is both.
+//! - `format.rs`: the marks, by the chat template, and the model's state after a prompt. [`Thinking`] is both.
 //! - `splitter.rs`: pieces of text to [`Part`]s, thoughts and answer.
-//! - `pace.rs`: the same by tokens, for whoever chooses the next one: a limit to thoughts, and a grammar for the answer alone.
+//! - `pace.rs`: the same by tokens, for the code that chooses the next one: a limit to thoughts, and a grammar for the answer alone.
 
 mod format;
 mod pace;

@@ -1,4 +1,4 @@
-//! How far a text's thoughts are, token by token, and which tokens have to come next.
+//! Tracks a text's thoughts, token by token, and the tokens that have to come next.
 
 use super::format::{At, Thinking};
 use super::Splitter;
@@ -6,7 +6,7 @@ use crate::model::TextTokenizer;
 use crate::Result;
 use std::collections::VecDeque;
 
-/// Where a text is, for whoever constrains its next token.
+/// The phase of a text, for the code that constrains its next token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
     /// Thoughts may begin, or the answer.
@@ -20,7 +20,7 @@ pub(crate) enum Phase {
 /// The state of one text.
 pub(crate) struct Pace {
     splitter: Splitter,
-    /// The tokens that begin thoughts, at least one; those that end them; those that an answer behind thoughts begins with.
+    /// The tokens that begin thoughts, at least one; those that end them; those with which an answer after thoughts begins.
     open: Vec<u32>,
     close: Vec<u32>,
     answer_begins: Vec<u32>,
@@ -62,14 +62,16 @@ impl Pace {
     }
 
     pub(crate) fn phase(&self) -> Phase {
-        match self.splitter.is_thinking() {
-            _ if self.splitter.is_undecided() => Phase::Undecided,
-            true => Phase::Thoughts,
-            false => Phase::Answer,
+        if self.splitter.is_undecided() {
+            Phase::Undecided
+        } else if self.splitter.is_thinking() {
+            Phase::Thoughts
+        } else {
+            Phase::Answer
         }
     }
 
-    /// The tokens that a text may begin with beside those of a constrained answer: of thoughts, and of what precedes a constraint.
+    /// The tokens that a text may begin with, other than those of a constrained answer: of thoughts, and of the text before a constraint.
     pub(crate) fn beginnings(&self) -> impl Iterator<Item = u32> {
         let first = |tokens: &[u32]| tokens.first().copied();
         let both = [first(&self.open), first(&self.answer_begins)];

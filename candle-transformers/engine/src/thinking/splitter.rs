@@ -1,20 +1,20 @@
-//! Pieces of text to thoughts and answer, whatever the pieces' borders.
+//! Splits a stream of text into thoughts and answer, independently of how the stream is cut into pieces.
 
 use super::format::{At, Format, Thinking, ANALYSIS, CHANNEL, END, MESSAGE};
 
 /// A part of a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// Of what the model thinks.
+    /// A part of the thoughts.
     Thought(String),
-    /// Of what it answers.
+    /// A part of the answer.
     Answer(String),
 }
 
-/// Takes a text apart as its pieces come. The marks are in neither part, nor is the white space between them and the text. Text is held back
-/// only while it may be the beginning of a mark, with the white space before one.
+/// Splits a text as its pieces arrive. Neither part contains the marks or the white space between them and the text. Text is held back only
+/// while it may be the beginning of a mark, with the white space before one.
 ///
-/// Without [`Thinking`], each piece is a part of the answer, as it is.
+/// Without [`Thinking`], each piece is a part of the answer, unchanged.
 #[derive(Clone, Debug)]
 pub struct Splitter {
     format: Option<Format>,
@@ -29,11 +29,11 @@ enum State {
     Start,
     /// In the name of a channel.
     Header,
-    /// In thoughts, of which there is text or not yet.
+    /// In thoughts; `begun` if they have text.
     Thoughts { begun: bool },
     /// Between two messages of channels.
     Between,
-    /// In an answer behind thoughts, of which there is text or not yet.
+    /// In an answer after thoughts; `begun` if it has text.
     Answer { begun: bool },
     /// In a text in which no mark follows.
     Plain,
@@ -84,7 +84,7 @@ impl Splitter {
         }
     }
 
-    /// Takes the next piece, and gives what is certain now.
+    /// Adds the next piece, and returns the parts that are certain now.
     pub fn push(&mut self, piece: &str) -> Vec<Part> {
         self.held.push_str(piece);
         let mut parts = Vec::new();
@@ -92,7 +92,7 @@ impl Splitter {
         parts
     }
 
-    /// The text that was held back, once no piece follows.
+    /// The text that was held back, once there are no more pieces.
     pub fn finish(&mut self) -> Vec<Part> {
         let rest = std::mem::take(&mut self.held);
         let part = match self.state {
@@ -105,9 +105,10 @@ impl Splitter {
         let is_empty = match &part {
             Part::Thought(text) | Part::Answer(text) => text.is_empty(),
         };
-        match is_empty {
-            true => Vec::new(),
-            false => vec![part],
+        if is_empty {
+            Vec::new()
+        } else {
+            vec![part]
         }
     }
 
@@ -140,9 +141,10 @@ impl Splitter {
                 let Some((name, rest)) = self.held.split_once(MESSAGE) else {
                     return false;
                 };
-                self.state = match name.split_whitespace().next() == Some(ANALYSIS) {
-                    true => State::Thoughts { begun: false },
-                    false => State::Answer { begun: false },
+                self.state = if name.split_whitespace().next() == Some(ANALYSIS) {
+                    State::Thoughts { begun: false }
+                } else {
+                    State::Answer { begun: false }
                 };
                 self.held = rest.to_string();
                 true
@@ -202,13 +204,15 @@ impl Splitter {
         let text = self.held[..given].to_string();
         self.held.drain(..found.unwrap_or(given));
         if !text.is_empty() {
-            self.state = match is_thought {
-                true => State::Thoughts { begun: true },
-                false => State::Answer { begun: true },
+            self.state = if is_thought {
+                State::Thoughts { begun: true }
+            } else {
+                State::Answer { begun: true }
             };
-            parts.push(match is_thought {
-                true => Part::Thought(text),
-                false => Part::Answer(text),
+            parts.push(if is_thought {
+                Part::Thought(text)
+            } else {
+                Part::Answer(text)
             });
         }
         if found.is_some() {
@@ -246,7 +250,7 @@ fn whole(mut splitter: Splitter, text: &str) -> (String, String) {
     (thoughts, answer)
 }
 
-/// How many bytes at the end of `text` are the start of `mark`, less than all of it.
+/// Number of bytes at the end of `text` that are a proper prefix of `mark`.
 fn overlap(text: &str, mark: &str) -> usize {
     let ends = mark.char_indices().map(|(at, _)| at);
     ends.rev()

@@ -121,7 +121,7 @@ pub(super) const FAMILIES: &[Family] = &[
     ),
 ];
 
-/// Where files do not say it, the table of tokens is the output layer.
+/// By default, the token table is the output layer.
 fn tied(spec: DecoderSpec) -> DecoderSpec {
     let head = Head::Tied;
     DecoderSpec { head, ..spec }
@@ -176,7 +176,7 @@ const COHERE: &str = r#"{"hidden_act": "silu", "max_position_embeddings": 8192, 
 const COHERE2: &str = r#"{"hidden_act": "silu", "max_position_embeddings": 8192, "layer_norm_eps": 1e-5, "logit_scale": 0.0625,
     "rope_theta": 10000.0, "sliding_window_pattern": 4}"#;
 
-/// Command R, and with windows Command R7B and Command A: attention and MLP beside each other, after one norm.
+/// Command R, and with windows Command R7B and Command A: attention and MLP in parallel, after one norm.
 fn cohere(
     json: &Config,
     family: &'static str,
@@ -223,9 +223,10 @@ fn neox(json: &Config) -> Result<DecoderSpec> {
         bias: true,
         ..plain(&json)?
     });
-    let wiring = match json.flag("use_parallel_residual") {
-        true => Wiring::ParallelTwoNorms,
-        false => Wiring::Pre,
+    let wiring = if json.flag("use_parallel_residual") {
+        Wiring::ParallelTwoNorms
+    } else {
+        Wiring::Pre
     };
     let spec = decoder(&json, "gpt_neox", norm, mlp, |_, layer, attention| {
         layer.wiring = wiring;

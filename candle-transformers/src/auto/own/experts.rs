@@ -1,4 +1,4 @@
-//! Families with experts, of which each token uses some.
+//! Families with experts; each token uses some of them.
 
 use candle_core::{bail, Result};
 use candle_nn::ops::GatedActivation;

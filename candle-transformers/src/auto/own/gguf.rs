@@ -182,7 +182,7 @@ fn neox(file: &GgufMetadata) -> Result<DecoderSpec> {
     file.decoder("gpt_neox", vec![rotary], uniform(file, layer)?, norm)
 }
 
-/// GPT-2, whose projections the converter turns round.
+/// GPT-2, whose projections the converter transposes.
 fn gpt2(file: &GgufMetadata) -> Result<DecoderSpec> {
     let spec = crate::auto::gguf::starcoder(file)?;
     Ok(DecoderSpec {

@@ -51,7 +51,7 @@ fn qwen3_next(json: &Config) -> Result<DecoderSpec> {
     Ok(spec)
 }
 
-/// Falcon-H1: [arXiv 2507.22448](https://arxiv.org/abs/2507.22448). Attention and Mamba beside each other, with factors that files leave to the
+/// Falcon-H1: [arXiv 2507.22448](https://arxiv.org/abs/2507.22448). Attention and Mamba in parallel, with factors that files leave to the
 /// computation.
 fn falcon_h1(json: &Config) -> Result<DecoderSpec> {
     for name in [

@@ -120,7 +120,7 @@ const PUBLISHED: &[&str] = &[
         "ssm_out_multiplier": 0.23570226039551587, "tie_word_embeddings": false, "vocab_size": 32784}"#,
 ];
 
-/// None has a field that is not read, of which a user would be warned.
+/// No published file has an unread field, which would cause a warning.
 #[test]
 fn published_configurations_are_read_whole() {
     let mut found = Vec::new();

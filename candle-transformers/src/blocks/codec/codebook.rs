@@ -10,7 +10,7 @@ use super::wide;
 #[derive(Debug, Clone)]
 pub struct Codebook {
     table: Embedding,
-    /// What a vector is multiplied by: (dim, entries).
+    /// The transposed entries, for products with vectors: (dim, entries).
     columns: Tensor,
     /// Half of each entry's squared length, (entries); the same for all if lengths do not count.
     halves: Option<Tensor>,
@@ -77,7 +77,7 @@ impl Codebook {
     /// The entries (…, dim) with numbers (…).
     ///
     /// # Errors
-    /// The numbers are no integers, or one is not below the number of entries.
+    /// The numbers are not integers, or one is not below the number of entries.
     pub fn lookup(&self, numbers: &Tensor) -> Result<Tensor> {
         self.table.forward(numbers)
     }
@@ -90,14 +90,14 @@ fn table(entries: Tensor) -> Result<Embedding> {
 
 /// One of several quantisers of a residual.
 pub trait Stage {
-    /// The numbers (batch, frames) that stand for `xs` (batch, channels, time).
+    /// The numbers (batch, frames) of `xs` (batch, channels, time).
     fn numbers(&self, xs: &Tensor) -> Result<Tensor>;
 
-    /// What the numbers (batch, frames) stand for: (batch, channels, time).
+    /// The vectors of the numbers (batch, frames): (batch, channels, time).
     fn values(&self, numbers: &Tensor) -> Result<Tensor>;
 }
 
-/// Each stage's numbers (batch, frames) for `xs` (batch, channels, time), less what the stages before it stand for.
+/// Each stage's numbers (batch, frames) for `xs` (batch, channels, time) minus the vectors of the earlier stages.
 ///
 /// # Errors
 /// Those of the stages.
@@ -114,7 +114,7 @@ pub fn residual_encode<S: Stage>(stages: &[S], xs: &Tensor) -> Result<Vec<Tensor
     Ok(numbers)
 }
 
-/// The sum of what the first stages' `numbers`, (batch, frames) each, stand for: (batch, channels, time).
+/// The sum of the vectors of the first stages' `numbers`, (batch, frames) each: (batch, channels, time).
 ///
 /// # Errors
 /// There are no numbers, or numbers of more stages than there are, or those of the stages.

@@ -1,5 +1,5 @@
-//! What neural codecs of sound share: kernels under weight normalisation, LSTMs, and codebooks that quantise a residual one after
-//! the other.
+//! The common parts of neural audio codecs: kernels under weight normalisation, LSTMs, and codebooks that quantise a residual stage by
+//! stage.
 
 mod codebook;
 mod lstm;
@@ -25,7 +25,7 @@ pub fn sound(family: &str, xs: &Tensor, channels: usize) -> Result<(usize, usize
     }
 }
 
-/// What sums of many numbers of this dtype are computed in.
+/// The dtype for sums of many numbers of `dtype`.
 fn wide(dtype: DType) -> DType {
     match dtype {
         DType::F64 => DType::F64,

@@ -10,7 +10,7 @@ use super::super::weights::{GgufMetadata, GgufReader, WeightSource};
 use super::{Decoder, DecoderSpec, DecoderState, Hidden};
 use crate::quantized_var_builder;
 
-/// A decoder and the sequence that it has seen. A clone shares the weights and goes its own way.
+/// A decoder and the state of one sequence. A clone shares the weights but has independent state.
 #[derive(Debug, Clone)]
 pub struct CausalLm {
     decoder: Decoder,
@@ -112,8 +112,8 @@ impl CausalLm {
         self.decoder.forward(ids, offset, &mut self.state)
     }
 
-    /// As [`forward`](Self::forward), from embeddings `(b, t, hidden_size)` in place of token ids, with a mask in place of causal
-    /// visibility, if one is given.
+    /// As [`forward`](Self::forward), from embeddings `(b, t, hidden_size)` instead of token ids. A mask, if given, replaces causal
+    /// visibility.
     ///
     /// # Errors
     /// As [`Decoder::forward_embeds`].

@@ -5,7 +5,7 @@ use candle_core::{DType, Result, Tensor};
 /// `1 + beta * ln(1 + floor(position / positions))`, what queries are multiplied with (Llama 4, Ministral 3).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct QueryGrowth {
-    /// How fast.
+    /// The factor.
     pub beta: f64,
     /// The positions of a step; the first have a factor of 1.
     pub positions: usize,

@@ -13,7 +13,7 @@ use super::super::{
 use super::spec::{LayerSpec, MixerSpec, Wiring};
 use super::{Placement, Step};
 
-/// What mixes positions.
+/// The token mixer of a layer.
 // One for each layer: a box would save nothing.
 #[allow(clippy::large_enum_variant)]
 #[derive(Debug, Clone)]
@@ -30,11 +30,11 @@ pub enum Mixer {
     Delta(Delta),
     /// Mamba 2's state space.
     StateSpace(StateSpace),
-    /// Attention and a state space beside each other.
+    /// Attention and a state space in parallel.
     Both(Attention, StateSpace),
 }
 
-/// What a layer keeps of a sequence.
+/// The per-sequence state of a layer.
 #[derive(Debug, Clone)]
 pub enum LayerState {
     /// Keys and values.
@@ -45,7 +45,7 @@ pub enum LayerState {
     ShortConv(ShortConvState),
     /// The state of a recurrence, the gated delta rule or a state space.
     Recurrent(RecurrentState),
-    /// Keys and values, and the state of the state space beside them.
+    /// Keys and values, and the state of the state space.
     Both(GrowingKvCache, RecurrentState),
 }
 
@@ -75,7 +75,7 @@ impl LayerState {
         }
     }
 
-    /// How many positions have been added since the last reset.
+    /// Number of positions added since the last reset.
     pub fn seen(&self) -> usize {
         match self {
             Self::Attention(kv) | Self::Latent(kv) | Self::Both(kv, _) => kv.seen(),
@@ -237,7 +237,7 @@ pub struct Layer {
     norms: [Norms; 2],
     wiring: Wiring,
     residual_scale: Option<f64>,
-    /// Where what follows the mixer is, if not where the mixer is.
+    /// The device of the feed-forward block, if it is not the mixer's.
     elsewhere: Option<Placement>,
     /// The ranks that each have a part of the blocks.
     group: Option<Arc<dyn Communicator>>,
@@ -250,7 +250,7 @@ struct Norms {
 }
 
 impl Layer {
-    /// Loads the layer whose names stand behind `prefix`; `hidden` is the size of the stream.
+    /// Loads the layer from weights named `prefix` and a suffix; `hidden` is the size of the stream.
     ///
     /// # Errors
     /// If a weight is missing or has another shape.

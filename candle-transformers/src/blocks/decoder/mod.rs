@@ -37,16 +37,16 @@ use self::shifts::Shifts;
 use super::weights::{at_once, TokenEmbedding, WeightSource, Weights};
 use super::{Norm, Part, Position, Projection, Residual, Rotary, RotaryPairs, RotaryTables, Rows};
 
-/// What the layers are told of one call.
+/// The arguments of one call for its layers.
 #[derive(Debug)]
 pub struct Step<'a> {
     /// The rotary rows of the call's positions, by the model's rotations.
     pub rotations: Vec<RotaryRows>,
-    /// In place of causal visibility: what is added to the scores; it broadcasts to `(b, heads, t, positions)`.
+    /// Replaces causal visibility: added to the scores; it broadcasts to `(b, heads, t, positions)`.
     pub mask: Option<&'a Tensor>,
     /// With a mask: whether windows still count, as far to both sides.
     pub windows: bool,
-    /// Where the sequences of a batch are, if not all at one position.
+    /// The positions of a batch's sequences, if they differ.
     pub rows: Option<&'a Rows>,
     /// The factors of queries, `(b, 1, t, 1)` or `(1, 1, t, 1)`.
     pub growth: Option<Tensor>,
@@ -59,14 +59,14 @@ pub struct RotaryRows {
     pub cos: Tensor,
     /// `(t, frequencies)`, or `(b, t, frequencies)`.
     pub sin: Tensor,
-    /// Which elements of a head are rotated together.
+    /// The pairs of a head's elements that are rotated together.
     pub pairs: RotaryPairs,
 }
 
-/// What a sequence leaves behind for its next step. A clone goes its own way: adding to one does not show in the other.
+/// The per-sequence state between steps, such as keys and values. A clone is independent: appending to one does not change the other.
 #[derive(Debug, Clone)]
 pub struct DecoderState {
-    /// Whether anything is kept. Without, every call has to be given the whole sequence.
+    /// Whether a state is kept. Otherwise every call needs the whole sequence.
     pub use_cache: bool,
     layers: Vec<LayerState>,
     rotaries: Vec<RotaryTables>,
@@ -113,12 +113,12 @@ impl DecoderState {
         }
     }
 
-    /// How many positions have been added since the last reset.
+    /// Number of positions added since the last reset.
     pub fn seen(&self) -> usize {
         self.layers.first().map_or(0, LayerState::seen)
     }
 
-    /// What a layer keeps, if there is such a layer.
+    /// The state of a layer, if there is such a layer.
     pub fn layer_mut(&mut self, layer: usize) -> Option<&mut LayerState> {
         self.layers.get_mut(layer)
     }
@@ -131,7 +131,7 @@ impl DecoderState {
         }
     }
 
-    /// How many positions each sequence of a batch has, or each slot.
+    /// Number of positions of each sequence of a batch, or of each slot.
     pub fn lens(&self) -> &[usize] {
         &self.lens
     }
@@ -149,7 +149,7 @@ impl DecoderState {
         Ok(done)
     }
 
-    /// Keeps the first `len` positions of a slot, so that a sequence can go on from there; with 0 another one begins.
+    /// Keeps the first `len` positions of a slot, so that a sequence can continue from there; 0 starts a new sequence.
     ///
     /// # Errors
     /// If the slot does not exist, or has fewer positions.
@@ -164,7 +164,7 @@ impl DecoderState {
         Ok(())
     }
 
-    /// Gives the slot `to` the first `len` positions of the slot `from`, in place of what it had.
+    /// Replaces the contents of slot `to` by the first `len` positions of slot `from`.
     ///
     /// # Errors
     /// If one of them does not exist, or `from` has fewer positions.
@@ -248,7 +248,7 @@ pub struct Decoder {
     /// The ranks that each have a part of the logits.
     logits_group: Option<Arc<dyn Communicator>>,
     dtype: DType,
-    /// Of keys and values that are kept, if it is not `dtype`.
+    /// The dtype of cached keys and values, if it is not `dtype`.
     kv_dtype: Option<DType>,
     device: Device,
     /// The parts that are on another device.
@@ -316,7 +316,7 @@ impl Decoder {
         })
     }
 
-    /// The names of all weights, each of which is there in its shape.
+    /// Checks that all weights exist with their shapes; returns their names.
     ///
     /// # Errors
     /// As [`load`](Self::load).
@@ -409,7 +409,7 @@ impl Decoder {
         })
     }
 
-    /// What it is made of.
+    /// The specification of the model.
     pub fn spec(&self) -> &DecoderSpec {
         &self.spec
     }
@@ -429,13 +429,13 @@ impl Decoder {
         self.kv_dtype.unwrap_or(self.dtype)
     }
 
-    /// As it is, with states that keep keys and values as `dtype`: half the memory and half the reading where f16 stands beside f32, and
-    /// keys that a GPU's f16 matrices take. What is written is rounded; a number beyond f16's 65,504 becomes infinite. Layers that keep
-    /// something else ([`MixerSpec::Latent`], convolutions, recurrences) keep it as it was.
+    /// The decoder with states that store keys and values as `dtype`: half the memory and half the reading for f16 with activations of f32,
+    /// and keys that a GPU's f16 matrices take. Stored values are rounded; a number beyond f16's 65,504 becomes infinite. Layers with
+    /// another state ([`MixerSpec::Latent`], convolutions, recurrences) store it as before.
     ///
     /// # Errors
-    /// If attention does not take keys of `dtype` beside these activations: it takes those of one dtype, f16 and bf16 beside f32, and f16
-    /// beside bf16.
+    /// If attention does not take keys of `dtype` with these activations: it takes those of the same dtype, f16 and bf16 with f32, and f16
+    /// with bf16.
     pub fn with_kv_dtype(mut self, dtype: DType) -> Result<Self> {
         match (self.dtype, dtype) {
             (activations, kv) if activations == kv => {}
@@ -463,7 +463,7 @@ impl Decoder {
         self.offload.as_ref()
     }
 
-    /// Where the first layer is, if not on [`device`](Self::device).
+    /// The device of the first layer, if it is not [`device`](Self::device).
     fn input(&self) -> Option<&Placement> {
         let offload = self.offload.as_ref()?;
         (offload.layers > 0).then_some(&offload.to)
@@ -542,8 +542,8 @@ impl Decoder {
         self.forward_embeds(&self.embed(ids)?, offset, state, None)
     }
 
-    /// As [`forward`](Self::forward), from embeddings `(b, t, hidden_size)` in place of token ids. `mask` takes the place of causal
-    /// visibility: it is added to the scores, to which it broadcasts, `(b, heads, t, positions)`.
+    /// As [`forward`](Self::forward), from embeddings `(b, t, hidden_size)` instead of token ids. `mask` replaces causal visibility: it is
+    /// added to the scores, to which it broadcasts, `(b, heads, t, positions)`.
     ///
     /// # Errors
     /// As [`forward`](Self::forward).
@@ -611,9 +611,10 @@ impl Decoder {
             }
             let end = offset + t;
             let may_change = |rotary: &Rotary| rotary.by_length() && !rotary.is_settled(end);
-            match self.spec.rotaries.iter().any(may_change) {
-                true => state.inputs.push(xs.clone()),
-                false => state.inputs.clear(),
+            if self.spec.rotaries.iter().any(may_change) {
+                state.inputs.push(xs.clone())
+            } else {
+                state.inputs.clear()
             }
         }
         let len = xs.dim(1)?;
@@ -643,9 +644,9 @@ impl Decoder {
         }
     }
 
-    /// Runs the layers as those of an encoder, on whole texts: token ids, `(b, t)`, each of which sees all of its row, those after it too,
-    /// where `counts`, integers of the same shape, is not 0. In layers with a window of `w` it sees those less than `w` away on both sides.
-    /// What comes out for tokens that do not count means nothing.
+    /// Runs the layers as an encoder on whole texts: token ids, `(b, t)`. Each sees all tokens of its row for which `counts`, integers of
+    /// the same shape, is not 0, including later ones. In layers with a window of `w` it sees those at a distance less than `w` on both
+    /// sides. Outputs at positions with a count of 0 are unspecified.
     ///
     /// # Errors
     /// As [`forward`](Self::forward); if the shapes differ, or a layer is not attention to keys.

@@ -21,7 +21,7 @@ pub enum DecoderPart {
     Head,
 }
 
-/// Where weights are, and what activations are computed in there.
+/// The device of weights, and the dtype of activations there.
 #[derive(Debug, Clone)]
 pub struct Placement {
     /// The device.
@@ -48,9 +48,9 @@ impl Placement {
 /// The parts of a decoder that are not on its device, but on another one: most often the CPU.
 #[derive(Debug, Clone)]
 pub struct Offload {
-    /// Where these parts are.
+    /// The device of these parts.
     pub to: Placement,
-    /// How many layers, from the first on. With one or more, the table of tokens is there too. The output layer never is.
+    /// Number of layers, from the first on. With one or more, the token table is included. The output layer never is.
     pub layers: usize,
     /// Whether the experts of the other layers are.
     pub experts: bool,

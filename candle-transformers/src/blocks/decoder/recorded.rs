@@ -9,7 +9,7 @@ use candle_core::{Result, Tensor};
 use super::{Decoder, DecoderState};
 use crate::generation::{Draw, NextToken};
 
-/// What a state has of it. A clone starts without: its keys and values will be elsewhere.
+/// The recorded steps of a state. A clone has none: its keys and values are at other addresses.
 #[derive(Default)]
 pub(super) struct RecordedSteps(#[cfg(feature = "cuda")] Option<on_cuda::Recorded>);
 
@@ -106,7 +106,7 @@ pub(super) mod on_cuda {
 
     /// The least number of keys that a recording is made for.
     const LEAST_KEYS: usize = 512;
-    /// Which word of a draw's settings the position is.
+    /// The index of the position among the words of a draw's settings.
     const POSITION: usize = 2;
 
     /// A step's input and output, and the step.
@@ -114,13 +114,13 @@ pub(super) mod on_cuda {
         /// The last token, `(1, 1)`, and the position of the next one, `(1)`: u32, written by the steps.
         ids: Tensor,
         starts: Tensor,
-        /// How tokens are drawn, unless they are those with the greatest logit.
+        /// The settings for drawing tokens; `None` for the greatest logit.
         drawn: Option<Drawn>,
-        /// What `starts` is after all steps that were launched.
+        /// The value of `starts` after all launched steps.
         position: usize,
-        /// Keys that steps look at, most of which they find to be ahead of them.
+        /// Number of keys that steps process; most of them are later than the step's position and masked.
         end: usize,
-        /// Whose weights, and which buffers of keys and values.
+        /// The identity of the weights, and of the buffers of keys and values.
         decoder: Arc<()>,
         buffers: Vec<TensorId>,
         /// `None` before the second step: the first one compiles kernels, which cannot be recorded.
@@ -262,13 +262,14 @@ pub(super) mod on_cuda {
             Ok(Recorded {
                 ids: Tensor::zeros((1, 1), DType::U32, &self.device)?,
                 starts: Tensor::new(&[offset as u32], &self.device)?,
-                drawn: match with.is_greedy() {
-                    true => None,
-                    false => Some(Drawn {
+                drawn: if with.is_greedy() {
+                    None
+                } else {
+                    Some(Drawn {
                         with: *with,
                         words: Tensor::new(&[with.words()], &self.device)?,
                         both: Tensor::zeros((2, 1), DType::U32, &self.device)?,
-                    }),
+                    })
                 },
                 position: offset,
                 end,

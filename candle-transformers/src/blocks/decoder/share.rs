@@ -48,12 +48,12 @@ impl Decoder {
     /// same tokens in the same order; each gets all logits. Of a tensor that is divided, the rank reads its part
     /// ([`WeightSource::read_part`]).
     ///
-    /// Heads of keys and values are repeated where there are fewer of them than ranks. The table of tokens is on every rank; the output
-    /// layer is divided if the number of tokens can be, and it is no table of blocks. [`spec`](Self::spec) is that of the share.
+    /// If there are fewer heads of keys and values than ranks, they are repeated. The token table is on every rank; the output layer is
+    /// divided if the number of tokens can be, and if it is not a table of blocks. [`spec`](Self::spec) is that of the share.
     ///
     /// # Errors
-    /// As [`load`](Self::load); if a layer cannot be divided over the ranks: its heads or its inner size are no multiple of their number,
-    /// its blocks would be cut, or it has experts, latent attention, a convolution or a recurrence.
+    /// As [`load`](Self::load); if a layer cannot be divided over the ranks: its number of heads or its inner size is not a multiple of
+    /// their number, its blocks would be cut, or it has experts, latent attention, a convolution or a recurrence.
     pub fn load_rank(
         spec: DecoderSpec,
         source: &mut dyn WeightSource,
@@ -148,12 +148,11 @@ async fn table_here(
     embedding: &TokenEmbedding,
     weights: &mut Weights<'_>,
 ) -> Result<TokenEmbedding> {
-    match weights.has_elsewhere(DecoderPart::Embedding) {
-        true => {
-            let name = table_name(spec, weights);
-            weights.embedding(&name, spec.vocab, spec.hidden).await
-        }
-        false => Ok(embedding.clone()),
+    if weights.has_elsewhere(DecoderPart::Embedding) {
+        let name = table_name(spec, weights);
+        weights.embedding(&name, spec.vocab, spec.hidden).await
+    } else {
+        Ok(embedding.clone())
     }
 }
 
@@ -167,9 +166,10 @@ pub(super) fn table_name(spec: &DecoderSpec, weights: &Weights<'_>) -> String {
         spec.head,
         Head::Tied | Head::TiedWithBias | Head::Found { .. }
     );
-    match tied && !weights.has(&format!("{table}.weight")) && separate(&head, weights) {
-        true => head,
-        false => table.to_string(),
+    if tied && !weights.has(&format!("{table}.weight")) && separate(&head, weights) {
+        head
+    } else {
+        table.to_string()
     }
 }
 
@@ -207,7 +207,7 @@ fn same_rows(lhs: &Tensor, rhs: &Tensor) -> Result<bool> {
     Ok(true)
 }
 
-/// The tokens of which a rank computes the logits; `None` if each computes all.
+/// The range of tokens for which a rank computes the logits; `None` if each computes all.
 fn vocab_range(vocab: usize, rank: usize, world: usize) -> Option<Range<usize>> {
     match world {
         1 => None,
@@ -215,7 +215,7 @@ fn vocab_range(vocab: usize, rank: usize, world: usize) -> Option<Range<usize>> 
     }
 }
 
-/// What rank `rank` of `world` has: its decoder, and the parts of the tensors.
+/// The share of rank `rank` of `world`: its decoder, and the parts of the tensors.
 ///
 /// # Errors
 /// If a layer cannot be divided.
@@ -272,7 +272,7 @@ struct Cutter<'a> {
     cuts: &'a mut Cuts,
 }
 
-/// Why a layer cannot be divided.
+/// The reason why a layer cannot be divided.
 type Cutting = std::result::Result<(), String>;
 
 impl Cutter<'_> {
@@ -301,7 +301,7 @@ impl Cutter<'_> {
         let (q_dim, kv_dim) = (spec.q_dim(), spec.kv_dim());
         match spec.joined {
             None => {
-                // The gates stand beside the queries of each head.
+                // The gates of each head are interleaved with its queries.
                 let per_head = if spec.gate { 2 } else { 1 };
                 let gated = q_rows.start * per_head..q_rows.end * per_head;
                 self.rows(
@@ -397,7 +397,7 @@ impl Cutter<'_> {
         Ok(())
     }
 
-    /// A layer of which the rank has some outputs.
+    /// A layer that is divided by outputs.
     fn rows(&mut self, name: &str, whole: [usize; 2], bias: bool, ranges: Vec<Range<usize>>) {
         let cut = Cut::Rows(ranges);
         if bias {
@@ -408,7 +408,7 @@ impl Cutter<'_> {
             .insert(format!("{name}.weight"), (whole.to_vec(), cut));
     }
 
-    /// A layer of which the rank has some inputs; the first rank adds the bias.
+    /// A layer that is divided by inputs; the first rank adds the bias.
     fn columns(&mut self, name: &str, in_dim: usize, bias: bool, range: Range<usize>) {
         if bias && self.rank.rank > 0 {
             let bias = (vec![self.hidden], Cut::Zeros);

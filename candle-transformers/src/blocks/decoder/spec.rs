@@ -29,42 +29,43 @@ pub fn layers(
 /// # Errors
 /// If there are more than any model has.
 pub(crate) fn check_layers(count: usize) -> Result<()> {
-    match count > MAX_LAYERS {
-        true => bail!("{count} layers; the maximum is {MAX_LAYERS}"),
-        false => Ok(()),
+    if count > MAX_LAYERS {
+        bail!("{count} layers; the maximum is {MAX_LAYERS}")
+    } else {
+        Ok(())
     }
 }
 
 /// A decoder before it has weights.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DecoderSpec {
-    /// Whose it is, for messages.
+    /// The family's name, for messages.
     pub family: &'static str,
-    /// Tokens.
+    /// Tokens in the vocabulary.
     pub vocab: usize,
-    /// Size of the stream.
+    /// Size of the residual stream.
     pub hidden: usize,
-    /// The longest sequence.
+    /// Maximum sequence length, in tokens.
     pub positions: usize,
     /// The rotations that layers refer to.
     pub rotaries: Vec<Rotary>,
     /// The layers.
     pub layers: Vec<LayerSpec>,
-    /// What the embeddings are multiplied with.
+    /// Factor of the embeddings.
     pub embedding_scale: Option<f64>,
     /// Rows of a table of learned positions that is added to the embeddings.
     pub learned_positions: Option<usize>,
-    /// How queries grow with their position.
+    /// The growth of queries with their position.
     pub query_growth: Option<QueryGrowth>,
     /// The norm after the last layer.
     pub final_norm: NormSpec,
     /// The output layer.
     pub head: Head,
-    /// What the logits are multiplied with.
+    /// Factor of the logits.
     pub logit_scale: Option<f64>,
-    /// `cap * tanh(logit / cap)` in place of a logit.
+    /// Replaces a logit by `cap * tanh(logit / cap)`.
     pub logit_softcap: Option<f64>,
-    /// What files call the weights.
+    /// The names of the weights in files.
     pub names: Names,
     /// The names in other files: those count whose table of tokens is there.
     pub other_names: Vec<Names>,
@@ -98,13 +99,14 @@ pub enum Head {
 impl Head {
     /// The table of tokens if `tied` says so, else a layer without bias.
     pub fn tied(tied: bool) -> Self {
-        match tied {
-            true => Self::Tied,
-            false => Self::Linear { bias: false },
+        if tied {
+            Self::Tied
+        } else {
+            Self::Linear { bias: false }
         }
     }
 
-    /// What a file's `tie_word_embeddings` makes of the family's head; `None` where the file does not say.
+    /// The head of the family, given a file's `tie_word_embeddings`; `None` if the file has no such field.
     pub fn said(self, tied: Option<bool>) -> Self {
         let bias = match self {
             Self::None => return Self::None,
@@ -125,15 +127,15 @@ impl Head {
 /// A layer before it has weights.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LayerSpec {
-    /// What mixes positions.
+    /// The token mixer.
     pub mixer: MixerSpec,
-    /// What comes after it.
+    /// The feed-forward block after the mixer.
     pub feed_forward: FeedForwardSpec,
     /// All norms of the layer.
     pub norm: NormSpec,
-    /// Where they are.
+    /// The wiring of norms and residual connections.
     pub wiring: Wiring,
-    /// What the output of each block is multiplied with before it is added to the stream.
+    /// Factor of the output of each block before it is added to the stream.
     pub residual_scale: Option<f64>,
 }
 
@@ -162,7 +164,7 @@ impl LayerSpec {
     }
 }
 
-/// What mixes positions in a layer.
+/// The token mixer of a layer.
 #[derive(Debug, Clone, PartialEq)]
 pub enum MixerSpec {
     /// Causal attention.
@@ -177,7 +179,7 @@ pub enum MixerSpec {
     Delta(DeltaSpec),
     /// Mamba 2's state space.
     StateSpace(StateSpaceSpec),
-    /// Attention and a state space beside each other, whose results are added (Falcon-H1).
+    /// Attention and a state space in parallel, whose results are added (Falcon-H1).
     Both(AttentionSpec, StateSpaceSpec),
 }
 
@@ -245,7 +247,7 @@ impl From<AttentionSpec> for MixerSpec {
     }
 }
 
-/// Where a layer's norms are. `x` is the stream.
+/// The wiring of a layer's norms. `x` is the stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wiring {
     /// `x += block(norm(x))`, for both blocks (Llama).
@@ -302,7 +304,7 @@ impl DecoderSpec {
         }
     }
 
-    /// The same in a checkpoint where the language model is `text_model` beside an encoder of images, or alone.
+    /// The same for a checkpoint in which the language model is `text_model`, with an encoder of images or alone.
     pub(crate) fn into_text_model(self) -> Self {
         let names = Names {
             embedding: "model.text_model.embed_tokens",
@@ -321,17 +323,17 @@ impl DecoderSpec {
     pub(super) fn named(mut self, weights: &Weights<'_>) -> Self {
         let table = |names: &Names| weights.has(&format!("{}.weight", names.embedding));
         let others = std::mem::take(&mut self.other_names);
-        // Where none is there, the error names the first.
+        // If no table exists, the error names the first.
         if let (false, Some(names)) = (table(&self.names), others.into_iter().find(table)) {
             self.names = names;
         }
         self
     }
 
-    /// Checks what the layers take for granted, so that a bad configuration is told before weights are read.
+    /// Checks the layers' assumptions, so that a bad configuration is an error before weights are read.
     ///
     /// # Errors
-    /// The first that does not fit.
+    /// The first assumption that does not hold.
     pub fn check(&self) -> Result<()> {
         let family = self.family;
         if self.vocab == 0 || self.hidden == 0 || self.positions == 0 {

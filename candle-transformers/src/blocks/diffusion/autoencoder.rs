@@ -1,5 +1,5 @@
 //! Variational autoencoders of latent diffusion, [arXiv 2112.10752](https://arxiv.org/abs/2112.10752): residual blocks at several sizes of
-//! the picture, and attention at the smallest.
+//! the image, and attention at the smallest.
 
 use candle_core::{bail, Module, Result, Tensor, D};
 use candle_nn::ops::{sdpa_with, SdpaOptions};
@@ -8,10 +8,10 @@ use candle_nn::{group_norm, linear, Conv2d, GroupNorm, Linear, VarBuilder};
 use crate::blocks::vision::{channels_last, pointwise, ConvSpec, Picture};
 use crate::blocks::{MergedLinear, Projection};
 
-/// What the norms add to the variance.
+/// Added to the variance by the norms.
 const EPS: f64 = 1e-6;
 
-/// Whose names the weights have.
+/// The naming scheme of the weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KlNames {
     /// Those of latent diffusion's own program: `down.0.block.0`, `mid.attn_1`. Attention's layers are stored as 1x1 convolutions.
@@ -93,9 +93,9 @@ impl KlNames {
 pub struct KlSpec {
     /// The model's name, for errors.
     pub family: &'static str,
-    /// Channels of the pictures that are encoded.
+    /// Channels of the encoded images.
     pub in_channels: usize,
-    /// Channels of the pictures that are decoded.
+    /// Channels of the decoded images.
     pub out_channels: usize,
     /// Channels of the latents.
     pub latent_channels: usize,
@@ -107,7 +107,7 @@ pub struct KlSpec {
     pub layers: usize,
     /// Groups of the norms.
     pub groups: usize,
-    /// Whose names the weights have.
+    /// The naming scheme of the weights.
     pub names: KlNames,
 }
 
@@ -140,12 +140,11 @@ impl KlSpec {
     }
 
     fn block(&self, inputs: usize, outputs: usize, vb: VarBuilder) -> Result<Stage> {
-        let shortcut = match inputs == outputs {
-            true => None,
-            false => {
-                let vb = vb.pp(self.names.shortcut());
-                Some(ConvSpec::new(inputs, outputs, 1).load(vb)?)
-            }
+        let shortcut = if inputs == outputs {
+            None
+        } else {
+            let vb = vb.pp(self.names.shortcut());
+            Some(ConvSpec::new(inputs, outputs, 1).load(vb)?)
         };
         Ok(Stage::Block(ResidualBlock {
             norm1: self.norm(inputs, vb.pp("norm1"))?,
@@ -200,7 +199,7 @@ impl KlSpec {
     }
 }
 
-/// Two convolutions, each behind a norm and SiLU, beside the input.
+/// Two convolutions, each after a norm and SiLU, with a residual connection.
 #[derive(Debug, Clone)]
 struct ResidualBlock {
     norm1: GroupNorm,
@@ -223,7 +222,7 @@ impl Module for ResidualBlock {
     }
 }
 
-/// Attention of every place to every place, with one head.
+/// Attention between all positions, with one head.
 #[derive(Debug, Clone)]
 struct Attention {
     norm: GroupNorm,
@@ -288,7 +287,7 @@ pub struct KlHalf {
 }
 
 impl KlHalf {
-    /// From pictures (batch, in_channels, height, width) to mean and logarithm of the variance of each number of the latents,
+    /// From images (batch, in_channels, height, width) to mean and logarithm of the variance of each number of the latents,
     /// (batch, 2 * latent_channels, height / n, width / n), where n is 2 to the power of the levels less one.
     ///
     /// # Errors
@@ -307,7 +306,7 @@ impl KlHalf {
         Self::new(spec, sizes, stages, least, vb)
     }
 
-    /// From latents (batch, latent_channels, height, width) to pictures (batch, out_channels, n * height, n * width).
+    /// From latents (batch, latent_channels, height, width) to images (batch, out_channels, n * height, n * width).
     ///
     /// # Errors
     /// As [`encoder`](Self::encoder).

@@ -7,7 +7,7 @@ use candle_nn::RmsNorm;
 use crate::blocks::vision::join_heads;
 use crate::blocks::Projection;
 
-/// What the norms add to the variance.
+/// Added to the variance by the norms.
 pub const NORM_EPS: f64 = 1e-6;
 
 /// The layer that makes `N` vectors of the condition: shifts, scales and gates.
@@ -94,8 +94,8 @@ fn one_weight(norm: &RmsNorm, factor: &Tensor) -> Result<Option<Tensor>> {
     }
 }
 
-/// What every token takes from every token: from (batch, heads, seq, head_dim) each, of any layout, to (batch, seq, heads * head_dim).
-/// `bias` is added to the scores, (batch, heads, seq, seq) or what broadcasts to it.
+/// Full attention: from (batch, heads, seq, head_dim) each, of any layout, to (batch, seq, heads * head_dim). `bias` is added to the
+/// scores, (batch, heads, seq, seq) or a shape that broadcasts to it.
 pub fn attend(q: &Tensor, k: &Tensor, v: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
     let options = SdpaOptions {
         scale: (1. / (q.dim(D::Minus1)? as f64).sqrt()) as f32,

@@ -1,4 +1,4 @@
-//! Parts of models that make pictures of noise: autoencoders between pictures and latents, times as vectors, and the norms and gates of a
+//! Parts of models that make images of noise: autoencoders between images and latents, times as vectors, and the norms and gates of a
 //! transformer's blocks that a condition sets.
 
 pub mod autoencoder;
@@ -19,7 +19,7 @@ const PERIOD: f64 = 10_000.;
 /// Times, (batch), as vectors of f32, (batch, dim): cosines of `dim / 2` frequencies from 1 down to nearly `1 / 10000`, then their sines.
 ///
 /// # Errors
-/// `dim` is odd or 0, or the times are no vector.
+/// `dim` is odd or 0, or `times` is not a vector.
 pub fn sinusoids(times: &Tensor, dim: usize) -> Result<Tensor> {
     if dim == 0 || !dim.is_multiple_of(2) {
         bail!("the size of time embeddings is {dim}; it must be even and at least 2")

@@ -1,6 +1,6 @@
 //! The times of flow matching, from 1, noise, to 0: [arXiv 2210.02747](https://arxiv.org/abs/2210.02747).
 
-/// A time from 0 to 1, moved to noise by `mu`: the ratio of noise to picture grows by `exp(mu)`,
+/// A time from 0 to 1, moved to noise by `mu`: the ratio of noise to image grows by `exp(mu)`,
 /// [arXiv 2403.03206](https://arxiv.org/abs/2403.03206).
 pub fn shifted(time: f64, mu: f64) -> f64 {
     let factor = mu.exp();
@@ -21,7 +21,7 @@ pub fn schedule(steps: usize, mu: Option<f64>) -> Vec<f64> {
     (0..=steps).rev().map(time).collect()
 }
 
-/// What times are moved by for a picture of `len` patches: by the numbers of `shifts` for those of `lens`, and on the line through both.
+/// The shift of the times for an image of `len` patches: linear in `len`, through the points of `lens` and `shifts`.
 pub fn shift_of(len: usize, lens: [usize; 2], shifts: [f64; 2]) -> f64 {
     let ([base_len, max_len], [base, max]) = (lens.map(|len| len as f64), shifts);
     let slope = (max - base) / (max_len - base_len);

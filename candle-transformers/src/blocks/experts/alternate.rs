@@ -10,7 +10,7 @@ use super::super::weights::{place_dense, Stored, Weights};
 /// Numbers that share a scale.
 const BLOCK: usize = 32;
 
-/// What the low three bits of a number stand for; the fourth is its sign.
+/// The magnitudes of the low three bits of a number; the fourth bit is its sign.
 const MAGNITUDES: [f32; 8] = [0., 0.5, 1., 1.5, 2., 3., 4., 6.];
 
 /// The weights `name` of experts, `(count, out_dim, in_dim)`, whatever form the source has. With `alternating` outputs, those with even
@@ -22,37 +22,36 @@ pub(super) async fn experts(
     alternating: bool,
 ) -> Result<QMatMul> {
     let blocks = format!("{name}_blocks");
-    let dense = match weights.has(&blocks) && in_dim.is_multiple_of(BLOCK) && !weights.has(name) {
-        false => {
-            let shape = [count, in_dim, out_dim];
-            let dense = weights
-                .dense(name, &shape, init::DEFAULT_KAIMING_NORMAL)
-                .await?;
-            dense.transpose(1, 2)?
+    let dense = if weights.has(&blocks) && in_dim.is_multiple_of(BLOCK) && !weights.has(name) {
+        let zeros = Init::Const(0.);
+        let shape = [count, out_dim, in_dim / BLOCK, BLOCK / 2];
+        let blocks = weights.stored(&blocks, &shape, zeros).await?;
+        let scales = format!("{name}_scales");
+        let scales = weights.stored(&scales, &shape[..3], zeros).await?;
+        if weights.is_check() {
+            Tensor::zeros((), DType::F32, &Device::Cpu)?.broadcast_as((1, 2, 1))?
+        } else {
+            unpacked(blocks, scales, weights)?.reshape((count, out_dim, in_dim))?
         }
-        true => {
-            let zeros = Init::Const(0.);
-            let shape = [count, out_dim, in_dim / BLOCK, BLOCK / 2];
-            let blocks = weights.stored(&blocks, &shape, zeros).await?;
-            let scales = format!("{name}_scales");
-            let scales = weights.stored(&scales, &shape[..3], zeros).await?;
-            match weights.is_check() {
-                true => Tensor::zeros((), DType::F32, &Device::Cpu)?.broadcast_as((1, 2, 1))?,
-                false => unpacked(blocks, scales, weights)?.reshape((count, out_dim, in_dim))?,
-            }
-        }
+    } else {
+        let shape = [count, in_dim, out_dim];
+        let dense = weights
+            .dense(name, &shape, init::DEFAULT_KAIMING_NORMAL)
+            .await?;
+        dense.transpose(1, 2)?
     };
     if weights.is_check() {
         return Ok(QMatMul::Tensor(dense));
     }
-    let dense = match alternating {
-        true => in_halves(&dense)?,
-        false => dense.contiguous()?,
+    let dense = if alternating {
+        in_halves(&dense)?
+    } else {
+        dense.contiguous()?
     };
     Ok(QMatMul::Tensor(dense))
 }
 
-/// `(count, 2 * n, ..)` with the rows of even numbers in front.
+/// `(count, 2 * n, ..)` with the even rows first.
 pub(super) fn in_halves(alternating: &Tensor) -> Result<Tensor> {
     let dims = alternating.dims();
     let mut pairs = dims.to_vec();
@@ -100,7 +99,7 @@ fn number(bits: u8) -> f32 {
     }
 }
 
-/// E8M0: `2^(bits - 127)`, and one code for no number.
+/// E8M0: `2^(bits - 127)`, and one code for NaN.
 fn power_of_two(bits: u8) -> f32 {
     match bits {
         255 => f32::NAN,

@@ -8,7 +8,7 @@ use super::super::weights::Weights;
 
 /// The slope of both sides at 0, where files do not say it.
 const BETA: f32 = 0.5;
-/// Where the exponential ends, for numbers that are not positive.
+/// The upper end of the exponential's argument, for numbers that are not positive.
 const EPS: f64 = -1e-6;
 
 /// `p x² + s x` of positive numbers, `n (e^x - 1 - x) + s x` of others.
@@ -33,9 +33,10 @@ impl Xielu {
         };
         let (positive, negative) = (slope("alpha_p").await?, slope("alpha_n").await?);
         let name = format!("{name}.beta");
-        let slope = match weights.has(&name) && !weights.makes_tensors() {
-            true => weights.dense_as(wide, &name, &[], Init::Const(0.5)).await?,
-            false => Tensor::new(BETA, weights.device())?.to_dtype(wide)?,
+        let slope = if weights.has(&name) && !weights.makes_tensors() {
+            weights.dense_as(wide, &name, &[], Init::Const(0.5)).await?
+        } else {
+            Tensor::new(BETA, weights.device())?.to_dtype(wide)?
         };
         let negative = negative.broadcast_add(&slope)?;
         Ok(Self {

@@ -13,7 +13,7 @@ use std::borrow::Cow;
 
 use candle_nn::rotary_emb::Pairs;
 
-/// Which elements of a head are rotated together.
+/// The pairs of a head's elements that are rotated together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RotaryPairs {
     /// `i` and `i + head_dim / 2`, as Hugging Face's checkpoints have them.
@@ -38,14 +38,14 @@ pub fn inverse_frequencies(theta: f64, dim: usize) -> Vec<f32> {
         .collect()
 }
 
-/// How a kind of layers rotates.
+/// The rotation of a kind of layers.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rotary {
-    /// Which elements are rotated together.
+    /// The pairs of elements that are rotated together.
     pub pairs: RotaryPairs,
     /// The angle per position of each pair. Heads may have more elements than twice as many: those are not rotated.
     pub frequencies: Vec<f32>,
-    /// What cosines and sines are multiplied with.
+    /// Factor of cosines and sines.
     pub factor: f32,
     /// Other angles for sequences that are longer than this many positions.
     pub long: Option<(usize, Vec<f32>)>,
@@ -60,7 +60,7 @@ pub struct Rotary {
 pub struct Dynamic {
     /// The base within the context.
     pub theta: f64,
-    /// How fast it grows.
+    /// Its growth factor.
     pub factor: f64,
     /// The context.
     pub positions: usize,
@@ -79,7 +79,7 @@ impl Rotary {
         }
     }
 
-    /// Which angles a sequence of `len` positions has: sequences of one kind share them.
+    /// The index of the angles for a sequence of `len` positions: sequences of one kind share them.
     pub(crate) fn kind(&self, len: usize) -> usize {
         match (&self.long, self.dynamic) {
             (Some((short, _)), _) if len > *short => 1,

@@ -14,7 +14,7 @@ pub struct RopeScaling {
     /// `default`, `linear`, `dynamic`, `llama3`, `yarn` or `longrope` (in older files `su`).
     #[serde(alias = "type", default = "unscaled")]
     pub rope_type: String,
-    /// How many times longer the context is.
+    /// Factor by which the context is extended.
     #[serde(default)]
     pub factor: Option<f64>,
     /// Positions seen in training.
@@ -26,10 +26,10 @@ pub struct RopeScaling {
     /// llama3: frequencies that rotate more often than this within the original context stay as they are.
     #[serde(default)]
     pub high_freq_factor: Option<f64>,
-    /// yarn: as `high_freq_factor`; 32 where missing.
+    /// yarn: as `high_freq_factor`; default: 32.
     #[serde(default)]
     pub beta_fast: Option<f64>,
-    /// yarn: as `low_freq_factor`; 1 where missing.
+    /// yarn: as `low_freq_factor`; default: 1.
     #[serde(default)]
     pub beta_slow: Option<f64>,
     /// yarn: of the factor on cosines and sines.
@@ -38,7 +38,7 @@ pub struct RopeScaling {
     /// yarn: of what the factor is divided by.
     #[serde(default)]
     pub mscale_all_dim: Option<f64>,
-    /// yarn: whether the ramp begins and ends at whole pairs; so where missing.
+    /// yarn: whether the ramp begins and ends at whole pairs; default: `true`.
     #[serde(default)]
     pub truncate: Option<bool>,
     /// yarn and longrope: the factor on cosines and sines, where it is not the formula's.
@@ -78,7 +78,7 @@ impl RopeScaling {
     ) -> Result<Rotary> {
         let mut rotary = Rotary::new(pairs, theta, dim);
         match self.rope_type.as_str() {
-            // Of Qwen2-VL: three axes, along which positions of texts are the same.
+            // Qwen2-VL's: three axes, along which positions of texts are the same.
             "default" | "none" | "mrope" => {}
             "linear" => {
                 let factor = self.needed("factor", self.factor)? as f32;
@@ -156,9 +156,12 @@ impl RopeScaling {
             let divided = ((i as f64 - first) / (last - first)).clamp(0., 1.);
             *frequency = (unscaled / factor * divided + unscaled * (1. - divided)) as f32;
         }
-        let scale = |by: f64| match factor > 1. {
-            true => 0.1 * by * factor.ln() + 1.,
-            false => 1.,
+        let scale = |by: f64| {
+            if factor > 1. {
+                0.1 * by * factor.ln() + 1.
+            } else {
+                1.
+            }
         };
         let formula = match (self.mscale, self.mscale_all_dim) {
             (Some(one), Some(all)) if one != 0. && all != 0. => scale(one) / scale(all),
@@ -195,9 +198,10 @@ impl RopeScaling {
             Some(factor) => factor,
             None => positions as f64 / context.max(1) as f64,
         };
-        let formula = match longer > 1. {
-            true => (1. + longer.ln() / (context as f64).ln()).sqrt(),
-            false => 1.,
+        let formula = if longer > 1. {
+            (1. + longer.ln() / (context as f64).ln()).sqrt()
+        } else {
+            1.
         };
         rotary.factor = self.attention_factor.unwrap_or(formula) as f32;
         Ok(())

@@ -12,8 +12,7 @@ const INITIAL: usize = 1024;
 /// Cosines and sines.
 type Made = (Tensor, Tensor);
 
-/// Cosines and sines of the positions' angles, as [`candle_nn::rotary_emb::rope`] takes them. They are made as positions are asked for,
-/// once for all clones.
+/// Cosines and sines of the positions' angles, as [`candle_nn::rotary_emb::rope`] takes them. Computed on demand, once for all clones.
 #[derive(Debug, Clone)]
 pub struct RotaryTables {
     rotary: Arc<Rotary>,
@@ -41,7 +40,7 @@ impl RotaryTables {
         self.made = Arc::new(Mutex::new([Some((cos, sin)), None]));
     }
 
-    /// How they are used.
+    /// Their rotation.
     pub fn rotary(&self) -> &Rotary {
         &self.rotary
     }
@@ -102,7 +101,7 @@ impl RotaryTables {
         }
         let (kind, frequencies) = (self.rotary.kind(end), self.rotary.frequencies_of(end));
         if kind > 1 {
-            // Of this length alone.
+            // Tables for this length alone.
             return self.make(end, &frequencies);
         }
         // A panic elsewhere leaves whole tables or none.

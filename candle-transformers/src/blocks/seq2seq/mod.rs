@@ -16,13 +16,13 @@ use super::{
     Projection, Residual, Weights,
 };
 
-/// What a layer's feed-forward block is multiplied with in f16, before its last product, and divided by after it. A power of two, so that
-/// nothing is rounded that f16 can hold.
+/// In f16, a layer's feed-forward block is multiplied by this before its last product, and divided by it afterwards. A power of two, so
+/// that numbers in f16's range are not rounded.
 const NARROWED: f64 = 1. / 64.;
 /// The largest f16.
 const F16_MAX: f64 = 65504.;
 
-/// The names of an attention's layers and of its norm, behind the layer's.
+/// The names of an attention's layers and of its norm, after the layer's prefix.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct AttentionNames {
     pub(crate) q: &'static str,
@@ -36,9 +36,9 @@ pub(crate) struct AttentionNames {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LayerNames {
     pub(crate) attention: AttentionNames,
-    /// Of the attention to what the encoder returned.
+    /// The names of cross-attention.
     pub(crate) cross: AttentionNames,
-    /// Of a block without a gate this is its first layer.
+    /// In a block without a gate this is the first layer.
     pub(crate) up: &'static str,
     pub(crate) gate: &'static str,
     pub(crate) down: &'static str,
@@ -86,7 +86,7 @@ pub(crate) struct LayerSpec {
     /// Key and value heads of self-attention, and of the attention to what an encoder returned: `heads` is a multiple of each.
     pub(crate) kv_heads: [usize; 2],
     pub(crate) head_dim: usize,
-    /// What scores are multiplied with.
+    /// Factor of the scores.
     pub(crate) scale: f64,
     /// The size of the vectors that an encoder returns; `None` for a layer that does not attend to any.
     pub(crate) source: Option<usize>,
@@ -118,7 +118,7 @@ fn stream_dtype(place: NormPlace, dtype: DType) -> DType {
     }
 }
 
-/// What the tokens of a text see of each other.
+/// The visibility between the tokens of a text.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Visible<'a> {
     /// Added to the scores; broadcasts to (batch, heads, queries, keys).
@@ -127,11 +127,11 @@ pub(crate) struct Visible<'a> {
     pub(crate) causal: bool,
     /// Also the tokens of the calls before, whose keys and values were kept; theirs are kept too.
     pub(crate) kept: bool,
-    /// How the positions of these tokens turn their queries and keys; not those of an encoder.
+    /// The rotation of these tokens' queries and keys by position; `None` in an encoder.
     pub(crate) rotation: Option<Rotation<'a>>,
 }
 
-/// What an encoder returned.
+/// The output of an encoder.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Source<'a> {
     /// (batch, keys, size).
@@ -154,15 +154,15 @@ struct CrossAttention {
     kv: MergedLinear<2>,
     output: Projection,
     norm: Norm,
-    /// What the encoder returned, and its keys and values: (batch, 2 * kv_heads, keys, head_dim).
+    /// The encoder's output, and its keys and values: (batch, 2 * kv_heads, keys, head_dim).
     kept: Option<(Tensor, Tensor)>,
 }
 
-/// How the heads of a layer attend.
+/// The heads of a layer's attention.
 #[derive(Debug, Clone, Copy)]
 struct Heads {
     count: usize,
-    /// Of keys and values, in self-attention and in the attention to what an encoder returned.
+    /// Numbers of key and value heads, in self-attention and in cross-attention.
     kv: [usize; 2],
     size: usize,
     scale: f64,
@@ -175,7 +175,7 @@ impl Heads {
         xs.reshape((b, t, n, self.size))?.transpose(1, 2)
     }
 
-    /// What the queries take of keys and values, which are side by side in `kv`: (batch, queries, heads * size).
+    /// Attention of the queries to keys and values, which are concatenated in `kv`: (batch, queries, heads * size).
     fn attend(
         self,
         q: &Tensor,
@@ -264,7 +264,7 @@ pub(crate) struct Layer {
     heads: Heads,
     place: NormPlace,
     dtype: DType,
-    /// What f16 multiplies the feed-forward block with.
+    /// Factor of the feed-forward block in f16.
     narrowed: f64,
 }
 
@@ -285,7 +285,7 @@ pub(crate) async fn load_layers(
 }
 
 impl Layer {
-    /// Loads the layer whose names stand behind `prefix`.
+    /// Loads the layer from weights named `prefix` and a suffix.
     pub(crate) async fn load(
         spec: &LayerSpec,
         weights: &mut Weights<'_>,
@@ -366,7 +366,7 @@ impl Layer {
             },
             place: spec.place,
             dtype,
-            // A bias is no part of the product.
+            // A bias is added after the product, so it would not be scaled.
             narrowed: if spec.mlp_bias { 1. } else { NARROWED },
         })
     }
@@ -401,7 +401,7 @@ impl Layer {
         })
     }
 
-    /// How many tokens' keys and values are kept.
+    /// Number of tokens whose keys and values are cached.
     pub(crate) fn seen(&self) -> usize {
         self.attention.kept.seen()
     }
@@ -469,7 +469,7 @@ fn before(place: NormPlace, norm: &Norm) -> Option<&Norm> {
     (place == NormPlace::Before).then_some(norm)
 }
 
-/// The stream behind a block.
+/// The stream after a block.
 fn after(place: NormPlace, xs: Residual, norm: &Norm) -> Result<Residual> {
     match place {
         NormPlace::Before => Ok(xs),

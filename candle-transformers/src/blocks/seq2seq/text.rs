@@ -7,7 +7,7 @@ use super::{added_mask, check_source, Layer, LayerSpec, Source, Visible};
 use crate::blocks::encoder::{added_to_scores, check_text};
 use crate::blocks::{Norm, RotaryTables, TokenEmbedding};
 
-/// How far tokens are turned, (t, n) each.
+/// The angles of the tokens' rotations, (t, n) each.
 #[derive(Debug, Clone)]
 pub(crate) struct Angles {
     cos: Tensor,
@@ -16,7 +16,7 @@ pub(crate) struct Angles {
 }
 
 impl Angles {
-    /// Of `t` positions from `start` on.
+    /// The angles of `t` positions from `start` on.
     ///
     /// # Errors
     /// If `tables` have fewer positions, or the device fails.
@@ -35,26 +35,26 @@ impl Angles {
     }
 }
 
-/// How layers know the positions of tokens.
+/// The position encoding of tokens.
 #[derive(Debug, Clone)]
 pub(crate) enum Positions {
     /// A table, (rows, hidden), whose row `first` is that of the first position.
     Learned { table: Tensor, first: usize },
     /// Sines and cosines, made when they are needed.
     Waves {
-        /// Of a position, an element and the size of a vector.
+        /// A function of a position, an element and the size of a vector.
         wave: fn(usize, usize, usize) -> f64,
-        /// What the first position counts as.
+        /// The index of the first position.
         first: usize,
-        /// As far as they were needed: (rows, hidden).
+        /// The rows computed so far: (rows, hidden).
         table: Option<Tensor>,
     },
-    /// None: positions turn queries and keys.
+    /// None: positions rotate queries and keys.
     Rotary(RotaryTables),
 }
 
 impl Positions {
-    /// [`Positions::Waves`] of which none is made yet.
+    /// [`Positions::Waves`] with an empty table.
     pub(crate) fn waves(wave: fn(usize, usize, usize) -> f64, first: usize) -> Self {
         Self::Waves {
             wave,
@@ -93,7 +93,7 @@ impl Positions {
         rows.map(Some)
     }
 
-    /// How far tokens from `start` on are turned, if their positions are.
+    /// The angles of the tokens from `start` on, if positions are rotary.
     fn angles(&self, start: usize, t: usize) -> Result<Option<Angles>> {
         let Self::Rotary(tables) = self else {
             return Ok(None);
@@ -102,16 +102,16 @@ impl Positions {
     }
 }
 
-/// Tokens, and layers over them; a norm behind the last layer is the model's.
+/// A token table and the layers over it; a norm after the last layer belongs to the model.
 #[derive(Debug, Clone)]
 pub(crate) struct TextStack {
     /// The model's name, for errors.
     pub(crate) family: &'static str,
     pub(crate) table: TokenEmbedding,
-    /// What the table's vectors are multiplied with.
+    /// Factor of the table's vectors.
     pub(crate) table_scale: Option<f64>,
     pub(crate) positions: Positions,
-    /// Of the vectors with their positions.
+    /// The norm of the vectors with their positions.
     pub(crate) norm: Option<Norm>,
     pub(crate) layers: Vec<Layer>,
     pub(crate) spec: LayerSpec,
@@ -121,20 +121,20 @@ pub(crate) struct TextStack {
     pub(crate) device: Device,
 }
 
-/// What a stack is given.
+/// The input of a stack.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Given<'a> {
     /// (batch, t).
     pub(crate) ids: &'a Tensor,
     /// The position of the first token. With 0 a decoder begins a new text.
     pub(crate) start: usize,
-    /// Added to the scores of tokens, and then a decoder hides nothing by itself. See [`added_mask`].
+    /// Added to the scores of tokens; a decoder then has no other mask. See [`added_mask`].
     pub(crate) added: Option<&'a Tensor>,
-    /// Of an encoder's tokens, (batch, t): 0 where one is hidden.
+    /// The mask of an encoder's tokens, (batch, t): 0 where one is hidden.
     pub(crate) mask: Option<&'a Tensor>,
-    /// What an encoder returned.
+    /// The output of an encoder.
     pub(crate) source: Option<&'a Tensor>,
-    /// Of what an encoder returned, (batch, keys): 0 where it is hidden.
+    /// The mask of the encoder's output, (batch, keys): 0 where it is hidden.
     pub(crate) source_mask: Option<&'a Tensor>,
 }
 
@@ -153,7 +153,7 @@ impl<'a> Given<'a> {
 }
 
 impl TextStack {
-    /// How many tokens' keys and values are kept.
+    /// Number of tokens whose keys and values are cached.
     pub(crate) fn seen(&self) -> usize {
         self.layers.first().map_or(0, Layer::seen)
     }
@@ -175,13 +175,14 @@ impl TextStack {
             )
         }
         let masked = |name: &str, mask: &Tensor, keys: usize| {
-            match mask.dims() == [b, keys] {
-            true => added_to_scores(family, mask, DType::F32),
-            false => bail!(
+            if mask.dims() == [b, keys] {
+                added_to_scores(family, mask, DType::F32)
+            } else {
+                bail!(
                 "{family}: the {name} mask is {:?}; for {b} texts of {keys} it must be ({b}, {keys})",
                 mask.dims()
-            ),
-        }
+            )
+            }
         };
         let added = match (given.added, given.mask) {
             (Some(added), _) => Some(added_mask(family, added, self.spec.heads)?),

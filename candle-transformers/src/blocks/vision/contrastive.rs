@@ -1,4 +1,4 @@
-//! What models that compare pictures and texts share: CLIP, [arXiv 2103.00020](https://arxiv.org/abs/2103.00020), and its relatives.
+//! What models that compare images and texts share: CLIP, [arXiv 2103.00020](https://arxiv.org/abs/2103.00020), and its relatives.
 
 use candle_core::{bail, DType, Module, Result, Tensor, D};
 use candle_nn::ops::{sdpa_with, SdpaOptions};
@@ -53,7 +53,7 @@ impl Blocks {
         blocks.try_fold(xs.clone(), |xs, block| block.forward_biased(&xs, mask))
     }
 
-    /// What each block gives.
+    /// The output of each block.
     pub(crate) fn forward_each(&self, xs: &Tensor, mask: Option<&Tensor>) -> Result<Vec<Tensor>> {
         let mut xs = xs.clone();
         let mut each = |block: &VitBlock| {
@@ -67,7 +67,7 @@ impl Blocks {
 /// The vectors of tokens and of their positions, added.
 #[derive(Debug, Clone)]
 pub(crate) struct TextEmbeddings {
-    /// Of the model, for errors.
+    /// The model's name, for errors.
     family: &'static str,
     tokens: Embedding,
     /// (limit, size)
@@ -124,7 +124,7 @@ pub(crate) struct ClipVisionSpec {
     pub(crate) patch: usize,
 }
 
-/// The patches of a picture behind a token for the whole, with positions.
+/// The patches of an image after a class token, with positions.
 #[derive(Debug, Clone)]
 pub(crate) struct PictureEmbeddings {
     patches: PatchEmbedding,
@@ -173,7 +173,7 @@ impl Module for PictureEmbeddings {
     }
 }
 
-/// CLIP's encoder of pictures.
+/// CLIP's encoder of images.
 #[derive(Debug, Clone)]
 pub(crate) struct ClipVision {
     embeddings: PictureEmbeddings,
@@ -204,7 +204,7 @@ impl ClipVision {
         self.norm_after.forward(&xs.narrow(1, 0, 1)?.squeeze(1)?)
     }
 
-    /// What each block gives, (batch, 1 + patches, size), and at last what [`forward`](Module::forward) gives.
+    /// The output of each block, (batch, 1 + patches, size), and last that of [`forward`](Module::forward).
     pub(crate) fn hidden_states(&self, xs: &Tensor) -> Result<Vec<Tensor>> {
         let mut states = self.blocks.forward_each(&self.tokens(xs)?, None)?;
         let Some(last) = states.last() else {
@@ -285,8 +285,8 @@ pub(crate) fn unit_length(xs: &Tensor) -> Result<Tensor> {
     xs.broadcast_div(&length)?.to_dtype(dtype)
 }
 
-/// How well pictures, (pictures, size), and texts, (texts, size), go together: the cosine of their vectors times `exp(scale)`, and
-/// `bias` added; (texts, pictures) and (pictures, texts).
+/// The scores of images, (images, size), and texts, (texts, size): the cosine of their vectors times `exp(scale)`, plus `bias`; (texts,
+/// images) and (images, texts).
 pub(crate) fn scores(
     pictures: &Tensor,
     texts: &Tensor,

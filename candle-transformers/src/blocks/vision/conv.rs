@@ -1,4 +1,4 @@
-//! Convolutions of pictures, and the batch norms that follow them.
+//! Convolutions of images, and the batch norms that follow them.
 
 use candle_core::{bail, Module, ModuleT, Result, Tensor};
 use candle_nn::{
@@ -19,7 +19,7 @@ pub(crate) struct ConvSpec {
 }
 
 impl ConvSpec {
-    /// Of stride 1, padded so that an odd kernel keeps the size.
+    /// A convolution of stride 1, padded so that an odd kernel keeps the size.
     pub(crate) fn new(inputs: usize, outputs: usize, kernel: usize) -> Self {
         Self {
             inputs,
@@ -89,8 +89,8 @@ impl ConvSpec {
 
 /// A convolution, the batch norm that follows it, in inference, and an activation.
 ///
-/// The norm is folded into the convolution's weight and bias, which is one kernel in place of five. Weights that are variables stay
-/// apart, as folding copies them: an optimizer would update tensors that are no longer read.
+/// The norm is folded into the convolution's weight and bias: one kernel instead of five. Weights that are variables are not folded, as
+/// folding copies them: an optimizer would update tensors that are no longer read.
 #[derive(Debug, Clone)]
 pub(crate) struct ConvNorm {
     conv: Conv2d,
@@ -101,14 +101,13 @@ pub(crate) struct ConvNorm {
 
 impl ConvNorm {
     pub(crate) fn new(conv: Conv2d, norm: BatchNorm) -> Result<Self> {
-        let (conv, norm) = match conv.weight().track_op() || is_trained(&norm) {
-            true => (conv, Some(norm)),
-            false => {
-                let (weight, bias) = folded(&conv, &norm)?;
-                let dtype = conv.weight().dtype();
-                let (weight, bias) = (weight.to_dtype(dtype)?, bias.to_dtype(dtype)?);
-                (Conv2d::new(weight, Some(bias), *conv.config()), None)
-            }
+        let (conv, norm) = if conv.weight().track_op() || is_trained(&norm) {
+            (conv, Some(norm))
+        } else {
+            let (weight, bias) = folded(&conv, &norm)?;
+            let dtype = conv.weight().dtype();
+            let (weight, bias) = (weight.to_dtype(dtype)?, bias.to_dtype(dtype)?);
+            (Conv2d::new(weight, Some(bias), *conv.config()), None)
         };
         Ok(Self {
             conv,
@@ -150,7 +149,7 @@ pub(super) fn is_trained(norm: &BatchNorm) -> bool {
         .is_some_and(|(weight, bias)| weight.track_op() || bias.track_op())
 }
 
-/// What a channel is multiplied with, and what is then added, by a batch norm in inference: `(channels)` of f32.
+/// Scale and shift of each channel by a batch norm in inference: `(channels)` of f32.
 pub(super) fn scale_and_shift(norm: &BatchNorm) -> Result<(Tensor, Tensor)> {
     let deviation = (in_f32(norm.running_var())? + norm.eps())?.sqrt()?;
     let mean = in_f32(norm.running_mean())?;

@@ -1,11 +1,11 @@
-//! Pictures as tokens, and where in the picture these are.
+//! Images as tokens, and where in the image these are.
 
 use candle_core::{bail, Device, Module, Result, Tensor};
 use candle_nn::{Conv2d, VarBuilder};
 
 use super::{ConvSpec, Picture};
 
-/// Square patches of a picture, each a token.
+/// Square patches of an image, each a token.
 #[derive(Debug, Clone)]
 pub(crate) struct PatchEmbedding {
     conv: Conv2d,
@@ -31,7 +31,8 @@ impl PatchEmbedding {
         })
     }
 
-    /// Of the convolution `conv`, whose kernel and stride are `patch`. Pictures need not be multiples of it: what is left over is cut off.
+    /// Patches by the convolution `conv`, whose kernel and stride are `patch`. Images need not be multiples of it: the remainder is
+    /// cropped.
     pub(crate) fn of(conv: Conv2d, picture: Picture, patch: usize) -> Self {
         Self {
             conv,
@@ -48,7 +49,7 @@ impl PatchEmbedding {
     }
 }
 
-/// Learned vectors of the places of a grid, for grids of any size.
+/// Learned vectors of the positions of a grid, for grids of any size.
 #[derive(Debug, Clone)]
 pub(crate) struct Grid {
     /// (rows * columns, size)
@@ -57,7 +58,7 @@ pub(crate) struct Grid {
 }
 
 impl Grid {
-    /// Of a table (rows * columns, size).
+    /// A grid from a table (rows * columns, size).
     pub(crate) fn new(table: Tensor, rows: usize, columns: usize) -> Self {
         Self {
             table,
@@ -81,7 +82,7 @@ impl Grid {
         columns_of.matmul(&wide)?.reshape((rows * columns, size))
     }
 
-    /// As [`at`](Self::at), each vector being that of the nearest place that was learned.
+    /// As [`at`](Self::at), where each vector is that of the nearest learned position.
     pub(crate) fn nearest(&self, [rows, columns]: [usize; 2]) -> Result<Tensor> {
         if [rows, columns] == self.places {
             return Ok(self.table.clone());
@@ -93,7 +94,7 @@ impl Grid {
     }
 }
 
-/// How many patches are on the side of a picture.
+/// Number of patches on the side of an image.
 pub(crate) fn side(family: &str, image: usize, patch: usize) -> Result<usize> {
     if patch == 0 || image < patch {
         bail!("{family} config: patch_size {patch} does not fit image_size {image}")
@@ -124,7 +125,7 @@ fn cubic(from: usize, to: usize, device: &Device) -> Result<Tensor> {
 mod tests {
     use super::*;
 
-    /// What is the same everywhere stays so, to larger and smaller grids, and the samples of the same size are kept.
+    /// Constants stay constant on larger and smaller grids, and a grid of the same size is unchanged.
     #[test]
     fn interpolation_keeps_constants() -> Result<()> {
         let device = Device::Cpu;

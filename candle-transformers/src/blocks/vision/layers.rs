@@ -7,7 +7,7 @@ use super::VitSpec;
 use crate::blocks::encoder::{EncoderLayer, Heads, NormPlace, Seen};
 use crate::blocks::{FeedForward, LinearSpec, NormSpec, Order, PlainMlp, Weights};
 
-/// What files call the parts of a layer. Queries, keys and values are one tensor.
+/// The names of a layer's parts in files. Queries, keys and values are one tensor.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LayerNames {
     pub(crate) norm1: &'static str,
@@ -85,7 +85,7 @@ async fn load_layer(
     })
 }
 
-/// One layer after another, in each of which all tokens see each other: (batch, tokens, size) to the same shape.
+/// Runs the layers in sequence, with full attention: (batch, tokens, size) to the same shape.
 pub(crate) fn run_layers(layers: &[EncoderLayer], xs: Tensor) -> Result<Tensor> {
     let all = Seen::default();
     let mut layers = layers.iter();

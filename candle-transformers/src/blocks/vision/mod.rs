@@ -1,6 +1,6 @@
-//! Parts that models of pictures share: convolutions with their batch norm, and vision transformers.
+//! Parts that models of images share: convolutions with their batch norm, and vision transformers.
 //!
-//! Pictures are (batch, channels, height, width), tokens (batch, count, size).
+//! Images are (batch, channels, height, width), tokens (batch, count, size).
 
 mod contrastive;
 mod conv;
@@ -30,27 +30,27 @@ pub(crate) use windows::Windows;
 use candle_core::{bail, DType, Module, Result, Tensor};
 use candle_nn::{linear, Func, Linear, VarBuilder};
 
-/// Tokens that are the same for each picture, (1, n, size), before those of the pictures, (batch, count, size): (batch, n + count, size).
+/// Tokens that are the same for each image, (1, n, size), before those of the images, (batch, count, size): (batch, n + count, size).
 pub(crate) fn with_first(first: &Tensor, tokens: &Tensor) -> Result<Tensor> {
     let (b, _, size) = tokens.dims3()?;
     let first = first.expand((b, first.dim(1)?, size))?;
     Tensor::cat(&[&first, tokens], 1)
 }
 
-/// What a picture has to be.
+/// The required shape of an image.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Picture {
-    /// Of the model, for the error.
+    /// The model's name, for the error.
     pub(crate) family: &'static str,
     pub(crate) channels: usize,
     /// Its height and width, if they are fixed.
     pub(crate) size: Option<(usize, usize)>,
-    /// What they are multiples of.
+    /// The number of which height and width are multiples.
     pub(crate) multiple: usize,
 }
 
 impl Picture {
-    /// A colour picture of any size.
+    /// A colour image of any size.
     pub(crate) fn any(family: &'static str) -> Self {
         Self {
             family,
@@ -103,7 +103,7 @@ pub(crate) fn pooled(xs: &Tensor) -> Result<Tensor> {
     mean(xs, |xs| xs.mean((2, 3)))
 }
 
-/// A mean that does not overflow: in f16 the sum of a large picture may.
+/// A mean that does not overflow: in f16 the sum of a large image may.
 pub(crate) fn mean(xs: &Tensor, mean: impl Fn(&Tensor) -> Result<Tensor>) -> Result<Tensor> {
     match xs.dtype() {
         DType::F16 => mean(&xs.to_dtype(DType::F32)?)?.to_dtype(DType::F16),
@@ -116,7 +116,7 @@ pub(crate) fn head(size: usize, classes: Option<usize>, vb: VarBuilder) -> Resul
     classes.map(|n| linear(size, n, vb)).transpose()
 }
 
-/// The model that checks the pictures, runs `body`, and ends in `head`.
+/// The model that checks the images, runs `body`, and ends in `head`.
 pub(crate) fn classifier(
     picture: Picture,
     head: Option<Linear>,
@@ -132,7 +132,7 @@ pub(crate) fn classifier(
     })
 }
 
-/// One module behind the other, for closures that run a list of them.
+/// The modules in sequence, for closures that run a list of them.
 pub(crate) fn run_all<M: Module>(modules: &[M], xs: &Tensor) -> Result<Tensor> {
     modules
         .iter()

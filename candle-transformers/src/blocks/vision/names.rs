@@ -175,9 +175,12 @@ struct Renamed<'a> {
 impl Renamed<'_> {
     fn names(&self, name: &str) -> Option<Vec<String>> {
         let names = (self.rename)(name)?.into_iter();
-        let prefixed = |name: String| match name.starts_with(HEAD) {
-            true => name,
-            false => format!("{}{name}", self.prefix),
+        let prefixed = |name: String| {
+            if name.starts_with(HEAD) {
+                name
+            } else {
+                format!("{}{name}", self.prefix)
+            }
         };
         Some(names.map(prefixed).collect())
     }
@@ -193,7 +196,7 @@ impl SimpleBackend for Renamed<'_> {
         device: &Device,
     ) -> Result<Tensor> {
         let tensor = self.get_unchecked(name, dtype, device)?;
-        // A convolution of single pixels is a linear layer there, and some vectors have the shape of pictures.
+        // A convolution of single pixels is a linear layer there, and some vectors have the shape of images.
         let squeezed = |dims: &[usize]| {
             dims.iter()
                 .copied()

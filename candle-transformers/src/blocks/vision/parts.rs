@@ -1,4 +1,4 @@
-//! What networks of convolutions have beside the convolutions themselves.
+//! The parts of convolutional networks other than convolutions.
 
 use candle_core::{Module, ModuleT, Result, Tensor};
 use candle_nn::{batch_norm, Activation, BatchNorm, Linear, VarBuilder};
@@ -6,8 +6,8 @@ use candle_nn::{batch_norm, Activation, BatchNorm, Linear, VarBuilder};
 use super::conv::{is_trained, scale_and_shift};
 use super::{pooled, ConvNorm, ConvSpec};
 
-/// What `load` makes of weights that a file may lack: `None` if the tensor `name` is missing. A tensor that is there and does not fit is an
-/// error.
+/// The result of `load` for weights that a file may lack: `None` if the tensor `name` is missing. A tensor that exists and does not fit is
+/// an error.
 pub(crate) fn optional<T>(
     vb: &VarBuilder,
     name: &str,
@@ -25,9 +25,10 @@ pub(crate) fn optional<T>(
 pub(crate) fn make_divisible(size: f64, divisor: usize) -> usize {
     let rounded = (size + divisor as f64 / 2.) as usize / divisor * divisor;
     let rounded = rounded.max(divisor);
-    match (rounded as f64) < 0.9 * size {
-        true => rounded + divisor,
-        false => rounded,
+    if (rounded as f64) < 0.9 * size {
+        rounded + divisor
+    } else {
+        rounded
     }
 }
 
@@ -63,7 +64,7 @@ pub(crate) fn channels_first(xs: &Tensor) -> Result<Tensor> {
 #[derive(Debug, Clone)]
 pub(crate) struct SameConv {
     conv: ConvNorm,
-    /// The kernel and stride, where the padding depends on the picture.
+    /// The kernel and stride, where the padding depends on the image.
     pads: Option<(usize, usize)>,
 }
 
@@ -76,9 +77,10 @@ impl SameConv {
         conv: VarBuilder,
         norm: VarBuilder,
     ) -> Result<Self> {
-        let (spec, pads) = match spec.stride == 1 && spec.kernel % 2 == 1 {
-            true => (spec.padding(spec.kernel / 2), None),
-            false => (spec.padding(0), Some((spec.kernel, spec.stride))),
+        let (spec, pads) = if spec.stride == 1 && spec.kernel % 2 == 1 {
+            (spec.padding(spec.kernel / 2), None)
+        } else {
+            (spec.padding(0), Some((spec.kernel, spec.stride)))
         };
         let conv = spec.load_norm_eps(eps, conv, norm)?.maybe(activation);
         Ok(Self { conv, pads })
@@ -103,8 +105,8 @@ impl Module for SameConv {
     }
 }
 
-/// A batch norm in inference that no convolution can take in, of the second dimension: two kernels in place of five. Weights that are
-/// variables are read each time, as in [`ConvNorm`].
+/// A batch norm in inference that cannot be folded into a convolution, of the second dimension: two kernels instead of five. Weights that
+/// are variables are read each time, as in [`ConvNorm`].
 #[derive(Debug, Clone)]
 pub(crate) enum Shift {
     Fixed {
@@ -144,7 +146,7 @@ impl Module for Shift {
     }
 }
 
-/// Channels weighted by what the whole picture is like: squeeze and excitation, [arXiv 1709.01507](https://arxiv.org/abs/1709.01507).
+/// Channels weighted by what the whole image is like: squeeze and excitation, [arXiv 1709.01507](https://arxiv.org/abs/1709.01507).
 #[derive(Debug, Clone)]
 pub(crate) struct SqueezeExcite {
     reduce: Linear,

@@ -11,9 +11,9 @@ use crate::blocks::MergedLinear;
 pub(crate) struct VitSpec {
     pub(crate) size: usize,
     pub(crate) heads: usize,
-    /// Of the feed-forward block.
+    /// Inner size of the feed-forward block.
     pub(crate) inner: usize,
-    /// Of the norms.
+    /// Norm epsilon.
     pub(crate) eps: f64,
 }
 
@@ -77,7 +77,7 @@ impl VitAttention {
         ))
     }
 
-    /// Of queries, keys and values from one layer.
+    /// Attention with queries, keys and values from one layer.
     pub(crate) fn joined(qkv: Linear, proj: Linear, heads: usize) -> Self {
         Self {
             qkv: Qkv::Joined(qkv),
@@ -95,7 +95,7 @@ impl VitAttention {
         }
     }
 
-    /// Of a layer for each of the three.
+    /// Attention with a layer for each of the three.
     pub(crate) fn apart(parts: [Linear; 3], proj: Linear, heads: usize) -> Result<Self> {
         Ok(Self {
             qkv: Qkv::Apart(MergedLinear::new(parts)?),
@@ -109,7 +109,7 @@ impl VitAttention {
         self.forward_turned(xs, bias, |q, k| Ok((q, k)))
     }
 
-    /// As [`forward`](Self::forward), with queries and keys (batch, heads, tokens, head_dim) as `turn` makes them.
+    /// As [`forward`](Self::forward), with queries and keys (batch, heads, tokens, head_dim) transformed by `turn`.
     pub(crate) fn forward_turned(
         &self,
         xs: &Tensor,
@@ -122,9 +122,10 @@ impl VitAttention {
             Qkv::Apart(parts) => (parts.forward_joined(xs)?, false),
         };
         let head_dim = joined.dim(D::Minus1)? / (3 * self.heads);
-        let (all, dim, step) = match by_head {
-            true => (heads(&joined, self.heads)?, 3, head_dim),
-            false => (heads(&joined, 3 * self.heads)?, 1, self.heads),
+        let (all, dim, step) = if by_head {
+            (heads(&joined, self.heads)?, 3, head_dim)
+        } else {
+            (heads(&joined, 3 * self.heads)?, 1, self.heads)
         };
         let part = |i| all.narrow(dim, i * step, step);
         let (q, k) = turn(part(0)?, part(1)?)?;
@@ -138,7 +139,7 @@ impl VitAttention {
     }
 }
 
-/// What is between the linear layers of a [`VitMlp`].
+/// The function between the linear layers of a [`VitMlp`].
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum VitActivation {
     Named(Activation),
@@ -196,11 +197,11 @@ impl Module for VitMlp {
     }
 }
 
-/// What each element of a block's result is multiplied with, [arXiv 2103.17239](https://arxiv.org/abs/2103.17239): (size).
+/// Factor of each channel of a block's result, [arXiv 2103.17239](https://arxiv.org/abs/2103.17239): (size).
 #[derive(Debug, Clone)]
 pub(crate) struct LayerScale(pub(crate) Tensor);
 
-/// Attention and a feed-forward block, each behind a norm and in a residual.
+/// Attention and a feed-forward block, each after a norm and with a residual connection.
 #[derive(Debug, Clone)]
 pub(crate) struct VitBlock {
     pub(crate) norm1: LayerNorm,
@@ -247,20 +248,20 @@ impl Module for VitBlock {
     }
 }
 
-/// Which blocks' results are asked for, and how.
+/// The blocks whose results are requested, and their form.
 pub(crate) struct Taken<'a> {
     /// Indices of the blocks.
     pub(crate) blocks: &'a [usize],
-    /// The rows and columns, for results as pictures.
+    /// The rows and columns, for results as images.
     pub(crate) places: Option<[usize; 2]>,
     /// Whether the class token is appended to each patch.
     pub(crate) class_token: bool,
-    /// What is applied to each result.
+    /// The norm of each result.
     pub(crate) norm: Option<&'a LayerNorm>,
 }
 
-/// The patches of the results of the blocks in `taken`, in the order of the blocks, behind each other: (taken, batch, patches, size), or as
-/// pictures (taken, batch, size, rows, columns). `tokens` is (batch, 1 + patches, size), the class token first.
+/// The patches of the results of the blocks in `taken`, stacked in the order of the blocks: (taken, batch, patches, size), or as images
+/// (taken, batch, size, rows, columns). `tokens` is (batch, 1 + patches, size), the class token first.
 pub(crate) fn intermediate_layers<B>(
     blocks: &[B],
     tokens: Tensor,

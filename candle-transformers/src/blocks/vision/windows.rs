@@ -1,4 +1,4 @@
-//! Squares of a picture's places, within which attention stays.
+//! Square windows of an image's patches, within which attention stays.
 
 use candle_core::{Result, Tensor};
 

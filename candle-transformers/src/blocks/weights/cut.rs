@@ -12,11 +12,11 @@ use super::{LowRank, Reading, Stored, Wanted, WeightSource};
 /// A part of a tensor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Cut {
-    /// Ranges of the first dimension, one after another.
+    /// Ranges of the first dimension, concatenated.
     Rows(Vec<Range<usize>>),
     /// A range of the last of two dimensions.
     Columns(Range<usize>),
-    /// Zeros in place of the tensor: a bias that another rank adds.
+    /// Zeros instead of the tensor: a bias that another rank adds.
     Zeros,
 }
 

@@ -107,10 +107,10 @@ impl<'a> GgufMetadata<'a> {
         value.with_context(|| format!("GGUF metadata {}", self.name(key)))
     }
 
-    /// A text.
+    /// The text of `key`.
     ///
     /// # Errors
-    /// If the value is no text.
+    /// If the value is not a text.
     pub fn text(&self, key: &str) -> Result<Option<String>> {
         self.get(key, |value| Ok(value.to_string()?.clone()))
     }
@@ -154,10 +154,10 @@ impl<'a> GgufMetadata<'a> {
         self.required(key, self.size(key)?)
     }
 
-    /// One number for each layer; a value that is one number counts for all.
+    /// One number per layer; a single number counts for all layers.
     ///
     /// # Errors
-    /// If the value is no number or list of numbers, or has not one for each of `layers`.
+    /// If the value is not a number or a list of `layers` numbers.
     pub fn per_layer(&self, key: &str, layers: usize) -> Result<Option<Vec<usize>>> {
         let Some(values) = self
             .get(key, |value| Ok(value.to_vec().ok().cloned()))?
@@ -259,13 +259,14 @@ impl<'a> GgufMetadata<'a> {
     /// If `attention.layer_norm_epsilon` is missing.
     pub fn layer_norm(&self) -> Result<NormSpec> {
         let eps = self.required_float("attention.layer_norm_epsilon")?;
-        match self.first_layer_has("attn_norm.bias") {
-            true => Ok(NormSpec::layer(eps)),
-            false => Ok(NormSpec::layer_no_bias(eps)),
+        if self.first_layer_has("attn_norm.bias") {
+            Ok(NormSpec::layer(eps))
+        } else {
+            Ok(NormSpec::layer_no_bias(eps))
         }
     }
 
-    /// Attention with the heads, and with the biases and the way of joining that the first layer has.
+    /// Attention with the heads, and with the biases and the layout that the first layer has.
     ///
     /// # Errors
     /// If a size is missing or does not fit.
@@ -319,7 +320,7 @@ impl<'a> GgufMetadata<'a> {
         self.scaled_rotary(pairs, head_dim, &self.rope_scaling()?)
     }
 
-    /// How the rotation is scaled; `rope.scaling.*`.
+    /// The scaling of the rotation; `rope.scaling.*`.
     ///
     /// # Errors
     /// If a value is of another kind.
@@ -357,7 +358,7 @@ impl<'a> GgufMetadata<'a> {
             .with_context(|| format!("GGUF metadata {}", self.name("rope.scaling")))
     }
 
-    /// A gated MLP, with the biases and the way of joining that the first layer has.
+    /// A gated MLP, with the biases and the layout that the first layer has.
     ///
     /// # Errors
     /// If its size is missing.
@@ -468,11 +469,12 @@ impl<'a> GgufMetadata<'a> {
             .with_context(|| format!("tensor {embedding:?}"))?;
         let sizes = [vocab, self.hidden()?, self.positions()?];
         Ok(DecoderSpec {
-            head: match self.source.contains("output.weight") {
-                true => Head::Linear {
+            head: if self.source.contains("output.weight") {
+                Head::Linear {
                     bias: self.source.contains("output.bias"),
-                },
-                false => Head::Tied,
+                }
+            } else {
+                Head::Tied
             },
             names: Names::GGUF,
             ..DecoderSpec::new(family, sizes, rotaries, layers, final_norm)

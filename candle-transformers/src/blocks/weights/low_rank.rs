@@ -1,4 +1,4 @@
-//! What goes beside a linear layer: the product of two thin matrices, as LoRA has it.
+//! An addition to a linear layer: the product of two thin matrices, as in LoRA.
 
 use std::ops::Range;
 
@@ -6,7 +6,7 @@ use candle_core::{bail, DType, Device, Module, Result, Tensor, D};
 
 use super::Cut;
 
-/// `b (a x)` beside a layer's own `W x`.
+/// `b (a x)`, added to a layer's `W x`.
 #[derive(Debug, Clone)]
 pub struct LowRank {
     a: Tensor,
@@ -26,7 +26,7 @@ impl LowRank {
         Ok(Self { a, b })
     }
 
-    /// Two beside the same layer.
+    /// The sum of two additions to the same layer.
     ///
     /// # Errors
     /// If they do not fit each other.
@@ -37,7 +37,7 @@ impl LowRank {
         )
     }
 
-    /// The shape of the weight beside which it goes.
+    /// The shape of the weight that it is added to.
     pub fn dims(&self) -> Result<[usize; 2]> {
         Ok([self.b.dim(0)?, self.a.dim(1)?])
     }
@@ -64,7 +64,7 @@ impl LowRank {
         }
     }
 
-    /// Beside the layer that has the outputs of several: for each how many, and what is beside it.
+    /// The addition to a layer that concatenates the outputs of several: for each, the number of outputs and the addition.
     pub(super) fn stack(parts: Vec<(usize, Option<Self>)>) -> Result<Option<Self>> {
         let total: usize = parts.iter().map(|(outputs, _)| outputs).sum();
         let (mut all_a, mut all_b, mut start) = (Vec::new(), Vec::new(), 0);
@@ -76,9 +76,10 @@ impl LowRank {
             }
             start += outputs;
         }
-        match all_a.is_empty() {
-            true => Ok(None),
-            false => Self::new(Tensor::cat(&all_a, 0)?, Tensor::cat(&all_b, 1)?).map(Some),
+        if all_a.is_empty() {
+            Ok(None)
+        } else {
+            Self::new(Tensor::cat(&all_a, 0)?, Tensor::cat(&all_b, 1)?).map(Some)
         }
     }
 

@@ -158,7 +158,7 @@ impl<const N: usize> MergedLinear<N> {
         }
     }
 
-    /// The layers' outputs side by side: `(.., sum of out_dims)`, contiguous.
+    /// The concatenated outputs of the layers: `(.., sum of out_dims)`, contiguous.
     ///
     /// # Errors
     /// If the last dimension of `xs` is not the layers' input size.

@@ -43,13 +43,13 @@ pub struct LinearSpec {
 /// Factors of a projection's weight, which is multiplied as it is read: numbers that a family's files leave to the computation.
 #[derive(Debug, Clone, PartialEq)]
 pub struct WeightFactors {
-    /// The projection, by its name behind the layer's.
+    /// The projection's name after the layer's prefix.
     pub name: &'static str,
     /// Its outputs in their order: how many have a factor, and which.
     pub outputs: Vec<(usize, f64)>,
 }
 
-/// How the outputs of several layers follow each other in one tensor of a file.
+/// The order of several layers' outputs in one tensor of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
     /// One layer after another.
@@ -60,15 +60,15 @@ pub enum Order {
     Groups(usize),
 }
 
-/// Makes layers out of a source's tensors. Floats become `dtype`, blocks stay blocks.
+/// Makes layers of a source's tensors. Floats become `dtype`, blocks stay blocks.
 ///
-/// A cursor made by [`Weights::check`] reads nothing: it holds the shapes that a source has against those that are asked for, and the
-/// layers that it makes take no memory and are of no use. So one loader checks, lists and loads.
+/// A cursor made by [`Weights::check`] reads nothing: it compares the source's shapes with the requested ones, and the layers that it makes
+/// take no memory and cannot be used. So one loader checks, lists and loads.
 pub struct Weights<'a> {
     source: &'a mut dyn WeightSource,
     dtype: DType,
     device: Device,
-    /// Which part of a decoder is loaded, and which parts are not on the device.
+    /// The part of a decoder that is being loaded, and the parts that are not on the device.
     part: DecoderPart,
     offload: Option<Offload>,
     checked: Option<Vec<(DecoderPart, String)>>,
@@ -99,7 +99,7 @@ impl<'a> Weights<'a> {
         Self { offload, ..self }
     }
 
-    /// Which parts are on another device.
+    /// The parts that are on another device.
     pub(super) fn offload(&self) -> Option<&Offload> {
         self.offload.as_ref()
     }
@@ -126,7 +126,7 @@ impl<'a> Weights<'a> {
             .is_some_and(|offload| offload.has(part))
     }
 
-    /// Where the part that is loaded goes, if not to the device.
+    /// The device of the part that is being loaded, if it is not the main one.
     fn elsewhere(&self) -> Option<&Placement> {
         let offload = self.offload.as_ref()?;
         offload.has(self.part).then_some(&offload.to)
@@ -332,27 +332,26 @@ impl<'a> Weights<'a> {
         size: usize,
         spec: NormSpec,
     ) -> Result<Norm> {
-        let weight = match spec.has_weight() {
-            true => {
-                let name = format!("{name}.weight");
-                self.dense_as(dtype, &name, &[size], Init::Const(1.))
-                    .await?
-            }
-            false => Tensor::ones(size, dtype, self.device())?,
+        let weight = if spec.has_weight() {
+            let name = format!("{name}.weight");
+            self.dense_as(dtype, &name, &[size], Init::Const(1.))
+                .await?
+        } else {
+            Tensor::ones(size, dtype, self.device())?
         };
-        let bias = match spec.has_bias() {
-            true => {
-                let name = format!("{name}.bias");
-                Some(
-                    self.dense_as(dtype, &name, &[size], Init::Const(0.))
-                        .await?,
-                )
-            }
-            false => None,
+        let bias = if spec.has_bias() {
+            let name = format!("{name}.bias");
+            Some(
+                self.dense_as(dtype, &name, &[size], Init::Const(0.))
+                    .await?,
+            )
+        } else {
+            None
         };
-        match self.is_check() {
-            true => Ok(Norm::Rms(candle_nn::RmsNorm::new(weight, spec.eps))),
-            false => spec.with(weight, bias),
+        if self.is_check() {
+            Ok(Norm::Rms(candle_nn::RmsNorm::new(weight, spec.eps)))
+        } else {
+            spec.with(weight, bias)
         }
     }
 
@@ -382,38 +381,38 @@ impl<'a> Weights<'a> {
         let name = format!("{}.weight", spec.name);
         let mut shape = [spec.out_dim, spec.in_dim];
         let kaiming = init::DEFAULT_KAIMING_NORMAL;
-        let weight = match self.transposed {
-            false => self.stored(&name, &shape, kaiming).await?,
-            true => {
-                shape.reverse();
-                let weight = self.stored(&name, &shape, kaiming).await?;
-                shape.reverse();
-                let Stored::Dense(weight) = weight else {
-                    bail!("tensor {name:?} has blocks over its outputs; expected a dense tensor")
-                };
-                match self.is_check() {
-                    true => weight.into(),
-                    false => weight.t()?.contiguous()?.into(),
-                }
+        let weight = if self.transposed {
+            shape.reverse();
+            let weight = self.stored(&name, &shape, kaiming).await?;
+            shape.reverse();
+            let Stored::Dense(weight) = weight else {
+                bail!("tensor {name:?} has blocks over its outputs; expected a dense tensor")
+            };
+            if self.is_check() {
+                weight.into()
+            } else {
+                weight.t()?.contiguous()?.into()
             }
+        } else {
+            self.stored(&name, &shape, kaiming).await?
         };
         let weight = self.times_factors(spec, weight)?;
-        let bias = match spec.bias {
-            true => {
-                let bound = 1. / (spec.in_dim as f64).sqrt();
-                let init = Init::Uniform {
-                    lo: -bound,
-                    up: bound,
-                };
-                let name = format!("{}.bias", spec.name);
-                Some(self.stored(&name, &shape[..1], init).await?)
-            }
-            false => None,
+        let bias = if spec.bias {
+            let bound = 1. / (spec.in_dim as f64).sqrt();
+            let init = Init::Uniform {
+                lo: -bound,
+                up: bound,
+            };
+            let name = format!("{}.bias", spec.name);
+            Some(self.stored(&name, &shape[..1], init).await?)
+        } else {
+            None
         };
         let name = format!("{}.weight", spec.name);
-        let beside = match self.is_check() {
-            true => None,
-            false => self.source.beside(&name)?,
+        let beside = if self.is_check() {
+            None
+        } else {
+            self.source.beside(&name)?
         };
         if self.transposed && beside.is_some() {
             bail!("tensor {name:?} has inputs by outputs; a LoRA adapter cannot go beside it")
@@ -445,8 +444,8 @@ impl<'a> Weights<'a> {
         self.merged_with(specs, Ok).await
     }
 
-    /// As [`merged`](Self::merged), of layers of which the first has two times as many outputs as it seems: for each of `heads` heads its
-    /// outputs, and then as many of a gate. The gates of all heads come first in the result.
+    /// As [`merged`](Self::merged), where the first layer has twice the usual number of outputs: for each of `heads` heads its outputs,
+    /// followed by the same number of gates. The gates of all heads come first in the result.
     ///
     /// # Errors
     /// As [`Weights::dense`]; if the first layer's outputs cannot be split so.
@@ -512,7 +511,7 @@ impl<'a> Weights<'a> {
     /// Several linear layers over one input that are one tensor in their file, with the outputs in `order`; `spec` is that of the tensor.
     ///
     /// # Errors
-    /// As [`Weights::dense`]; if the outputs do not add up; if an order other than [`Order::Layers`] is asked of blocks.
+    /// As [`Weights::dense`]; if the outputs do not add up; if blocks are to be in an order other than [`Order::Layers`].
     pub async fn joined<const N: usize>(
         &mut self,
         spec: &LinearSpec,
@@ -574,8 +573,8 @@ impl<'a> Weights<'a> {
             .with_context(|| format!("placing tensor {name:?}"))
     }
 
-    /// The weights of `count` experts, `(count, out_dim, in_dim)`: in one tensor `stacked`, or each in its own, in whose name `each` the
-    /// number stands for `{}`. Without a name `each`, they have to be in one tensor; without a name `stacked`, in several.
+    /// The weights of `count` experts, `(count, out_dim, in_dim)`: from one tensor named `stacked`, or from one per expert, named `each`
+    /// with its number instead of `{}`. Without `each`, they have to be in one tensor; without `stacked`, in several.
     ///
     /// # Errors
     /// As [`Weights::dense`].
@@ -602,7 +601,7 @@ impl<'a> Weights<'a> {
         self.placed(parts, each)
     }
 
-    /// Parts one after another, on the device.
+    /// Concatenates parts on the device.
     fn placed(&self, parts: Vec<Stored>, name: &str) -> Result<QMatMul> {
         if self.is_check() {
             return Ok(QMatMul::Tensor(nothing(&[1, 1])?));

@@ -9,21 +9,21 @@
 /// assert_eq!(PHI.layer(3), "model.layers.3");
 /// ```
 ///
-/// The names of a layer's parts stand behind the layer's, which is [`Names::layer`]. In those of experts that have a tensor each, `{}` is
-/// the expert's number.
+/// The name of a layer's part is the layer's, which is [`Names::layer`], followed by these. In those of experts that have a tensor each,
+/// `{}` is the expert's number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Names {
-    /// The table of tokens.
+    /// The token table.
     pub embedding: &'static str,
     /// The table of learned positions.
     pub positions: &'static str,
     /// A norm of the embeddings.
     pub embedding_norm: &'static str,
-    /// What the layers' numbers follow.
+    /// Prefix of the layers' numbers.
     pub layers: &'static str,
     /// The number of the first layer.
     pub first_layer: usize,
-    /// The norm after the last layer. `{}` stands for the number that a further layer would have.
+    /// The norm after the last layer. `{}` is replaced by the number that a further layer would have.
     pub final_norm: &'static str,
     /// The output layer; `{}` as in the norm's.
     pub head: &'static str,
@@ -44,19 +44,19 @@ pub struct Names {
     pub v: &'static str,
     /// The three as one tensor.
     pub qkv: &'static str,
-    /// From the heads back.
+    /// Output projection of the heads.
     pub o: &'static str,
     /// Latent attention: to the short vector of queries.
     pub q_a: &'static str,
     /// Its norm.
     pub q_a_norm: &'static str,
-    /// From it to the queries.
+    /// The projection of it to the queries.
     pub q_b: &'static str,
     /// To the short vector of keys and values, and the rotated part of the keys.
     pub kv_a: &'static str,
     /// The norm of the short vector.
     pub kv_a_norm: &'static str,
-    /// From it to keys and values.
+    /// The projection of it to keys and values.
     pub kv_b: &'static str,
     /// As [`kv_b`](Self::kv_b) in two tensors, of keys `(heads, kv_rank, plain_dim)` and of values `(heads, v_dim, kv_rank)`; the whole
     /// names.
@@ -87,7 +87,7 @@ pub struct Names {
     pub delta_qkvz: &'static str,
     /// To shares and steps in one tensor.
     pub delta_ba: &'static str,
-    /// What is added to the step's size; the whole name.
+    /// Added to the step's size; the whole name.
     pub delta_step_bias: &'static str,
     /// The decay for a step of size 1; the whole name.
     pub delta_rate: &'static str,
@@ -113,9 +113,9 @@ pub struct Names {
     /// An activation with weights.
     pub activation: &'static str,
 
-    /// From a token to a score for each expert.
+    /// Projection of a token to a score per expert.
     pub router: &'static str,
-    /// What is added to the scores for the choice alone; the whole name.
+    /// Added to the scores for the choice alone; the whole name.
     pub router_bias: &'static str,
     /// Gate, up and down of an expert.
     pub expert: [&'static str; 3],
@@ -127,14 +127,14 @@ pub struct Names {
     pub expert_biases: [&'static str; 3],
     /// The bias of [`experts_joined`](Self::experts_joined), and that of down; the whole names.
     pub experts_joined_biases: [&'static str; 2],
-    /// Gate, up and down of the expert that every token takes.
+    /// Gate, up and down of the shared expert.
     pub shared: [&'static str; 3],
-    /// The gate of the expert that every token takes.
+    /// The gate of the shared expert.
     pub shared_gate: &'static str,
 }
 
 impl Names {
-    /// What most checkpoints on the Hugging Face Hub have, after Llama's.
+    /// The names in most checkpoints on the Hugging Face Hub, after Llama's.
     pub const HUGGING_FACE: Self = Self {
         embedding: "model.embed_tokens",
         positions: "model.embed_positions",
@@ -251,7 +251,7 @@ impl Names {
         mlp_post_norm: "post_ffw_norm",
         gate: "ffn_gate",
         up: "ffn_up",
-        // Files have both in the place of one of them.
+        // Files with a merged tensor give it the name of one of the two.
         gate_up: "ffn_up",
         down: "ffn_down",
         activation: "",
@@ -297,7 +297,7 @@ impl Names {
         ]
     }
 
-    /// What stands in front of the names of a layer's parts.
+    /// Prefix of the names of a layer's parts.
     pub fn layer(&self, index: usize) -> String {
         format!("{}.{}", self.layers, self.first_layer + index)
     }

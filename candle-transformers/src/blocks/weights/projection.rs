@@ -19,7 +19,7 @@ pub enum Projection {
     Quantized {
         /// The weight.
         weight: QMatMul,
-        /// What is added last.
+        /// The bias, added last.
         bias: Option<Tensor>,
     },
     /// A layer, and what is added to its results.
@@ -177,7 +177,7 @@ pub struct StoredLinear {
     pub weight: Stored,
     /// `(out_dim)`.
     pub bias: Option<Stored>,
-    /// The term beside the weight.
+    /// The low-rank addition to the weight.
     pub beside: Option<LowRank>,
 }
 
@@ -192,7 +192,7 @@ impl From<Linear> for StoredLinear {
 }
 
 impl StoredLinear {
-    /// The layer whose outputs are those of `parts` one after another, on `device`, for arguments of `dtype`.
+    /// The layer whose outputs are those of `parts`, concatenated, on `device`, for arguments of `dtype`.
     ///
     /// # Errors
     /// As [`place`], or some parts have a bias and others none.
@@ -254,7 +254,7 @@ impl Stored {
         match self {
             Self::Dense(tensor) => tensor.to_device(device)?.to_dtype(dtype),
             Self::Quantized(tensor) => match dense_dtype(tensor.dtype()) {
-                // As it is stored: by way of f32, a table of 16 bits would for a moment take three times its size.
+                // In its stored dtype: through f32, a table of 16 bits would temporarily take three times its size.
                 Some(stored) => {
                     let dims = tensor.shape().dims();
                     Tensor::from_raw_buffer(&tensor.data()?, stored, dims, device)?.to_dtype(dtype)
@@ -268,10 +268,10 @@ impl Stored {
     }
 }
 
-/// The rows of `parts` one after another as one weight on `device`, whatever devices they are on. Numbers become a dense tensor of
-/// `dtype`, blocks stay blocks; what [`QMatMul::from_arc`] says of the environment holds here too.
+/// The rows of `parts`, concatenated as one weight on `device`, whatever devices they are on. Numbers become a dense tensor of `dtype`,
+/// blocks stay blocks; the environment variables of [`QMatMul::from_arc`] apply here too.
 ///
-/// One part of blocks that is on the device already stays where it is: on the CPU, in the pages of its file.
+/// A single part of blocks that is already on the device is not copied: on the CPU, it stays in the pages of its file.
 ///
 /// # Errors
 /// If the parts differ in format or in the size of a row, or the device refuses them.
@@ -290,7 +290,7 @@ pub fn place(parts: Vec<Stored>, dtype: DType, device: &Device) -> Result<QMatMu
     })
 }
 
-/// As [`place`], as a dense tensor whatever the format is.
+/// As [`place`], but a dense tensor for every format.
 ///
 /// # Errors
 /// As [`place`].
@@ -309,7 +309,7 @@ fn on_device(parts: &[Arc<QTensor>], device: &Device) -> Result<QTensor> {
     QTensor::new(storage, dims)
 }
 
-/// The format of the parts, and their shape one after another.
+/// The format of the parts, and the shape of their concatenation.
 fn stacked_shape(parts: &[Arc<QTensor>]) -> Result<(GgmlDType, Vec<usize>)> {
     let Some(first) = parts.first() else {
         bail!("no tensors to place on a device; at least one is required")

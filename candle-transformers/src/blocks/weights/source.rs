@@ -1,4 +1,4 @@
-//! Where a model's tensors come from.
+//! Sources of a model's tensors.
 
 use std::future::{ready, Future};
 use std::io::{Read, Seek};
@@ -41,18 +41,18 @@ impl From<QTensor> for Stored {
     }
 }
 
-/// What a model asks a source for.
+/// A model's request for a tensor.
 #[derive(Debug, Clone, Copy)]
 pub struct Wanted<'a> {
     /// The whole name, such as `model.layers.0.mlp.up_proj.weight`.
     pub name: &'a str,
     /// The shape, slowest dimension first.
     pub shape: &'a [usize],
-    /// How a source that makes new tensors fills this one.
+    /// The initial values from a source that makes new tensors.
     pub init: Init,
 }
 
-/// A tensor on its way.
+/// A pending read of a tensor.
 pub type Reading<'a> = Pin<Box<dyn Future<Output = Result<Stored>> + 'a>>;
 
 /// Tensors by name. Names are those of the files: Hugging Face's or llama.cpp's.
@@ -71,18 +71,18 @@ pub trait WeightSource {
     /// The shape of a tensor; `None` if there is none of that name, or the source cannot tell before it is read.
     fn shape(&self, name: &str) -> Option<Shape>;
 
-    /// What a tensor is in, for messages: ` of model.safetensors`, say.
+    /// The location of a tensor, for messages, such as ` of model.safetensors`.
     fn whereabouts(&self, _name: &str) -> String {
         String::new()
     }
 
-    /// Reads a tensor; each is asked for once.
+    /// Reads a tensor. Each tensor is read at most once.
     ///
     /// # Errors
-    /// If there is none of that name, its shape is another, or its data cannot be read.
+    /// If there is no tensor of that name, its shape differs, or its data cannot be read.
     fn read<'a>(&'a mut self, wanted: Wanted<'a>) -> Reading<'a>;
 
-    /// The term beside a linear layer's weight, which [`read`](Self::read) gives without it.
+    /// The low-rank addition to a linear layer's weight, which [`read`](Self::read) does not include.
     ///
     /// # Errors
     /// If it does not fit the weight.

@@ -1,4 +1,4 @@
-//! CLIP, which compares pictures and texts: [arXiv 2103.00020](https://arxiv.org/abs/2103.00020). Weight names are those of Hugging Face's
+//! CLIP, which compares images and texts: [arXiv 2103.00020](https://arxiv.org/abs/2103.00020). Weight names are those of Hugging Face's
 //! checkpoints.
 //!
 //! ```
@@ -17,7 +17,7 @@
 //! let texts = Tensor::new(&[[49u32, 32, 50], [49, 17, 50]], &device)?;
 //! let (per_text, per_picture) = model.forward(&pictures, &texts)?;
 //! assert_eq!(per_text.dims(), &[2, 1]);
-//! // Which text is that of the picture.
+//! // Which text is that of the image.
 //! assert_eq!(softmax(&per_picture, 1)?.dims(), &[1, 2]);
 //! # Ok(())
 //! # }
@@ -33,7 +33,7 @@ use crate::blocks::vision::{scores, unit_length, VitSpec};
 pub mod text_model;
 pub mod vision_model;
 
-/// What layer norms add to the variance.
+/// Layer norm epsilon.
 const EPS: f64 = 1e-5;
 
 /// The numbers of one of the two encoders.
@@ -41,7 +41,7 @@ const EPS: f64 = 1e-5;
 pub enum EncoderConfig {
     /// That of texts.
     Text(text_model::ClipTextConfig),
-    /// That of pictures.
+    /// That of images.
     Vision(vision_model::ClipVisionConfig),
 }
 
@@ -99,13 +99,13 @@ impl EncoderConfig {
 /// The numbers of a model.
 #[derive(Clone, Debug)]
 pub struct ClipConfig {
-    /// Of the encoder of texts.
+    /// Configuration of the text encoder.
     pub text_config: text_model::ClipTextConfig,
-    /// Of the encoder of pictures.
+    /// Configuration of the vision encoder.
     pub vision_config: vision_model::ClipVisionConfig,
     /// The logarithm of what cosines are multiplied with, for checkpoints without `logit_scale`.
     pub logit_scale_init_value: f32,
-    /// Height and width of a picture in pixels.
+    /// Height and width of an image, in pixels.
     pub image_size: usize,
 }
 
@@ -121,7 +121,7 @@ impl ClipConfig {
     }
 }
 
-/// Both encoders, and the projections into the space where pictures and texts are compared.
+/// Both encoders, and the projections into the space where images and texts are compared.
 #[derive(Clone, Debug)]
 pub struct ClipModel {
     text_model: ClipTextTransformer,
@@ -135,7 +135,7 @@ impl ClipModel {
     /// Loads `text_model`, `vision_model`, `visual_projection`, `text_projection` and, if it is there, `logit_scale`.
     ///
     /// # Errors
-    /// The heads do not divide a size, the patch does not fit the picture, or a weight is missing or has another shape.
+    /// The heads do not divide a size, the patch does not fit the image, or a weight is missing or has another shape.
     pub fn new(vs: VarBuilder, c: &ClipConfig) -> Result<Self> {
         let (text, vision) = (&c.text_config, &c.vision_config);
         let projection = |size, to, name| linear_no_bias(size, to, vs.pp(name));
@@ -161,16 +161,16 @@ impl ClipModel {
         self.text_projection.forward(&features)
     }
 
-    /// From pictures (pictures, num_channels, image_size, image_size) to vectors (pictures, projection_dim).
+    /// From images (images, num_channels, image_size, image_size) to vectors (images, projection_dim).
     ///
     /// # Errors
-    /// The pictures have another shape, or another dtype or device than the weights.
+    /// The images have another shape, or another dtype or device than the weights.
     pub fn get_image_features(&self, pixel_values: &Tensor) -> Result<Tensor> {
         let features = self.vision_model.forward(pixel_values)?;
         self.visual_projection.forward(&features)
     }
 
-    /// How well pictures and texts go together: logits for each text, (texts, pictures), and for each picture, (pictures, texts).
+    /// The similarities of images and texts: logits for each text, (texts, images), and for each image, (images, texts).
     ///
     /// # Errors
     /// Those of [`get_image_features`](Self::get_image_features) and [`get_text_features`](Self::get_text_features).
@@ -183,9 +183,10 @@ impl ClipModel {
 
 /// `logit_scale` of a checkpoint, or what there is without it.
 pub(super) fn logit_scale(without: f32, vb: VarBuilder) -> Result<Tensor> {
-    match vb.contains_tensor("logit_scale") {
-        true => vb.get((), "logit_scale"),
-        false => Tensor::new(&[without], vb.device())?.to_dtype(vb.dtype()),
+    if vb.contains_tensor("logit_scale") {
+        vb.get((), "logit_scale")
+    } else {
+        Tensor::new(&[without], vb.device())?.to_dtype(vb.dtype())
     }
 }
 

@@ -54,7 +54,7 @@ impl Module for Activation {
 /// The numbers of the encoder of texts.
 #[derive(Debug, Clone)]
 pub struct ClipTextConfig {
-    /// Ids.
+    /// Tokens in the vocabulary.
     pub vocab_size: usize,
     /// Size of a token.
     pub embed_dim: usize,
@@ -62,7 +62,7 @@ pub struct ClipTextConfig {
     pub activation: Activation,
     /// Inner size of the feed-forward blocks.
     pub intermediate_size: usize,
-    /// The longest text in tokens.
+    /// Maximum text length, in tokens.
     pub max_position_embeddings: usize,
     /// The token that callers fill texts up with, if it is not that of the end. The model does not use it.
     pub pad_with: Option<String>,
@@ -70,7 +70,7 @@ pub struct ClipTextConfig {
     pub num_hidden_layers: usize,
     /// Heads, which divide `embed_dim`.
     pub num_attention_heads: usize,
-    /// Size of the space where pictures and texts are compared.
+    /// Size of the shared embedding space of images and texts.
     pub projection_dim: usize,
 }
 

@@ -1,4 +1,4 @@
-//! CLIP's encoder of pictures.
+//! CLIP's encoder of images.
 
 use candle_core::{Module, Result, Tensor};
 use candle_nn::VarBuilder;
@@ -7,7 +7,7 @@ use super::text_model::Activation;
 use super::EncoderConfig;
 use crate::blocks::vision::{ClipVision, ClipVisionSpec};
 
-/// The numbers of the encoder of pictures.
+/// The numbers of the encoder of images.
 #[derive(Debug, Clone)]
 pub struct ClipVisionConfig {
     /// Size of a token.
@@ -20,11 +20,11 @@ pub struct ClipVisionConfig {
     pub num_hidden_layers: usize,
     /// Heads, which divide `embed_dim`.
     pub num_attention_heads: usize,
-    /// Size of the space where pictures and texts are compared.
+    /// Size of the shared embedding space of images and texts.
     pub projection_dim: usize,
-    /// Channels of a picture.
+    /// Channels of an image.
     pub num_channels: usize,
-    /// Height and width of a picture in pixels.
+    /// Height and width of an image, in pixels.
     pub image_size: usize,
     /// Height and width of a patch in pixels.
     pub patch_size: usize,
@@ -62,7 +62,7 @@ impl ClipVisionConfig {
     }
 }
 
-/// The encoder of pictures.
+/// The encoder of images.
 #[derive(Clone, Debug)]
 pub struct ClipVisionTransformer {
     vision: ClipVision,
@@ -72,7 +72,7 @@ impl ClipVisionTransformer {
     /// Loads `embeddings`, `pre_layrnorm`, `encoder.layers.N` and `post_layernorm`.
     ///
     /// # Errors
-    /// The heads do not divide the size, the patch does not fit the picture, or a weight is missing or has another shape.
+    /// The heads do not divide the size, the patch does not fit the image, or a weight is missing or has another shape.
     pub fn new(vs: VarBuilder, c: &ClipVisionConfig) -> Result<Self> {
         let spec = ClipVisionSpec {
             family: "clip",
@@ -88,20 +88,20 @@ impl ClipVisionTransformer {
         })
     }
 
-    /// What each layer gives for pictures (batch, num_channels, image_size, image_size), (batch, 1 + patches, embed_dim), the first one
-    /// first, and at last what the model gives, (batch, embed_dim).
+    /// The output of each layer for images (batch, num_channels, image_size, image_size): (batch, 1 + patches, embed_dim), in order,
+    /// followed by the output of the model, (batch, embed_dim).
     ///
     /// # Errors
-    /// The pictures have another shape, or there are no layers.
+    /// The images have another shape, or there are no layers.
     pub fn output_hidden_states(&self, pixel_values: &Tensor) -> Result<Vec<Tensor>> {
         self.vision.hidden_states(pixel_values)
     }
 }
 
-/// From pictures (batch, num_channels, image_size, image_size) to (batch, embed_dim).
+/// From images (batch, num_channels, image_size, image_size) to (batch, embed_dim).
 ///
 /// # Errors
-/// The pictures have another shape, or another dtype or device than the weights.
+/// The images have another shape, or another dtype or device than the weights.
 impl Module for ClipVisionTransformer {
     fn forward(&self, pixel_values: &Tensor) -> Result<Tensor> {
         self.vision.forward(pixel_values)

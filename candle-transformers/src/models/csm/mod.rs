@@ -1,8 +1,8 @@
 //! CSM, which speaks in a conversation: [SesameAILabs/csm](https://github.com/SesameAILabs/csm). Weight names are those of `sesame/csm-1b` on
 //! the Hugging Face Hub.
 //!
-//! A backbone reads text and sound, one frame of [`mimi`](super::mimi) a position, and gives the token of a frame's first codebook. From the
-//! same vector a smaller decoder writes those of the other codebooks, one after another.
+//! A backbone reads text and sound, one frame of [`mimi`](super::mimi) per position, and predicts the token of a frame's first codebook.
+//! From the same vector a smaller decoder generates those of the other codebooks in sequence.
 //!
 //! ```no_run
 //! use candle_core::{DType, Device, Tensor};
@@ -18,7 +18,7 @@
 //!     text_vocab_size: 128_256,
 //! };
 //! let device = Device::Cpu;
-//! // SAFETY: nobody changes the file while it is mapped.
+//! // SAFETY: nothing changes the file while it is mapped.
 //! let vb = unsafe { VarBuilder::from_mmaped_safetensors(&["model.safetensors"], DType::F32, &device)? };
 //! let mut model = Model::new(&config, vb)?;
 //! let mut sampler = LogitsProcessor::from_sampling(1, Sampling::TopK { k: 50, temperature: 0.9 });
@@ -86,9 +86,9 @@ pub struct Config {
     pub audio_num_codebooks: usize,
     /// Tokens of a codebook.
     pub audio_vocab_size: usize,
-    /// What reads text and sound.
+    /// The size of the backbone, which reads text and sound.
     pub backbone_flavor: Flavor,
-    /// What writes a frame's further tokens.
+    /// The size of the decoder, which generates a frame's other tokens.
     pub decoder_flavor: Flavor,
     /// Tokens of text.
     pub text_vocab_size: usize,
@@ -105,7 +105,7 @@ pub struct LlamaConfig {
     inner: usize,
     norm_eps: f64,
     rope_theta: f64,
-    /// How many times longer than in training the context is.
+    /// Factor by which the context is longer than in training.
     rope_factor: f64,
 }
 
@@ -251,7 +251,7 @@ pub struct Model {
     backbone: LlamaModel,
     decoder: LlamaModel,
     codebook0_head: Linear,
-    /// Of all codebooks, one after another.
+    /// The tables of all codebooks, concatenated.
     audio_embeddings: Embedding,
     text_embeddings: Embedding,
     projection: Linear,
@@ -319,7 +319,7 @@ impl Model {
     /// `tokens` are (1, t, audio_num_codebooks + 1), at each position those of a frame and that of a text; `tokens_mask`, of the same shape,
     /// is 1 for those that count and 0 for the others. Tokens of sound are below `audio_vocab_size`.
     ///
-    /// The first of them is at position `input_pos`; at 0 a new conversation begins, elsewhere the one before goes on.
+    /// The first of them is at position `input_pos`; 0 starts a new conversation, any other position continues the current one.
     ///
     /// # Errors
     /// If the shapes are others, there are more positions than 2048, an id is outside its table (where the device can tell), or `lp` cannot

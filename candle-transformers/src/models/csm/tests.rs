@@ -49,7 +49,7 @@ impl SimpleBackend for Made {
     }
 
     fn get_unchecked(&self, name: &str, _: DType, _: &Device) -> Result<Tensor> {
-        bail!("{name} is asked for without a shape")
+        bail!("{name} is requested without a shape")
     }
 
     fn contains_tensor(&self, _: &str) -> bool {
@@ -122,7 +122,7 @@ fn assert_error<T>(result: Result<T>, part: &str) {
     }
 }
 
-/// Pieces are the whole, in a batch and alone; a call at position 0 begins anew; f16 is near f32.
+/// Pieces give the same result as the whole, in a batch and alone; a call at position 0 starts again; f16 is near f32.
 fn pieces_are_the_whole(device: &Device) -> Result<()> {
     let load = |dtype| LlamaModel::new(&small(32, 4), Made::default().vb(dtype, device));
     let mut model = load(DType::F32)?;
@@ -143,7 +143,7 @@ fn pieces_are_the_whole(device: &Device) -> Result<()> {
     }
     let turned = xs.transpose(1, 2)?.contiguous()?.transpose(1, 2)?;
     assert_close(&model.forward(&turned, 0)?, &whole, 2e-5);
-    // What comes before matters, and so does the place.
+    // Earlier positions matter, and so does the index.
     let alone = model.forward(&xs.narrow(1, 6, 1)?, 0)?;
     let change = (alone - &whole)?.abs()?.max_all()?.to_scalar::<f32>()?;
     assert!(change > 1e-2, "{change}");
@@ -188,7 +188,7 @@ fn frames_are_those_of_the_parts(device: &Device) -> Result<()> {
         (tokens, mask) = model.audio_tokens_and_mask(frame)?;
     }
     assert!(different);
-    // Anew, with other numbers where the mask is 0, and once in f16.
+    // Again, with other numbers where the mask is 0, and once in f16.
     let (tokens, mask) = model.text_tokens_and_mask(&[3, 1, 19, 7])?;
     let frame = model.generate_frame(&tokens, &mask, 0, &mut greedy())?;
     let hidden = Tensor::from_iter((0..16).map(|i| if i % 4 < 3 { 5u32 } else { 0 }), device)?;

@@ -24,7 +24,7 @@ serde_default_fn!(usize, every, 1);
 serde_default_fn!(Activation, silu, Activation::Silu);
 serde_default_fn!(bool, yes, true);
 
-/// How experts are chosen.
+/// The method by which experts are chosen.
 #[derive(Deserialize, Clone, Copy, Debug, Default, PartialEq)]
 enum TopkMethod {
     #[default]
@@ -100,9 +100,10 @@ impl DeepSeekV2Config {
     /// If it contradicts itself.
     pub fn spec(&self) -> Result<DecoderSpec> {
         let norm = NormSpec::rms(self.rms_norm_eps);
-        let pairs = match self.rope_interleave {
-            true => RotaryPairs::Neighbours,
-            false => RotaryPairs::Halves,
+        let pairs = if self.rope_interleave {
+            RotaryPairs::Neighbours
+        } else {
+            RotaryPairs::Halves
         };
         let none = RopeScaling::none();
         let scaling = self.rope_scaling.as_ref().unwrap_or(&none);
@@ -144,7 +145,7 @@ impl DeepSeekV2Config {
         Ok(spec)
     }
 
-    /// What scores are multiplied with: with yarn, the square of its factor too, which is left out of cosines and sines for it.
+    /// Factor of the scores; with yarn, including the square of its factor, which cosines and sines therefore omit.
     fn score_scale(&self, scaling: &RopeScaling) -> f64 {
         let head_dim = self.qk_nope_head_dim + self.qk_rope_head_dim;
         let plain = 1. / (head_dim as f64).sqrt();
@@ -184,9 +185,10 @@ impl DeepSeekV2Config {
                 ScoringFunc::Sigmoid => Scoring::Sigmoid,
             },
             // V2 does one or the other, V3 both.
-            scale: match normalised && !third {
-                true => 1.,
-                false => self.routed_scaling_factor,
+            scale: if normalised && !third {
+                1.
+            } else {
+                self.routed_scaling_factor
             },
             groups: match self.topk_method {
                 TopkMethod::Greedy => None,

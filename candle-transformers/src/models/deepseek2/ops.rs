@@ -3,7 +3,7 @@
 use candle_core::shape::Dim;
 use candle_core::{Device, Error, Result, Tensor, D};
 
-/// Where a tensor is not 0.
+/// The indices of a tensor's elements other than 0.
 pub trait NonZeroOp {
     /// The indices of the elements that are not 0, in order: `(count, rank)` in u32. The tensor has to be contiguous; this waits for the
     /// device.
@@ -41,7 +41,7 @@ impl NonZeroOp for Tensor {
 pub struct TopKOutput {
     /// The elements.
     pub values: Tensor,
-    /// Where they are, in u32.
+    /// Their indices, in u32.
     pub indices: Tensor,
 }
 
@@ -82,7 +82,7 @@ impl TopKLastDimOp for Tensor {
 
 /// Parts of a dimension.
 pub trait SplitOp {
-    /// Parts of these sizes along `dim`, one after another; views. What is left over belongs to none.
+    /// Consecutive parts of these sizes along `dim`, as views. A remainder belongs to no part.
     ///
     /// # Errors
     /// If the dimension is smaller than all of them.
@@ -101,12 +101,13 @@ impl SplitOp for Tensor {
     }
 }
 
-/// How often numbers occur.
+/// Counts of numbers.
 pub trait BincountOp {
-    /// How often each number from 0 to the largest occurs in a vector of u32; at least `minlength` counts. This waits for the device.
+    /// The number of occurrences of each number from 0 to the largest in a vector of u32; at least `minlength` counts. Waits for the
+    /// device.
     ///
     /// # Errors
-    /// If the tensor is no vector of u32.
+    /// If the tensor is not a vector of u32.
     fn bincount(&self, minlength: u32) -> Result<Vec<u32>>;
 }
 

@@ -33,11 +33,11 @@ pub enum DeepSeekV2RopeScaling {
         beta_fast: f32,
         /// Frequencies that rotate fewer times than this are divided.
         beta_slow: f32,
-        /// Of the factor on cosines and sines.
+        /// Scales the factor of cosines and sines.
         mscale: f32,
-        /// Of what the factor is divided by.
+        /// Scales the divisor of that factor.
         mscale_all_dim: f32,
-        /// How many times longer the context is.
+        /// Factor by which the context is extended.
         factor: f32,
         /// The kind.
         #[serde(rename = "type")]
@@ -48,7 +48,7 @@ pub enum DeepSeekV2RopeScaling {
         /// The kind.
         #[serde(rename = "type")]
         scaling_type: ScaledRopeType,
-        /// How many times longer the context is.
+        /// Factor by which the context is extended.
         factor: f64,
     },
 }
@@ -91,11 +91,11 @@ impl DeepSeekV2RopeScaling {
     }
 }
 
-/// What the rotation is made of.
+/// The parameters of the rotation.
 pub struct DeepSeekV2RopeConfig {
     /// Scaling of the frequencies.
     pub rope_scaling: Option<DeepSeekV2RopeScaling>,
-    /// The longest sequence.
+    /// Maximum sequence length, in tokens.
     pub max_position_embeddings: usize,
     /// Base of the frequencies.
     pub rope_theta: f32,

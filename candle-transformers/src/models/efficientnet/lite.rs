@@ -36,7 +36,7 @@ impl Names {
         bail!("efficientnet-lite0: the weights have neither `_conv_stem.weight` nor `conv_stem.weight`")
     }
 
-    /// Of the block `i` of a stage, `all` blocks behind the first of all.
+    /// The weights of block `i` of a stage, which is block `all` of the network.
     fn block<'a>(self, vb: &VarBuilder<'a>, stage: usize, i: usize, all: usize) -> VarBuilder<'a> {
         match self {
             Self::Ports => vb.pp("_blocks").pp(all),
@@ -70,9 +70,10 @@ struct Block {
 impl Module for Block {
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
         let ys = run_all(&self.convs, xs)?;
-        match self.residual {
-            true => ys + xs,
-            false => Ok(ys),
+        if self.residual {
+            ys + xs
+        } else {
+            Ok(ys)
         }
     }
 }
@@ -80,7 +81,7 @@ impl Module for Block {
 /// The classifier EfficientNet-Lite0.
 ///
 /// Weight names are those of timm, or those of the first ports to PyTorch (`_conv_stem.weight`). Pixels of red, green and blue, from 0 to 255,
-/// become (pixel - 127) / 128; pictures are commonly 224x224.
+/// become (pixel - 127) / 128; images are commonly 224x224.
 #[derive(Debug)]
 pub struct EfficientNetLite {
     stem: SameConv,
@@ -143,10 +144,10 @@ impl EfficientNetLite {
 }
 
 impl Module for EfficientNetLite {
-    /// From pictures (batch, 3, height, width) to logits (batch, nclasses).
+    /// From images (batch, 3, height, width) to logits (batch, nclasses).
     ///
     /// # Errors
-    /// The pictures have another shape.
+    /// The images have another shape.
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
         Picture::any("efficientnet-lite0").check(xs)?;
         let xs = run_all(&self.blocks, &self.stem.forward(xs)?)?;

@@ -1,7 +1,7 @@
 //! EfficientNet, inverted bottlenecks with depth and width scaled together: [arXiv 1905.11946](https://arxiv.org/abs/1905.11946). Weight names
 //! are those of torchvision.
 //!
-//! Pictures are (batch, 3, height, width) of any size, commonly 224x224 (B0) to 600x600 (B7), padded as TensorFlow does. Batch norms are those
+//! Images are (batch, 3, height, width) of any size, commonly 224x224 (B0) to 600x600 (B7), padded as TensorFlow does. Batch norms are those
 //! of inference; they are folded into the convolutions unless the weights are variables. EfficientNet-Lite has neither squeeze and excitation
 //! nor SiLU: [`EfficientNetLite`].
 //!
@@ -34,17 +34,17 @@ use crate::blocks::vision::{
 /// A stage: blocks that are alike.
 #[derive(Debug, Clone, Copy)]
 pub struct MBConvConfig {
-    /// How many times the input's channels a block has inside.
+    /// Expansion factor of a block's channels.
     expansion: f64,
     kernel: usize,
-    /// Of the first block.
+    /// The stride of the first block.
     stride: usize,
     inputs: usize,
     outputs: usize,
     depth: usize,
 }
 
-/// Of the stages of B0: expansion, kernel, stride, channels, blocks.
+/// The stages of B0: expansion, kernel, stride, channels, blocks.
 const STAGES: [(f64, usize, usize, f64, f64); 7] = [
     (1., 3, 1, 16., 1.),
     (6., 3, 2, 24., 2.),
@@ -136,12 +136,11 @@ impl Block {
     fn load(cfg: &MBConvConfig, inputs: usize, stride: usize, vb: VarBuilder) -> Result<Self> {
         let (vb, silu) = (vb.pp("block"), Some(Activation::Silu));
         let inner = make_divisible(inputs as f64 * cfg.expansion, 8);
-        let (expand, next) = match inner == inputs {
-            true => (None, 0),
-            false => {
-                let spec = ConvSpec::new(inputs, inner, 1);
-                (Some(conv(spec, silu, vb.pp(0))?), 1)
-            }
+        let (expand, next) = if inner == inputs {
+            (None, 0)
+        } else {
+            let spec = ConvSpec::new(inputs, inner, 1);
+            (Some(conv(spec, silu, vb.pp(0))?), 1)
         };
         let depthwise = ConvSpec::depthwise(inner, cfg.kernel).stride(stride);
         let (squeezed, silu_inside) = ((inputs / 4).max(1), Activation::Silu);
@@ -165,9 +164,10 @@ impl Module for Block {
         };
         let ys = self.squeeze_excite.forward(&self.depthwise.forward(&ys)?)?;
         let ys = self.project.forward(&ys)?;
-        match self.residual {
-            true => ys + xs,
-            false => Ok(ys),
+        if self.residual {
+            ys + xs
+        } else {
+            Ok(ys)
         }
     }
 }
@@ -217,10 +217,10 @@ impl EfficientNet {
 }
 
 impl Module for EfficientNet {
-    /// From pictures (batch, 3, height, width) to logits (batch, nclasses).
+    /// From images (batch, 3, height, width) to logits (batch, nclasses).
     ///
     /// # Errors
-    /// The pictures have another shape.
+    /// The images have another shape.
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
         Picture::any("efficientnet").check(xs)?;
         let xs = run_all(&self.blocks, &self.stem.forward(xs)?)?;

@@ -1,4 +1,4 @@
-//! The autoencoder between pictures and latents.
+//! The autoencoder between images and latents.
 
 use candle_core::{Module, Result, Tensor};
 use candle_nn::VarBuilder;
@@ -12,21 +12,21 @@ const GROUPS: usize = 32;
 /// The numbers of an autoencoder.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Sides in pixels of the pictures of the training. The model takes others too and does not use it.
+    /// Sides of the training images, in pixels. Not used: the model accepts other sizes.
     pub resolution: usize,
-    /// Channels of the pictures that are encoded.
+    /// Channels of the encoded images.
     pub in_channels: usize,
-    /// Channels of the inner pictures, a multiple of 32.
+    /// Channels of the inner feature maps, a multiple of 32.
     pub ch: usize,
-    /// Channels of the pictures that are decoded.
+    /// Channels of the decoded images.
     pub out_ch: usize,
-    /// What `ch` is multiplied with at each level; between two levels the sides are halved.
+    /// Factor of `ch` at each level; between two levels the sides are halved.
     pub ch_mult: Vec<usize>,
     /// Residual blocks of a level of the encoder; the decoder has one more.
     pub num_res_blocks: usize,
     /// Channels of the latents.
     pub z_channels: usize,
-    /// What latents are multiplied with, less `shift_factor`.
+    /// Factor of the latents, applied after subtracting `shift_factor`.
     pub scale_factor: f64,
     /// The mean of latents.
     pub shift_factor: f64,
@@ -72,7 +72,7 @@ impl Config {
     }
 }
 
-/// From pictures to the moments of latents.
+/// From images to the moments of latents.
 #[derive(Debug, Clone)]
 pub struct Encoder {
     half: KlHalf,
@@ -94,14 +94,14 @@ impl Encoder {
 /// four levels.
 ///
 /// # Errors
-/// The pictures have another shape, dtype or device, or sides that would leave nothing.
+/// The images have another shape, dtype or device, or sides that would leave nothing.
 impl Module for Encoder {
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
         self.half.forward(xs)
     }
 }
 
-/// From latents to pictures.
+/// From latents to images.
 #[derive(Debug, Clone)]
 pub struct Decoder {
     half: KlHalf,
@@ -181,7 +181,7 @@ impl AutoEncoder {
         })
     }
 
-    /// A sample of the latents of pictures from -1 to 1: from (batch, in_channels, height, width) to
+    /// A sample of the latents of images from -1 to 1: from (batch, in_channels, height, width) to
     /// (batch, z_channels, height / 8, width / 8) for four levels.
     ///
     /// # Errors
@@ -191,7 +191,7 @@ impl AutoEncoder {
         (latents - self.shift_factor)? * self.scale_factor
     }
 
-    /// The pictures of latents, from -1 to 1: from (batch, z_channels, height, width) to (batch, out_ch, 8 * height, 8 * width) for four
+    /// The images of latents, from -1 to 1: from (batch, z_channels, height, width) to (batch, out_ch, 8 * height, 8 * width) for four
     /// levels.
     ///
     /// # Errors

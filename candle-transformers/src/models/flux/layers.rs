@@ -86,7 +86,7 @@ impl Module for MlpEmbedder {
     }
 }
 
-/// Cosines and sines of the tokens' places, (seq, head_dim / 2) or (batch, seq, head_dim / 2).
+/// Cosines and sines of the tokens' positions, (seq, head_dim / 2) or (batch, seq, head_dim / 2).
 pub(super) struct Angles {
     pub(super) cos: Tensor,
     pub(super) sin: Tensor,
@@ -166,7 +166,7 @@ impl SelfAttention {
     }
 }
 
-/// The tokens of the picture, or those of the text, in a block where both have separate weights.
+/// The tokens of the image, or those of the text, in a block where both have separate weights.
 #[derive(Debug, Clone)]
 struct Stream {
     modulation: AdaLn<6>,
@@ -202,7 +202,7 @@ impl Stream {
     }
 }
 
-/// A block in which picture and text have separate weights and attend to each other.
+/// A block in which image and text have separate weights and attend to each other.
 #[derive(Debug, Clone)]
 pub struct DoubleStreamBlock {
     img: Stream,
@@ -249,7 +249,7 @@ impl DoubleStreamBlock {
     }
 }
 
-/// A block with one set of weights for the tokens of text and picture, whose attention and feed-forward block read the same norm.
+/// A block with one set of weights for the tokens of text and image, whose attention and feed-forward block read the same norm.
 #[derive(Debug, Clone)]
 pub struct SingleStreamBlock {
     /// To queries, keys and values, and to the inner vector of the feed-forward block.

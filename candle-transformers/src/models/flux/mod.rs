@@ -1,10 +1,10 @@
-//! FLUX.1, which makes pictures of texts: a rectified flow transformer of 12 billion parameters,
-//! [arXiv 2403.03206](https://arxiv.org/abs/2403.03206), whose latents of 16 channels become pictures of eight times their sides.
+//! FLUX.1, which makes images of texts: a rectified flow transformer of 12 billion parameters,
+//! [arXiv 2403.03206](https://arxiv.org/abs/2403.03206), whose latents of 16 channels become images of eight times their sides.
 //! [FLUX.1-dev](https://huggingface.co/black-forest-labs/FLUX.1-dev) and
 //! [FLUX.1-schnell](https://huggingface.co/black-forest-labs/FLUX.1-schnell); weight names are those of Black Forest Labs' checkpoints.
 //!
 //! Texts come as the vectors that T5 makes of their tokens and CLIP of the whole ([`super::t5`], [`super::clip`]). [`sampling`] makes the
-//! noise and runs [`model`], or [`quantized_model`] over quantised weights, from time 1 to time 0; [`autoencoder`] makes the picture.
+//! noise and runs [`model`], or [`quantized_model`] over quantised weights, from time 1 to time 0; [`autoencoder`] makes the image.
 //!
 //! ```
 //! use candle_core::{DType, Device, Tensor};
@@ -42,19 +42,19 @@ pub mod sampling;
 
 use candle_core::{Result, Tensor};
 
-/// Of errors.
+/// The name in errors.
 const FAMILY: &str = "flux";
 
 /// A model that [`sampling::denoise`] runs.
 pub trait WithForward {
-    /// The direction in which patches of noise become those of a picture, (batch, patches, in_channels) as `img`.
+    /// The direction from patches of noise to those of an image, (batch, patches, in_channels) as `img`.
     ///
-    /// - `img`: patches of latents, (batch, patches, in_channels); `img_ids`: their places, (batch, patches, axes).
-    /// - `txt`: vectors of the text's tokens, (batch, tokens, context_in_dim); `txt_ids`: their places, (batch, tokens, axes).
-    /// - `timesteps`: 1 for noise, 0 for a picture, (batch). `y`: the vector of the text, (batch, vec_in_dim).
-    /// - `guidance`: how closely the text is followed, (batch). Models without `guidance_embed` do not look at it.
+    /// - `img`: patches of latents, (batch, patches, in_channels); `img_ids`: their positions, (batch, patches, axes).
+    /// - `txt`: vectors of the text's tokens, (batch, tokens, context_in_dim); `txt_ids`: their positions, (batch, tokens, axes).
+    /// - `timesteps`: 1 for noise, 0 for an image, (batch). `y`: the vector of the text, (batch, vec_in_dim).
+    /// - `guidance`: the strength of the text's guidance, (batch). Models without `guidance_embed` ignore it.
     ///
-    /// Places, times, `y` and guidance may be those of the whole batch, with 1 in place of `batch`.
+    /// Positions, times, `y` and guidance may be shared by the batch, with 1 instead of `batch`.
     ///
     /// # Errors
     /// If shapes, dtypes or devices do not match.

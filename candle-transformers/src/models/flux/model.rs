@@ -19,7 +19,7 @@ const TIME_FACTOR: f64 = 1000.;
 /// The numbers of a model.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Size of a patch: channels of the latents times its four places.
+    /// Size of a patch: channels of the latents times its four positions.
     pub in_channels: usize,
     /// Size of the vector of a whole text.
     pub vec_in_dim: usize,
@@ -31,17 +31,17 @@ pub struct Config {
     pub mlp_ratio: f64,
     /// Heads, which divide `hidden_size`.
     pub num_heads: usize,
-    /// Blocks with separate weights for picture and text.
+    /// Blocks with separate weights for image and text.
     pub depth: usize,
     /// Blocks with the same weights for both, which come after those.
     pub depth_single_blocks: usize,
-    /// Elements of a head that are rotated by each number of a token's place; all of them together.
+    /// Elements of a head that each axis of a token's position rotates; all of them together.
     pub axes_dim: Vec<usize>,
     /// Base of the rotations' frequencies.
     pub theta: usize,
     /// Whether the layers to queries, keys and values of the first blocks have biases.
     pub qkv_bias: bool,
-    /// Whether the model takes guidance.
+    /// Whether the model has a guidance input.
     pub guidance_embed: bool,
 }
 
@@ -112,7 +112,7 @@ impl Config {
     }
 }
 
-/// The rotations of places that have several numbers.
+/// The rotations of positions with several axes.
 #[derive(Debug, Clone)]
 pub struct EmbedNd {
     theta: usize,
@@ -120,12 +120,12 @@ pub struct EmbedNd {
 }
 
 impl EmbedNd {
-    /// Of the base `theta`, with `axes_dim` elements of a head for each number of a place. `dim`, the size of a head, is not used.
+    /// With the base `theta` and `axes_dim` elements of a head per axis. `dim`, the head dimension, is not used.
     pub fn new(_dim: usize, theta: usize, axes_dim: Vec<usize>) -> Self {
         Self { theta, axes_dim }
     }
 
-    /// The angles of places (batch, n, axes): (batch, n, pairs) of f32.
+    /// The angles of positions (batch, n, axes): (batch, n, pairs) of f32.
     fn angles(&self, ids: &Tensor) -> Result<Tensor> {
         let (_, _, axes) = ids.dims3()?;
         if axes > self.axes_dim.len() {
@@ -146,7 +146,7 @@ impl EmbedNd {
         let (pairs, device) = (axis_of.len(), ids.device());
         let axis_of = Tensor::from_vec(axis_of, pairs, device)?;
         let frequencies = Tensor::from_vec(frequencies, (1, 1, pairs), device)?;
-        // In f32: 16 bits have no places above a few hundred, nor small frequencies.
+        // In f32: 16 bits can represent neither positions above a few hundred nor low frequencies.
         let places = ids
             .to_dtype(DType::F32)?
             .index_select(&axis_of, D::Minus1)?;
@@ -165,20 +165,21 @@ impl EmbedNd {
     }
 }
 
-/// From places (batch, n, axes) to a matrix for each pair of a head's elements, (batch, 1, n, head_dim / 2, 2, 2): `cos, -sin` above
-/// `sin, cos`. In the dtype of the places; f32 if they are integers.
+/// From positions (batch, n, axes) to a matrix for each pair of a head's elements, (batch, 1, n, head_dim / 2, 2, 2): `cos, -sin` above
+/// `sin, cos`. In the dtype of the positions; f32 if they are integers.
 ///
 /// # Errors
-/// There are more numbers in a place than axes, or an axis rotates an odd number of elements.
+/// The positions have more numbers than there are axes, or an axis rotates an odd number of elements.
 impl Module for EmbedNd {
     fn forward(&self, ids: &Tensor) -> Result<Tensor> {
         let angles = self.angles(ids)?;
         let (b, n, pairs) = angles.dims3()?;
         let (cos, sin) = (angles.cos()?, angles.sin()?);
         let matrices = Tensor::stack(&[&cos, &sin.neg()?, &sin, &cos], D::Minus1)?;
-        let dtype = match ids.dtype().is_float() {
-            true => ids.dtype(),
-            false => DType::F32,
+        let dtype = if ids.dtype().is_float() {
+            ids.dtype()
+        } else {
+            DType::F32
         };
         matrices.reshape((b, 1, n, pairs, 2, 2))?.to_dtype(dtype)
     }
@@ -215,9 +216,10 @@ impl Transformer {
             let prefix = format!("single_blocks.{i}");
             single_blocks.push(SingleStreamBlock::load(weights, &prefix, cfg).await?);
         }
-        let guidance_in = match cfg.guidance_embed {
-            true => Some(MlpEmbedder::load(weights, "guidance_in", TIME_DIM, hidden).await?),
-            false => None,
+        let guidance_in = if cfg.guidance_embed {
+            Some(MlpEmbedder::load(weights, "guidance_in", TIME_DIM, hidden).await?)
+        } else {
+            None
         };
         Ok(Self {
             img_in,
@@ -342,7 +344,7 @@ impl Flux {
     }
 }
 
-/// `img`, `txt` and `y` have the dtype of the weights; places and times may have any.
+/// `img`, `txt` and `y` have the dtype of the weights; positions and times may have any.
 impl WithForward for Flux {
     fn forward(
         &self,

@@ -42,7 +42,7 @@ impl Flux {
     }
 }
 
-/// `img`, `txt` and `y` are f32; places and times may have any dtype.
+/// `img`, `txt` and `y` are f32; positions and times may have any dtype.
 impl WithForward for Flux {
     fn forward(
         &self,

@@ -8,8 +8,8 @@ use crate::blocks::diffusion::{schedule, shift_of};
 /// Channels of the latents.
 const CHANNELS: usize = 16;
 
-/// Noise in place of the latents of pictures of `height` and `width` pixels, (num_samples, 16, 2 * ceil(height / 16), 2 * ceil(width / 16))
-/// of f32.
+/// Noise with the shape of the latents of images of `height` and `width` pixels, (num_samples, 16, 2 * ceil(height / 16), 2 * ceil(width /
+/// 16)) of f32.
 ///
 /// # Errors
 /// If the device has no memory.
@@ -23,24 +23,24 @@ pub fn get_noise(
     Tensor::randn(0f32, 1., (num_samples, CHANNELS, rows, columns), device)
 }
 
-/// What a model is given beside times and guidance.
+/// The inputs of a model other than times and guidance.
 #[derive(Debug, Clone)]
 pub struct State {
-    /// Patches of 2x2 places, (batch, patches, 4 * channels).
+    /// Patches of 2x2 positions, (batch, patches, 4 * channels).
     pub img: Tensor,
-    /// Their places: 0, row and column, (batch, patches, 3).
+    /// Their positions: 0, row and column, (batch, patches, 3).
     pub img_ids: Tensor,
     /// Vectors of the text's tokens, (batch, tokens, size).
     pub txt: Tensor,
-    /// Their places, all 0, (batch, tokens, 3).
+    /// Their positions, all 0, (batch, tokens, 3).
     pub txt_ids: Tensor,
     /// The vector of the whole text, (batch, size).
     pub vec: Tensor,
 }
 
 impl State {
-    /// Of T5's vectors of a text, (1, tokens, size), CLIP's, (1, size), and latents or noise, (batch, channels, rows, columns). The text is
-    /// that of the whole batch; or there is one for each of the batch, with its size in place of 1.
+    /// From T5's vectors of a text, (1, tokens, size), CLIP's, (1, size), and latents or noise, (batch, channels, rows, columns). The text
+    /// is shared by the batch; or there is one per image, with the batch size instead of 1.
     ///
     /// # Errors
     /// The latents have another rank or an odd number of rows or columns, or there are texts for another batch.
@@ -85,17 +85,17 @@ fn for_each(name: &str, xs: &Tensor, batch: usize) -> Result<Tensor> {
 
 /// The times of `num_steps` steps, from 1, noise, to 0: one more than steps. They are equally far from each other, or with `shift`,
 /// `(patches, base_shift, max_shift)`, moved to noise: by `base_shift` for 256 patches and by `max_shift` for 4096, as the exponents of e
-/// by which the ratio of noise to picture grows. No steps are the one time 1.
+/// by which the ratio of noise to image grows. No steps are the one time 1.
 pub fn get_schedule(num_steps: usize, shift: Option<(usize, f64, f64)>) -> Vec<f64> {
     let mu = shift.map(|(patches, base, max)| shift_of(patches, [256, 4096], [base, max]));
     schedule(num_steps, mu)
 }
 
 /// Patches as latents: from (batch, patches, 4 * channels) to (batch, channels, 2 * ceil(height / 16), 2 * ceil(width / 16)), where
-/// `height` and `width` are those of the picture in pixels.
+/// `height` and `width` are those of the image in pixels.
 ///
 /// # Errors
-/// There are more or fewer patches, or their size is no multiple of 4.
+/// There are more or fewer patches, or their size is not a multiple of 4.
 pub fn unpack(xs: &Tensor, height: usize, width: usize) -> Result<Tensor> {
     let (rows, columns) = (height.div_ceil(16), width.div_ceil(16));
     let (batch, channels) = match *xs.dims() {

@@ -37,9 +37,10 @@ impl Subsample {
             ..Default::default()
         };
         let vb_norm = vb.pp("norm");
-        let weight = match has(&vb_norm, "weight") {
-            true => vb_norm.get(outputs, "weight")?,
-            false => Tensor::ones(outputs, vb.dtype(), vb.device())?,
+        let weight = if has(&vb_norm, "weight") {
+            vb_norm.get(outputs, "weight")?
+        } else {
+            Tensor::ones(outputs, vb.dtype(), vb.device())?
         };
         Ok(Self {
             conv: conv2d_no_bias(inputs, outputs, kernel, config, vb.pp("conv"))?,
@@ -115,7 +116,7 @@ impl FeedForward {
     }
 }
 
-/// A convolution over the frames of each channel, of which none is seen before it is there.
+/// A causal convolution over the frames of each channel.
 #[derive(Debug, Clone)]
 struct LightConv {
     before: RmsNorm,

@@ -110,7 +110,7 @@ impl Attention {
         self.joined.forward(&ys.to_dtype(xs.dtype())?)
     }
 
-    /// What the blocks see: from (b, frames, ..) to (b * blocks, context, ..), with zeros where there is no frame.
+    /// The keys that each block sees: from (b, frames, ..) to (b * blocks, context, ..), padded with zeros beyond the frames.
     fn in_context(&self, xs: &Tensor) -> Result<Tensor> {
         let (b, t) = (xs.dim(0)?, xs.dim(1)?);
         let blocks = t.div_ceil(self.chunk);

@@ -3,7 +3,7 @@
 use candle_nn::Activation;
 use serde::Deserialize;
 
-/// What a `config.json` means that leaves a number out.
+/// Defaults of numbers that a `config.json` omits.
 mod default {
     use candle_nn::Activation;
 
@@ -54,18 +54,18 @@ mod default {
     }
 }
 
-/// How one kind of layers rotates.
+/// The rotation of one kind of layers.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct Gemma4RopeLayerParams {
     /// Base of the frequencies.
     pub rope_theta: Option<f64>,
     /// Not used: layers with a window are `default`, the others `proportional`.
     pub rope_type: Option<String>,
-    /// The share of a head that is rotated.
+    /// Fraction of each head that is rotated.
     pub partial_rotary_factor: Option<f64>,
 }
 
-/// How layers rotate, by kind.
+/// The rotation of layers, by kind.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct Gemma4RopeParameters {
     /// Layers that see everything.
@@ -87,13 +87,13 @@ pub struct Gemma4TextConfig {
     /// Whether the projections of attention have biases.
     #[serde(default)]
     pub attention_bias: bool,
-    /// Size of a head in layers with a window.
+    /// Head dimension of the layers with a window.
     #[serde(default = "default::head_dim")]
     pub head_dim: usize,
     /// Activation of the MLP's gate.
     #[serde(default = "default::activation")]
     pub hidden_activation: Activation,
-    /// Size of the stream.
+    /// Size of the residual stream.
     pub hidden_size: usize,
     /// Inner size of the MLP.
     pub intermediate_size: usize,
@@ -105,43 +105,43 @@ pub struct Gemma4TextConfig {
     /// Key and value heads, in layers that see everything only without `num_global_key_value_heads`.
     #[serde(default = "default::kv_heads")]
     pub num_key_value_heads: usize,
-    /// Added to the mean square in the norms.
+    /// RMS norm epsilon, added to the mean square.
     #[serde(default = "default::norm_eps")]
     pub rms_norm_eps: f64,
     /// Base of the frequencies in layers that see everything, unless `rope_parameters` has one.
     #[serde(default = "default::rope_theta")]
     pub rope_theta: f64,
-    /// Tokens.
+    /// Tokens in the vocabulary.
     #[serde(default = "default::vocab")]
     pub vocab_size: usize,
-    /// How many positions are seen in layers with a window.
+    /// Window size, in positions, of the layers with a window.
     pub sliding_window: usize,
     /// The cap of the logits.
     pub final_logit_softcapping: Option<f64>,
     /// Not used: scores are not divided.
     #[serde(default = "default::query_pre_attn_scalar")]
     pub query_pre_attn_scalar: usize,
-    /// The longest sequence.
+    /// Maximum sequence length, in tokens.
     #[serde(default = "default::positions")]
     pub max_position_embeddings: usize,
-    /// Whether the output layer is the table of tokens.
+    /// Whether the output layer shares the token table's weight.
     #[serde(default = "default::tied")]
     pub tie_word_embeddings: bool,
-    /// Not used: `layer_types` says which layers have a window.
+    /// Not used: `layer_types` lists the layers with a window.
     #[serde(default = "default::pattern", alias = "_sliding_window_pattern")]
     pub sliding_window_pattern: usize,
-    /// Of each layer, `sliding_attention` or `full_attention`.
+    /// `sliding_attention` or `full_attention` for each layer.
     pub layer_types: Vec<String>,
-    /// Size of a head in layers that see everything.
+    /// Head dimension of the layers without a window.
     #[serde(default = "default::global_head_dim")]
     pub global_head_dim: usize,
-    /// Key and value heads in layers that see everything; `num_key_value_heads` where missing.
+    /// Key and value heads of the layers without a window; default: `num_key_value_heads`.
     pub num_global_key_value_heads: Option<usize>,
-    /// How layers rotate.
+    /// Rotary parameters of the layers.
     pub rope_parameters: Option<Gemma4RopeParameters>,
-    /// With `vision`, in layers with a window tokens of a picture see those of it that are after them. `all` is refused.
+    /// With `vision`, tokens of an image also see its later ones in layers with a window. `all` is refused.
     pub use_bidirectional_attention: Option<String>,
-    /// Changes nothing: attention is fused on every device.
+    /// No effect: attention is fused on every device.
     #[serde(default)]
     pub use_flash_attn: bool,
 }
@@ -189,7 +189,7 @@ fn global_sizes(fields: &mut crate::models::spelling::Fields) -> crate::models::
 }
 
 impl Gemma4TextConfig {
-    /// How many positions are seen in layers with a window: `sliding_window`, or with attention to both sides half of it and one more.
+    /// The number of positions seen in layers with a window: `sliding_window`, or with attention to both sides half of it plus one.
     pub fn effective_sliding_window(&self) -> usize {
         match self.use_bidirectional_attention.as_deref() {
             Some("all") => self.sliding_window / 2 + 1,
@@ -199,20 +199,21 @@ impl Gemma4TextConfig {
 
     fn rope(&self, full: bool) -> Option<&Gemma4RopeLayerParams> {
         let parameters = self.rope_parameters.as_ref()?;
-        match full {
-            true => parameters.full_attention.as_ref(),
-            false => parameters.sliding_attention.as_ref(),
+        if full {
+            parameters.full_attention.as_ref()
+        } else {
+            parameters.sliding_attention.as_ref()
         }
     }
 
-    /// The share of a head that is rotated in layers that see everything; a quarter where missing.
+    /// Fraction of a head that is rotated in layers without a window; default: a quarter.
     pub fn partial_rotary_factor(&self) -> f64 {
         let full = self.rope(true);
         full.and_then(|full| full.partial_rotary_factor)
             .unwrap_or(0.25)
     }
 
-    /// Base of the frequencies in layers with a window; 10,000 where missing.
+    /// Base of the frequencies in layers with a window; default: 10,000.
     pub fn rope_local_base_freq(&self) -> f64 {
         let sliding = self.rope(false);
         sliding
@@ -234,7 +235,7 @@ impl Gemma4TextConfig {
     }
 }
 
-/// The numbers of the encoder of pictures; `config.json` leaves out those that are as [`Default`] has them.
+/// The numbers of the encoder of images; `config.json` leaves out those that are as [`Default`] has them.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct Gemma4VisionConfig {
@@ -248,11 +249,11 @@ pub struct Gemma4VisionConfig {
     pub num_attention_heads: usize,
     /// Key and value heads.
     pub num_key_value_heads: usize,
-    /// Size of a head: a multiple of 4.
+    /// Head dimension, a multiple of 4.
     pub head_dim: usize,
     /// Activation of the MLP's gate.
     pub hidden_activation: Activation,
-    /// Added to the mean square in the norms.
+    /// RMS norm epsilon, added to the mean square.
     pub rms_norm_eps: f64,
     /// Height and width of a patch in pixels.
     pub patch_size: usize,
@@ -260,15 +261,15 @@ pub struct Gemma4VisionConfig {
     pub position_embedding_size: usize,
     /// Rows and columns of patches that become a token.
     pub pooling_kernel_size: usize,
-    /// Not used: a picture has as many tokens as it has blocks of patches.
+    /// Not used: the number of an image's tokens is that of its blocks of patches.
     pub default_output_length: usize,
     /// Whether files have a mean and a factor of the tokens.
     pub standardize: bool,
-    /// How layers rotate.
+    /// Rotary parameters of the layers.
     pub rope_parameters: Option<Gemma4RopeParameters>,
 }
 
-/// What a `config.json` means that leaves all out.
+/// The defaults of an empty `config.json`.
 impl Default for Gemma4VisionConfig {
     fn default() -> Self {
         Self {
@@ -291,7 +292,7 @@ impl Default for Gemma4VisionConfig {
 }
 
 impl Gemma4VisionConfig {
-    /// Base of the frequencies; 100 where missing.
+    /// Base of the frequencies; default: 100.
     pub fn rope_theta(&self) -> f64 {
         let theta = |parameters: &Gemma4RopeParameters| {
             let full = parameters.full_attention.as_ref();
@@ -318,13 +319,13 @@ pub struct Gemma4AudioConfig {
     /// Frames of a block of attention.
     #[serde(alias = "attention_chunk_size")]
     pub conf_attention_chunk_size: usize,
-    /// Frames that a frame sees, itself and those before it.
+    /// Number of frames that a frame sees up to itself.
     #[serde(alias = "attention_context_left")]
     pub conf_attention_context_left: usize,
-    /// Frames behind it that a frame sees.
+    /// Number of later frames that a frame sees.
     #[serde(alias = "attention_context_right")]
     pub conf_attention_context_right: usize,
-    /// What takes the place of scores of frames that are not seen.
+    /// Replaces the scores of masked frames.
     #[serde(alias = "attention_invalid_logits_value")]
     pub conf_attention_invalid_logits_value: f64,
     /// The cap of scores.
@@ -336,12 +337,12 @@ pub struct Gemma4AudioConfig {
     /// Layers.
     #[serde(alias = "num_hidden_layers")]
     pub conf_num_hidden_layers: usize,
-    /// Frames that a convolution sees, the last of them itself.
+    /// Kernel size of the causal convolutions, in frames.
     #[serde(alias = "conv_kernel_size")]
     pub conf_conv_kernel_size: usize,
-    /// One frame in this many is kept at the end.
+    /// Factor by which the last step reduces the number of frames.
     pub conf_reduction_factor: usize,
-    /// What the outputs of feed-forward blocks are multiplied with.
+    /// Factor of the outputs of feed-forward blocks.
     #[serde(alias = "residual_weight")]
     pub conf_residual_weight: f64,
     /// Channels of the two convolutions of the spectrogram.
@@ -357,13 +358,13 @@ pub struct Gemma4AudioConfig {
     pub sscp_conv_group_norm_eps: f64,
     /// Not used: the norms of the convolutions have `rms_norm_eps`.
     pub sscp_conv_eps: f64,
-    /// Added to the mean square, or the variance, in the norms.
+    /// Norm epsilon, added to the mean square or the variance.
     pub rms_norm_eps: f64,
-    /// What activations are clamped to.
+    /// The bound to which activations are clamped.
     pub gradient_clipping: f64,
 }
 
-/// What a `config.json` means that leaves all out.
+/// The defaults of an empty `config.json`.
 impl Default for Gemma4AudioConfig {
     fn default() -> Self {
         Self {
@@ -395,19 +396,19 @@ impl Default for Gemma4AudioConfig {
 /// A checkpoint's `config.json`.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct Gemma4Config {
-    /// Of the decoder.
+    /// Configuration of the decoder.
     pub text_config: Gemma4TextConfig,
-    /// Of the encoder of pictures.
+    /// Configuration of the vision encoder.
     pub vision_config: Gemma4VisionConfig,
-    /// Of the encoder of sound, in models that hear.
+    /// Configuration of the audio encoder, if the model has one.
     pub audio_config: Option<Gemma4AudioConfig>,
-    /// The token that stands for a piece of a picture.
+    /// The placeholder token of a part of an image.
     #[serde(default = "default::image_token")]
     pub image_token_id: usize,
-    /// The token that stands for a piece of a sound.
+    /// The placeholder token of a part of a sound.
     #[serde(default = "default::audio_token")]
     pub audio_token_id: usize,
-    /// The token that stands for a piece of a video. The model does not use it.
+    /// The placeholder token of a part of a video. The model does not use it.
     #[serde(default = "default::video_token")]
     pub video_token_id: usize,
 }

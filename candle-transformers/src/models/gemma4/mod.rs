@@ -1,8 +1,8 @@
 //! Gemma 4, a language model that sees and hears ([Google's model card](https://ai.google.dev/gemma/docs/core/model_card_4)). Weight names
 //! are those of Hugging Face's checkpoints, such as [google/gemma-4-31B-it](https://huggingface.co/google/gemma-4-31B-it).
 //!
-//! Pictures become tokens by a vision transformer and sounds by a conformer; they take the places of placeholders in the text. Models with
-//! embeddings per layer (E2B, E4B) or experts (26B-A4B) are refused.
+//! A vision transformer turns images into tokens, and a conformer sounds; they replace placeholders in the text. Models with embeddings per
+//! layer (E2B, E4B) or experts (26B-A4B) are refused.
 //!
 //! ```
 //! use candle_core::{DType, Device, Tensor};
@@ -56,13 +56,13 @@ const FAMILY: &str = "gemma4";
 pub struct Model {
     /// The decoder.
     pub language_model: TextModel,
-    /// The encoder of pictures.
+    /// The vision encoder.
     pub vision_tower: VisionTower,
-    /// From its vectors to tokens.
+    /// Projection of its vectors to tokens.
     pub embed_vision: MultimodalEmbedder,
     /// The encoder of sound, in models that hear.
     pub audio_tower: Option<AudioModel>,
-    /// From its vectors to tokens.
+    /// Projection of its vectors to tokens.
     pub embed_audio: Option<MultimodalEmbedder>,
     /// The numbers of all.
     pub cfg: Gemma4Config,
@@ -106,11 +106,11 @@ impl Model {
         self.language_model.forward(input_ids, seqlen_offset)
     }
 
-    /// As [`forward`](Self::forward), of ids, (b, t), some of which stand for pictures and sounds: their tokens take the places of
-    /// `image_token_id` and `audio_token_id`, row by row, which are as many. The ids are read back.
+    /// As [`forward`](Self::forward), of ids, (b, t), with placeholders for images and sounds: their tokens replace `image_token_id` and
+    /// `audio_token_id`, row by row; the counts must match. The ids are read back.
     ///
-    /// - `pixel_values`: pictures as [`VisionTower::forward`] takes them.
-    /// - `audio_mel`, `audio_mel_mask`: spectrograms as [`AudioModel::forward`] takes them; frames that fill a row up come last.
+    /// - `pixel_values`: images as [`VisionTower::forward`] takes them.
+    /// - `audio_mel`, `audio_mel_mask`: spectrograms as [`AudioModel::forward`] takes them; padding frames come last.
     ///
     /// # Errors
     /// If there are more or fewer placeholders than tokens; if a sound has no mask or the model does not hear; as the encoders.
@@ -179,7 +179,7 @@ impl Model {
     }
 }
 
-/// `embeds` with `tokens` in `places`, which are those of the id `token`.
+/// `embeds` with `tokens` at the indices `places`, which are those of the id `token`.
 fn replaced(
     embeds: &Tensor,
     tokens: &Tensor,
@@ -196,7 +196,7 @@ fn replaced(
     spliced(embeds, &tokens.to_dtype(embeds.dtype())?, places)
 }
 
-/// From where to where neighbours go in each of `b` rows of `t`; `places` are counted row by row.
+/// The runs of neighbours in each of `b` rows of `t`; `places` are counted row by row.
 fn runs(places: &[u32], [b, t]: [usize; 2]) -> Vec<Vec<(usize, usize)>> {
     let mut rows: Vec<Vec<(usize, usize)>> = vec![Vec::new(); b];
     for place in places {

@@ -9,7 +9,7 @@ pub fn bare_norm(size: usize, eps: f64, vb: &VarBuilder) -> Result<RmsNorm> {
     Ok(RmsNorm::new(ones, eps))
 }
 
-/// Whether a file has a tensor that others lack. What has every name, as zeros do, is no file and has none of these.
+/// Whether a file has a tensor that others lack. A source that has every name, such as zeros, is not a file and counts as lacking it.
 pub fn has(vb: &VarBuilder, name: &str) -> bool {
     vb.contains_tensor(name) && !vb.contains_tensor("a name that no file has")
 }
@@ -36,9 +36,10 @@ impl ClippedLinear {
         }
         let bounds = |side: &str| -> Result<Option<[Tensor; 2]>> {
             let [least, largest] = ["min", "max"].map(|end| format!("{side}_{end}"));
-            match has(&vb, &least) {
-                true => Ok(Some([vb.get((), &least)?, vb.get((), &largest)?])),
-                false => Ok(None),
+            if has(&vb, &least) {
+                Ok(Some([vb.get((), &least)?, vb.get((), &largest)?]))
+            } else {
+                Ok(None)
             }
         };
         Ok(Self {

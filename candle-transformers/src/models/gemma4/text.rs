@@ -1,4 +1,4 @@
-//! The decoder. Most layers have a window; the others have larger heads, of which a quarter is rotated.
+//! The decoder. Most layers have a window; the others have larger heads, a quarter of which is rotated.
 
 use candle_core::{bail, Module, Result, Tensor};
 use candle_nn::ops::{sdpa_with, SdpaOptions};
@@ -38,13 +38,15 @@ impl Sizes {
         let global_kv = cfg.num_global_key_value_heads;
         Self {
             heads: cfg.num_attention_heads,
-            kv_heads: match sliding {
-                true => cfg.num_key_value_heads,
-                false => global_kv.unwrap_or(cfg.num_key_value_heads),
+            kv_heads: if sliding {
+                cfg.num_key_value_heads
+            } else {
+                global_kv.unwrap_or(cfg.num_key_value_heads)
             },
-            head_dim: match sliding {
-                true => cfg.head_dim,
-                false => cfg.global_head_dim,
+            head_dim: if sliding {
+                cfg.head_dim
+            } else {
+                cfg.global_head_dim
             },
             window: sliding.then(|| cfg.effective_sliding_window()),
         }
@@ -80,7 +82,7 @@ struct Layer {
     mlp: FeedForward,
     /// Before and after attention, before and after the MLP.
     norms: [Norm; 4],
-    /// What the layer's result is multiplied with.
+    /// Factor of the layer's result.
     scale: Option<Tensor>,
     kv: GrowingKvCache,
 }
@@ -106,9 +108,10 @@ impl Layer {
             |heads: usize, name| linear_b(hidden, heads * head_dim, bias, attention.pp(name));
         let (q, k) = (part(heads, "q_proj")?, part(kv_heads, "k_proj")?);
         let shared = !attention.makes_tensors() && !attention.contains_tensor("v_proj.weight");
-        let qkv = match window.is_some() || !shared {
-            true => Qkv::Apart(MergedLinear::new([q, k, part(kv_heads, "v_proj")?])?),
-            false => Qkv::Shared(MergedLinear::new([q, k])?),
+        let qkv = if window.is_some() || !shared {
+            Qkv::Apart(MergedLinear::new([q, k, part(kv_heads, "v_proj")?])?)
+        } else {
+            Qkv::Shared(MergedLinear::new([q, k])?)
         };
         let head_norm = |name| attention.pp(name).get(head_dim, "weight");
         let gate_up = MergedLinear::new([
@@ -134,15 +137,16 @@ impl Layer {
                 norm("pre_feedforward_layernorm")?,
                 norm("post_feedforward_layernorm")?,
             ],
-            scale: match has(&vb, "layer_scalar") {
-                true => Some(vb.get(1, "layer_scalar")?),
-                false => None,
+            scale: if has(&vb, "layer_scalar") {
+                Some(vb.get(1, "layer_scalar")?)
+            } else {
+                None
             },
             kv: GrowingKvCache::with_window(cfg.max_position_embeddings, window),
         })
     }
 
-    /// `mask` takes the place of the window and of what is behind: (b, 1, t, positions), added to the scores.
+    /// `mask` replaces the window and causal visibility: (b, 1, t, positions), added to the scores.
     fn forward(
         &mut self,
         xs: Residual,
@@ -168,7 +172,7 @@ impl Layer {
         }
     }
 
-    /// What the heads take of what they see: (b, t, heads * head_dim).
+    /// Attention of the heads to the visible positions: (b, t, heads * head_dim).
     fn attend(
         &mut self,
         xs: &Tensor,
@@ -199,14 +203,14 @@ impl Layer {
         let (q, kv) = self.kv.append_rotated(&qkv, kv_heads, &rotation, None)?;
         let mask = match mask {
             Some(mask) => {
-                // Of what is held: positions before the window may be forgotten.
+                // The part of the mask for the held positions: those before the window may have been dropped.
                 let (all, held) = (mask.dim(3)?, kv.dim(2)?);
                 Some(mask.narrow(3, all - held, held)?.contiguous()?)
             }
             None => None,
         };
         let options = SdpaOptions {
-            // The norms of queries and keys take the place of a scale.
+            // The norms of queries and keys replace a scale.
             scale: 1.,
             causal: mask.is_none() && (t > 1 || window.is_some()),
             window: window.filter(|_| mask.is_none()),
@@ -222,21 +226,21 @@ impl Layer {
     }
 }
 
-/// The decoder and the sequence that it has seen. A clone shares the weights and goes its own way.
+/// A decoder and the state of one sequence. A clone shares the weights but has independent state.
 #[derive(Debug, Clone)]
 pub struct TextModel {
     tokens: Embedding,
     layers: Vec<Layer>,
     norm: Norm,
     head: Projection,
-    /// Of layers that see everything, and of those with a window.
+    /// Tables of the layers without and of those with a window.
     tables: [RotaryTables; 2],
     softcap: Option<f64>,
     hidden: usize,
     positions: usize,
     /// In layers that have one.
     window: usize,
-    /// Whether tokens of a picture see those after them.
+    /// Whether tokens of an image see those after them.
     pictures_see_all: bool,
 }
 
@@ -280,17 +284,19 @@ impl TextModel {
             bail!("{FAMILY} config: partial_rotary_factor {share} is out of range; expected 0 to 1")
         }
         let below = vb.pp("model");
-        let inner = match vb.makes_tensors() || below.contains_tensor("embed_tokens.weight") {
-            true => below,
-            false => vb.clone(),
+        let inner = if vb.makes_tensors() || below.contains_tensor("embed_tokens.weight") {
+            below
+        } else {
+            vb.clone()
         };
         if let Some((_, what)) = UNKNOWN.iter().find(|(name, _)| has(&inner, name)) {
             bail!("{FAMILY}: the checkpoint has {what}; that is not supported")
         }
         let tokens = embedding(cfg.vocab_size, hidden, inner.pp("embed_tokens"))?;
-        let head = match cfg.tie_word_embeddings {
-            true => Linear::new(tokens.embeddings().clone(), None),
-            false => linear_no_bias(hidden, cfg.vocab_size, vb.pp("lm_head"))?,
+        let head = if cfg.tie_word_embeddings {
+            Linear::new(tokens.embeddings().clone(), None)
+        } else {
+            linear_no_bias(hidden, cfg.vocab_size, vb.pp("lm_head"))?
         };
         let layers = (0..kinds.len()).map(|i| Layer::load(cfg, i, inner.pp("layers").pp(i)));
         let tables =
@@ -347,8 +353,8 @@ impl TextModel {
         self.forward_pictures(xs, seqlen_offset, [batch_size, seq_len], &[])
     }
 
-    /// As [`forward_embeds`](Self::forward_embeds), with the tokens of pictures, from where to where in each row: in models that say so
-    /// they see those of their picture that are after them too, in layers with a window.
+    /// As [`forward_embeds`](Self::forward_embeds), with the tokens of images, from where to where in each row: in models that say so
+    /// they see those of their image that are after them too, in layers with a window.
     pub(super) fn forward_pictures(
         &mut self,
         xs: &Tensor,
@@ -377,9 +383,10 @@ impl TextModel {
         let [global, local] = &self.tables;
         let global = global.rows(seqlen_offset, seq_len)?;
         let local = local.rows(seqlen_offset, seq_len)?;
-        let mask = match self.pictures_see_all && pictures.iter().any(|row| !row.is_empty()) {
-            true => Some(picture_mask(pictures, seqlen_offset, self.window, xs)?),
-            false => None,
+        let mask = if self.pictures_see_all && pictures.iter().any(|row| !row.is_empty()) {
+            Some(picture_mask(pictures, seqlen_offset, self.window, xs)?)
+        } else {
+            None
         };
         let mut xs = Residual::new(xs.clone());
         for layer in &mut self.layers {
@@ -403,8 +410,8 @@ impl TextModel {
     }
 }
 
-/// What is added to the scores of `xs`, (b, t, ..), which are at the positions from `offset` on: (b, 1, t, offset + t). A token sees those
-/// of the window before it, itself among them, and those of its picture.
+/// The mask of the scores of `xs`, (b, t, ..), which are at the positions from `offset` on: (b, 1, t, offset + t). A token sees itself,
+/// earlier tokens of its window, and those of its image.
 fn picture_mask(
     pictures: &[Vec<(usize, usize)>],
     offset: usize,
@@ -428,7 +435,7 @@ fn picture_mask(
     Tensor::from_vec(mask, (b, 1, t, all), xs.device())?.to_dtype(xs.dtype())
 }
 
-/// The rotation of layers that see everything: the first pairs of a head turn as if all did, the others do not.
+/// The rotation of layers without a window: the first pairs of a head rotate as if all did, the others do not.
 fn proportional(cfg: &Gemma4TextConfig) -> Rotary {
     let head_dim = cfg.global_head_dim;
     let turned = (cfg.partial_rotary_factor() * head_dim as f64 / 2.) as usize;

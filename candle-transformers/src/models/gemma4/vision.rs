@@ -1,4 +1,4 @@
-//! The encoder of pictures: patches of one picture see each other, and blocks of them become a token.
+//! The encoder of images: patches of one image see each other, and blocks of them become a token.
 
 use candle_core::{bail, DType, Module, Result, Tensor};
 use candle_nn::ops::{act_mul, sdpa_with, GatedActivation, SdpaOptions};
@@ -59,7 +59,7 @@ impl Attention {
         let k = turned(&part(&self.k, &self.k_norm, self.kv_heads)?, angles)?;
         let v = part(&self.v, &self.v_norm, self.kv_heads)?;
         let options = SdpaOptions {
-            // The norms of queries and keys take the place of a scale.
+            // The norms of queries and keys replace a scale.
             scale: 1.,
             ..SdpaOptions::default()
         };
@@ -71,7 +71,7 @@ impl Attention {
     }
 }
 
-/// Heads, (b, heads, patches, head_dim), of which the first half turns with the column and the second with the row.
+/// Rotates heads, (b, heads, patches, head_dim): the first half by the column and the second by the row.
 fn turned(xs: &Tensor, angles: &Angles) -> Result<Tensor> {
     let (_, heads, _, head_dim) = xs.dims4()?;
     let half = |i: usize| {
@@ -123,7 +123,7 @@ impl Layer {
     }
 }
 
-/// The encoder of pictures.
+/// The encoder of images.
 #[derive(Debug, Clone)]
 pub struct VisionTower {
     patches: Linear,
@@ -172,19 +172,20 @@ impl VisionTower {
             patches: linear_no_bias(3 * patch * patch, size, embedder.pp("input_proj"))?,
             positions: embedder.get(table, "position_embedding_table")?,
             layers: layers.collect::<Result<_>>()?,
-            standard: match cfg.standardize {
-                true => Some([vb.get(size, "std_bias")?, vb.get(size, "std_scale")?]),
-                false => None,
+            standard: if cfg.standardize {
+                Some([vb.get(size, "std_bias")?, vb.get(size, "std_scale")?])
+            } else {
+                None
             },
             cfg: cfg.clone(),
         })
     }
 
-    /// The tokens of pictures, each (1, 3, height, width) or several of one size, of numbers from 0 to 1: (1, tokens, hidden_size), one
-    /// picture after another and row by row.
+    /// The tokens of images, each (1, 3, height, width) or several of one size, of numbers from 0 to 1: (1, tokens, hidden_size), one
+    /// image after another and row by row.
     ///
     /// # Errors
-    /// If there is no picture, or its sides are not multiples of `patch_size * pooling_kernel_size` pixels, or it is too large.
+    /// If there is no image, or its sides are not multiples of `patch_size * pooling_kernel_size` pixels, or it is too large.
     pub fn forward(&self, pixel_values_list: &[Tensor]) -> Result<Tensor> {
         if pixel_values_list.is_empty() {
             bail!("{FAMILY}: no pictures; at least one is required")
@@ -201,7 +202,7 @@ impl VisionTower {
         tokens.to_dtype(self.positions.dtype())?.unsqueeze(0)
     }
 
-    /// The tokens of pictures of one size, (tokens, hidden_size) in f32, as f16 may be too small for them.
+    /// The tokens of images of one size, (tokens, hidden_size) in f32, as f16 may be too small for them.
     fn tokens(&self, xs: &Tensor) -> Result<Tensor> {
         let (patch, pool) = (self.cfg.patch_size, self.cfg.pooling_kernel_size);
         let picture = Picture {

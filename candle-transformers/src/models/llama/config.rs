@@ -12,7 +12,7 @@ use crate::blocks::{
 /// The context length of [`Config::config_7b_v1`] and [`Config::config_7b_v2`].
 pub const DEFAULT_MAX_SEQ_LEN: usize = 4096;
 
-/// How the rotary frequencies are scaled.
+/// The scaling of the rotary frequencies.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Llama3RopeType {
@@ -27,11 +27,11 @@ pub enum Llama3RopeType {
 /// checkpoint's configuration.
 #[derive(Debug, Clone, Default, Deserialize)]
 pub struct Llama3RopeConfig {
-    /// What low frequencies are divided by.
+    /// Divisor of low frequencies.
     pub factor: f32,
-    /// Frequencies that turn fewer times than this within the original context are low.
+    /// Frequencies with fewer rotations than this within the original context are low.
     pub low_freq_factor: f32,
-    /// Frequencies that turn more often than this within the original context stay as they are.
+    /// Frequencies with more rotations than this within the original context are unchanged.
     pub high_freq_factor: f32,
     /// The original context: positions seen in pre-training.
     pub original_max_position_embeddings: usize,
@@ -41,8 +41,8 @@ pub struct Llama3RopeConfig {
 }
 
 impl Llama3RopeConfig {
-    /// One inverse frequency, scaled: divided by `factor` where its wavelength is long against the original context,
-    /// kept where it is short, and in between blended by how often it turns within that context.
+    /// One inverse frequency, scaled: divided by `factor` if its wavelength is long compared with the original context, unchanged if it is
+    /// short, and otherwise blended by the number of rotations within that context.
     ///
     /// The formula is that of `rope_type: "llama3"` in Hugging Face Transformers.
     pub fn scale(&self, inverse_frequency: f32) -> f32 {
@@ -73,7 +73,7 @@ pub enum LlamaEosToks {
     Multiple(Vec<u32>),
 }
 
-/// What a Llama is made of. From a checkpoint's `config.json`: [`super::LlamaConfig`] and its `into_config`.
+/// The parameters of a Llama. From a checkpoint's `config.json`: [`super::LlamaConfig`] and its `into_config`.
 #[derive(Debug, Clone)]
 pub struct Config {
     /// Size of the residual stream; a multiple of `num_attention_heads`.
@@ -88,19 +88,19 @@ pub struct Config {
     pub num_attention_heads: usize,
     /// Key and value heads.
     pub num_key_value_heads: usize,
-    /// Part of upstream's interface. Attention is one fused op on every device, with it or without.
+    /// Part of upstream's interface, without effect: attention is one fused op on every device.
     pub use_flash_attn: bool,
-    /// Added to the mean square in the norms.
+    /// RMS norm epsilon, added to the mean square.
     pub rms_norm_eps: f64,
     /// Base of the rotary frequencies.
     pub rope_theta: f32,
     /// The token that starts a text.
     pub bos_token_id: Option<u32>,
-    /// What ends a text.
+    /// The token that ends a text.
     pub eos_token_id: Option<LlamaEosToks>,
     /// Scaling of the rotary frequencies.
     pub rope_scaling: Option<Llama3RopeConfig>,
-    /// The longest sequence.
+    /// Maximum sequence length, in tokens.
     pub max_position_embeddings: usize,
     /// Whether the output layer uses the embedding's weight.
     pub tie_word_embeddings: bool,
@@ -186,10 +186,10 @@ impl Config {
         self.hidden_size / self.num_attention_heads.max(1)
     }
 
-    /// Checks what the layers take for granted, so that a bad configuration is told by its fields' names.
+    /// Checks the layers' assumptions, so that errors about a bad configuration name its fields.
     ///
     /// # Errors
-    /// The first that does not fit.
+    /// The first assumption that does not hold.
     pub fn validate(&self) -> Result<()> {
         let (hidden, heads, kv_heads) = (
             self.hidden_size,

@@ -1,4 +1,4 @@
-//! The configuration as it lies next to a checkpoint: Hugging Face's `config.json`, in its layouts up to now.
+//! The configuration as stored with a checkpoint: Hugging Face's `config.json`, in its layouts so far.
 
 use serde::Deserialize;
 
@@ -29,26 +29,26 @@ pub struct LlamaConfig {
     pub num_hidden_layers: usize,
     /// Query heads.
     pub num_attention_heads: usize,
-    /// Key and value heads; as many as query heads where missing.
+    /// Key and value heads; default: the number of query heads.
     pub num_key_value_heads: Option<usize>,
-    /// Added to the mean square in the norms.
+    /// RMS norm epsilon, added to the mean square.
     pub rms_norm_eps: f64,
-    /// Base of the rotary frequencies; 10000 where missing.
+    /// Base of the rotary frequencies; default: 10 000.
     pub rope_theta: f32,
     /// The token that starts a text.
     pub bos_token_id: Option<u32>,
-    /// What ends a text.
+    /// The token that ends a text.
     pub eos_token_id: Option<LlamaEosToks>,
     /// Scaling of the rotary frequencies; `None` also where the file says `default`.
     pub rope_scaling: Option<Llama3RopeConfig>,
-    /// The longest sequence.
+    /// Maximum sequence length, in tokens.
     pub max_position_embeddings: usize,
-    /// Whether the output layer uses the embedding's weight; no where missing.
+    /// Whether the output layer shares the token table's weight; default: `false`.
     pub tie_word_embeddings: Option<bool>,
 }
 
 impl LlamaConfig {
-    /// How many key and value heads there are.
+    /// The number of key and value heads.
     pub fn num_key_value_heads(&self) -> usize {
         self.num_key_value_heads.unwrap_or(self.num_attention_heads)
     }

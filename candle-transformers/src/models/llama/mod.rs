@@ -14,12 +14,12 @@ mod config_json;
 pub use config::{Config, Llama3RopeConfig, Llama3RopeType, LlamaEosToks, DEFAULT_MAX_SEQ_LEN};
 pub use config_json::LlamaConfig;
 
-/// What a sequence leaves behind for its next step: keys and values per layer, next to the rotary tables.
+/// The per-sequence state between steps: keys and values per layer, and the rotary tables.
 ///
-/// A clone goes its own way: appending to one does not show in the other.
+/// A clone is independent: appending to one does not change the other.
 #[derive(Debug, Clone)]
 pub struct Cache {
-    /// Whether keys and values are kept. Without, every call of [`Llama::forward`] has to be given the whole sequence.
+    /// Whether keys and values are cached. Otherwise every call of [`Llama::forward`] needs the whole sequence.
     pub use_kv_cache: bool,
     state: DecoderState,
 }
@@ -88,7 +88,7 @@ impl Llama {
         hidden.last_logits()?.squeeze(1)?.to_dtype(DType::F32)
     }
 
-    /// As [`Llama::forward`], from embeddings `(b, t, hidden_size)` in place of token ids.
+    /// As [`Llama::forward`], from embeddings `(b, t, hidden_size)` instead of token ids.
     ///
     /// # Errors
     /// As [`Llama::forward`].

@@ -18,33 +18,33 @@ pub struct LLaVAConfig {
     pub bos_token_id: usize,
     /// The token that ends a text.
     pub eos_token_id: usize,
-    /// Size of the text's stream.
+    /// Size of the text's residual stream.
     pub hidden_size: usize,
-    /// `anyres` for pictures in tiles; `square` where missing.
+    /// `anyres` for images in tiles; default: `square`.
     #[serde(default = "default_image_aspect_ratio")]
     pub image_aspect_ratio: String,
     /// Not used.
     pub image_crop_resolution: usize,
-    /// The sizes in pixels, (width, height), that a picture in tiles may have.
+    /// The permitted sizes of an image in tiles, in pixels: (width, height).
     pub image_grid_pinpoints: Vec<(u32, u32)>,
     /// Not used.
     pub image_split_resolution: usize,
     /// Inner size of the text's MLP.
     pub intermediate_size: usize,
-    /// The longest sequence.
+    /// Maximum sequence length, in tokens.
     pub max_position_embeddings: usize,
     /// Size of a patch's vector, which is CLIP's.
     pub mm_hidden_size: usize,
-    /// How the patches of tiles become tokens: `flat`, `spatial` or `spatial_unpad`; `flat` where missing.
+    /// The conversion of tiles' patches to tokens: `flat`, `spatial` or `spatial_unpad`; default: `flat`.
     #[serde(default = "default_mm_patch_merge_type")]
     pub mm_patch_merge_type: String,
-    /// From a patch's vector to the text's: `linear`, `mlpNx_gelu` with N layers, or `identity`.
+    /// Projection of a patch's vector to the text's: `linear`, `mlpNx_gelu` with N layers, or `identity`.
     pub mm_projector_type: String,
     /// Not used.
     pub mm_use_im_start_end: bool,
-    /// What is taken of a layer: `patch`, or `cls_patch` with the token for the whole picture.
+    /// The features of a layer that are used: `patch`, or `cls_patch` with the class token.
     pub mm_vision_select_feature: String,
-    /// The layer of CLIP that is taken: -1 for the last, -2 for the one before it.
+    /// The layer of CLIP whose output is used: -1 for the last, -2 for the one before it.
     pub mm_vision_select_layer: isize,
     /// The checkpoint that CLIP is from. Not used.
     pub mm_vision_tower: Option<String>,
@@ -56,27 +56,27 @@ pub struct LLaVAConfig {
     pub num_hidden_layers: usize,
     /// The text's key and value heads.
     pub num_key_value_heads: usize,
-    /// The token that texts are filled up with. Not used.
+    /// The padding token. Not used.
     pub pad_token_id: usize,
-    /// Added to the mean square in the text's norms.
+    /// RMS norm epsilon of the text's norms.
     pub rms_norm_eps: f32,
     /// Base of the text's rotary frequencies.
     pub rope_theta: f32,
-    /// What is longer than this many tokens, pictures among them, is cut.
+    /// Maximum number of tokens, including those of images; longer prompts are truncated.
     pub tokenizer_model_max_length: Option<usize>,
     /// Not used.
     pub torch_dtype: String,
     /// Not used.
     pub use_cache: bool,
-    /// Tokens.
+    /// Tokens in the vocabulary.
     pub vocab_size: usize,
-    /// The id that stands for a picture in a prompt; -200 where missing.
+    /// The placeholder id of an image in a prompt; -200 by default.
     #[serde(default = "default_image_token_index")]
     pub image_token_index: isize,
-    /// Whether weights have the names of Transformers' checkpoints; `false` where missing.
+    /// Whether weights have the names of Transformers' checkpoints; default: `false`.
     #[serde(default)]
     pub hf: bool,
-    /// Whether the output layer is the table of tokens.
+    /// Whether the output layer shares the token table's weight.
     pub tie_word_embeddings: Option<bool>,
 }
 
@@ -93,7 +93,7 @@ fn default_image_token_index() -> isize {
 }
 
 impl LLaVAConfig {
-    /// Of the part that writes.
+    /// The configuration of the language model.
     pub fn to_llama_config(&self) -> Config {
         Config {
             hidden_size: self.hidden_size,
@@ -119,38 +119,38 @@ impl LLaVAConfig {
 pub struct HFLLaVATextConfig {
     /// Names of classes. Not used.
     pub architectures: Vec<String>,
-    /// Size of the stream; 4096 where missing.
+    /// Size of the residual stream; default: 4096.
     #[serde(default = "default_hidden_size")]
     pub hidden_size: usize,
-    /// Inner size of the MLP; 11008 where missing.
+    /// Inner size of the MLP; default: 11008.
     #[serde(default = "default_intermediate_size")]
     pub intermediate_size: usize,
-    /// The longest answer; 4096 where missing. Not used.
+    /// Maximum length of an answer; default: 4096. Not used.
     #[serde(default = "default_max_length")]
     pub max_length: usize,
-    /// The longest sequence.
+    /// Maximum sequence length, in tokens.
     pub max_position_embeddings: usize,
     /// Not used.
     pub model_type: String,
-    /// Query heads; 32 where missing.
+    /// Query heads; default: 32.
     #[serde(default = "default_heads")]
     pub num_attention_heads: usize,
-    /// Layers; 32 where missing.
+    /// Layers; default: 32.
     #[serde(default = "default_num_hidden_layers")]
     pub num_hidden_layers: usize,
-    /// Key and value heads; 32 where missing.
+    /// Key and value heads; default: 32.
     #[serde(default = "default_heads")]
     pub num_key_value_heads: usize,
-    /// The token that texts are filled up with.
+    /// The padding token.
     pub pad_token_id: usize,
-    /// Added to the mean square in the norms.
+    /// RMS norm epsilon, added to the mean square.
     pub rms_norm_eps: f32,
-    /// Base of the rotary frequencies; 10 000 where missing.
+    /// Base of the rotary frequencies; default: 10 000.
     #[serde(default = "default_rope_theta")]
     pub rope_theta: f32,
     /// Not used.
     pub torch_dtype: String,
-    /// `true` where missing. Not used.
+    /// Default: `true`. Not used.
     #[serde(default = "default_use_cache")]
     pub use_cache: bool,
     /// Tokens; the model has those of [`HFLLaVAConfig`].
@@ -202,7 +202,7 @@ pub struct HFLLaVAVisionConfig {
     pub num_hidden_layers: usize,
     /// Height and width of a patch in pixels.
     pub patch_size: usize,
-    /// Size of the space where CLIP compares pictures and texts. Not used.
+    /// Size of CLIP's shared embedding space of images and texts. Not used.
     pub projection_dim: usize,
     /// Not used.
     pub vocab_size: usize,
@@ -214,29 +214,29 @@ pub struct HFLLaVAVisionConfig {
 pub struct HFLLaVAConfig {
     /// Names of classes. Not used.
     pub architectures: Vec<String>,
-    /// Of training. Not used.
+    /// Used in training only.
     pub ignore_index: isize,
-    /// The sizes in pixels that a picture in tiles may have.
+    /// The permitted sizes of an image in tiles, in pixels.
     pub image_grid_pinpoints: Vec<(u32, u32)>,
-    /// The id that stands for a picture in a prompt.
+    /// The placeholder id of an image in a prompt.
     pub image_token_index: isize,
     /// Not used.
     pub model_type: String,
     /// `gelu` for two layers from a patch's vector to the text's; another name is taken for `mm_projector_type` of [`LLaVAConfig`].
     pub projector_hidden_act: String,
-    /// Of the part that writes.
+    /// Configuration of the language model.
     pub text_config: HFLLaVATextConfig,
     /// Not used.
     pub torch_dtype: String,
     /// Not used.
     pub use_image_newline_parameter: bool,
-    /// Of the part that sees.
+    /// Configuration of the vision encoder.
     pub vision_config: HFLLaVAVisionConfig,
-    /// The layer of CLIP that is taken: -1 for the last, -2 for the one before it.
+    /// The layer of CLIP whose output is used: -1 for the last, -2 for the one before it.
     pub vision_feature_layer: isize,
-    /// What is taken of it: `default` for the patches alone.
+    /// The features that are used: `default` for the patches alone.
     pub vision_feature_select_strategy: String,
-    /// Tokens.
+    /// Tokens in the vocabulary.
     pub vocab_size: usize,
 }
 
@@ -247,44 +247,44 @@ pub struct HFGenerationConfig {
     pub bos_token_id: usize,
     /// The token that ends a text.
     pub eos_token_id: usize,
-    /// The longest answer; 4096 where missing. Not used.
+    /// Maximum length of an answer; default: 4096. Not used.
     #[serde(default = "default_max_length")]
     pub max_length: usize,
-    /// The token that texts are filled up with. Not used.
+    /// The padding token. Not used.
     pub pad_token_id: usize,
 }
 
-/// Transformers' `preprocessor_config.json`: how a picture's file becomes a tensor, which is the caller's work.
+/// Transformers' `preprocessor_config.json`: how an image's file becomes a tensor, which is the caller's work.
 #[derive(Serialize, Deserialize, Debug, Clone)]
 pub struct HFPreProcessorConfig {
-    /// `anyres` for pictures in tiles.
+    /// `anyres` for images in tiles.
     pub aspect_ratio_setting: String,
-    /// `height` and `width` in pixels of what is cut out.
+    /// `height` and `width` of the crop, in pixels.
     pub crop_size: HashMap<String, usize>,
-    /// Whether something is cut out.
+    /// Whether the centre is cropped.
     pub do_center_crop: bool,
-    /// Whether pictures are made RGB.
+    /// Whether images are converted to RGB.
     pub do_convert_rgb: bool,
     /// Whether `image_mean` is subtracted and the rest divided by `image_std`.
     pub do_normalize: bool,
     /// Whether numbers are multiplied with `rescale_factor`.
     pub do_rescale: bool,
-    /// Whether pictures are resized.
+    /// Whether images are resized.
     pub do_resize: bool,
-    /// By channel.
+    /// Mean of each channel.
     pub image_mean: Vec<f32>,
-    /// By channel.
+    /// Standard deviation of each channel.
     pub image_std: Vec<f32>,
     /// Pillow's number of a filter.
     pub resample: u32,
-    /// What the numbers of a file are multiplied with.
+    /// Factor of the numbers in an image file.
     pub rescale_factor: f32,
     /// `shortest_edge` in pixels.
     pub size: HashMap<String, f32>,
 }
 
 impl HFLLaVAConfig {
-    /// Of the part that sees.
+    /// The configuration of the vision encoder.
     pub fn to_clip_vision_config(&self) -> ClipVisionConfig {
         let vision = &self.vision_config;
         ClipVisionConfig {

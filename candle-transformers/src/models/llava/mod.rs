@@ -1,4 +1,4 @@
-//! LLaVA, which writes about pictures: [arXiv 2304.08485](https://arxiv.org/abs/2304.08485), with tiles for large pictures
+//! LLaVA, which writes about images: [arXiv 2304.08485](https://arxiv.org/abs/2304.08485), with tiles for large images
 //! ([LLaVA-NeXT](https://llava-vl.github.io/blog/2024-01-30-llava-next/)). [`super::clip`] sees, linear layers make tokens of patches, and
 //! [`super::llama`] writes. Weight names are those of the authors' checkpoints, such as
 //! [liuhaotian/llava-v1.6-vicuna-7b](https://huggingface.co/liuhaotian/llava-v1.6-vicuna-7b), or of Transformers', such as
@@ -16,10 +16,10 @@
 //! let files = ["model.safetensors"];
 //! let vb = unsafe { VarBuilder::from_mmaped_safetensors(&files, DType::F16, &device)? };
 //! let model = LLaVA::load(vb, &config, None)?;
-//! // The whole picture in small and its tiles, here two, each as CLIP takes pictures; and its size before.
+//! // The whole image, reduced, and its tiles, here two, each as CLIP takes images; and its original size.
 //! let picture = Tensor::zeros((3, 3, 336, 336), DType::F16, &device)?;
 //! let size = (640, 320);
-//! // -200 stands for the picture.
+//! // -200 is the placeholder of the image.
 //! let prompt = Tensor::new(&[[1i64, 3148, -200, 13]], &device)?;
 //! let embeds = model.prepare_inputs_labels_for_multimodal(&prompt, &[picture], &[size])?;
 //! let mut cache = Cache::new(true, DType::F16, &config.to_llama_config(), &device)?;
@@ -44,7 +44,7 @@ pub mod config;
 mod tiles;
 pub mod utils;
 
-/// What gives back what it is given.
+/// The identity function.
 pub struct IdentityMap {}
 
 impl Module for IdentityMap {
@@ -59,7 +59,7 @@ pub struct MMProjector {
     pub modules: Sequential,
 }
 
-/// How many linear layers a projector has, by its name; none if it is the identity.
+/// Number of a projector's linear layers, by its name; 0 for the identity.
 fn projector_layers(name: &str) -> Result<usize> {
     let layers = |name: &str| {
         name.strip_prefix("mlp")?
@@ -95,9 +95,10 @@ impl MMProjector {
             _ => seq(),
         };
         for i in 0..count {
-            let vb = match config.hf {
-                true => vb.pp(format!("multi_modal_projector.linear_{}", i + 1)),
-                false => vb.pp(format!("model.mm_projector.{}", 2 * i)),
+            let vb = if config.hf {
+                vb.pp(format!("multi_modal_projector.linear_{}", i + 1))
+            } else {
+                vb.pp(format!("model.mm_projector.{}", 2 * i))
             };
             modules = match i {
                 0 => modules.add(linear(patch, hidden, vb)?),
@@ -172,11 +173,11 @@ impl ClipVisionTower {
         })
     }
 
-    /// From pictures (batch, num_channels, image_size, image_size) to their patches, (batch, patches, embed_dim), or with `cls_patch`
+    /// From images (batch, num_channels, image_size, image_size) to their patches, (batch, patches, embed_dim), or with `cls_patch`
     /// (batch, 1 + patches, embed_dim).
     ///
     /// # Errors
-    /// The pictures have another shape, or another dtype or device than the weights.
+    /// The images have another shape, or another dtype or device than the weights.
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
         // Behind the layers is what CLIP gives.
         let mut states = self.model.output_hidden_states(x)?;
@@ -188,7 +189,7 @@ impl ClipVisionTower {
         }
     }
 
-    /// Patches on the side of a picture.
+    /// Patches on the side of an image.
     pub fn num_patches_per_side(&self) -> usize {
         self.config.image_size / self.config.patch_size
     }
@@ -196,13 +197,13 @@ impl ClipVisionTower {
 
 /// The model. What it has read is in a [`Cache`].
 pub struct LLaVA {
-    /// What sees.
+    /// The vision encoder.
     pub clip_vision_tower: ClipVisionTower,
-    /// What stands behind a row of patches, (hidden_size).
+    /// The token at the end of a row of patches, (hidden_size).
     pub image_newline: Tensor,
-    /// From patches to tokens.
+    /// Projection of patches to tokens.
     pub mm_projector: MMProjector,
-    /// What writes.
+    /// The language model.
     pub llama: Llama,
     config: LLaVAConfig,
     merge: Merge,
@@ -221,9 +222,10 @@ impl LLaVA {
         clip_vision_config: Option<ClipVisionConfig>,
     ) -> Result<Self> {
         let merge = Merge::of(config)?;
-        let names = match config.hf {
-            true => ["vision_tower", "image_newline", "language_model"],
-            false => ["model.vision_tower.vision_tower", "model.image_newline", ""],
+        let names = if config.hf {
+            ["vision_tower", "image_newline", "language_model"]
+        } else {
+            ["model.vision_tower.vision_tower", "model.image_newline", ""]
         };
         let [vb_clip, vb_llama] = [names[0], names[2]].map(|name| match name {
             "" => vb.clone(),
@@ -250,7 +252,7 @@ impl LLaVA {
         })
     }
 
-    /// From pictures (batch, num_channels, image_size, image_size) to vectors as the text has them, (batch, patches, hidden_size).
+    /// From images (batch, num_channels, image_size, image_size) to vectors as the text has them, (batch, patches, hidden_size).
     ///
     /// # Errors
     /// Those of [`ClipVisionTower::forward`].
@@ -259,17 +261,17 @@ impl LLaVA {
             .forward(&self.clip_vision_tower.forward(x)?)
     }
 
-    /// A prompt with pictures in it, as [`forward`](Self::forward) takes it: (1, tokens, hidden_size).
+    /// A prompt with images in it, as [`forward`](Self::forward) takes it: (1, tokens, hidden_size).
     ///
-    /// - `input_ids`: one text, (1, seq) of any integer dtype, which is read on the host. Each id that is `image_token_index` stands for a
-    ///   picture, in their order. Without such ids the pictures are not looked at.
-    /// - `images`: the tiles of each picture, (tiles, num_channels, image_size, image_size), the first of them the whole picture in small.
-    /// - `image_sizes`: the (width, height) of each picture before it was cut into tiles; used where there are several.
+    /// - `input_ids`: one text, (1, seq) of any integer dtype, which is read on the host. Each id that is `image_token_index` represents an
+    ///   image, in their order. Without such ids the images are ignored.
+    /// - `images`: the tiles of each image, (tiles, num_channels, image_size, image_size), the first of them the whole image in small.
+    /// - `image_sizes`: the (width, height) of each image before it was cut into tiles; used where there are several.
     ///
-    /// What is longer than `tokenizer_model_max_length` is cut.
+    /// Prompts longer than `tokenizer_model_max_length` are truncated.
     ///
     /// # Errors
-    /// There are not as many pictures as ids that stand for one, tiles are not those of a picture of this size, or a shape does not fit.
+    /// The numbers of images and of placeholder ids differ, tiles are not those of an image of this size, or a shape does not fit.
     pub fn prepare_inputs_labels_for_multimodal(
         &self,
         input_ids: &Tensor,
@@ -316,7 +318,7 @@ impl LLaVA {
             .embed(&Tensor::from_vec(ids, count, &self.device)?)
     }
 
-    /// The tokens of each picture, (tokens, hidden_size); all tiles are seen at once.
+    /// The tokens of each image, (tokens, hidden_size); all tiles are seen at once.
     fn pictures(&self, images: &[Tensor], sizes: &[(u32, u32)]) -> Result<Vec<Tensor>> {
         let vectors = self.encode_images(&Tensor::cat(images, 0)?)?;
         let tiles = Tiles {

@@ -1,18 +1,18 @@
-//! The vectors of a picture's tiles as one row of tokens.
+//! The vectors of an image's tiles as one row of tokens.
 
 use candle_core::{bail, Result, Tensor};
 
 use super::config::LLaVAConfig;
 use super::utils::get_anyres_image_grid_shape;
 
-/// How tokens are made of the vectors of patches.
+/// The conversion of patches' vectors to tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Merge {
     /// Tile by tile.
     Flat,
-    /// The whole picture in small, then row by row the picture that the tiles are of.
+    /// The whole image in small, then row by row the image that the tiles are of.
     Spatial {
-        /// Borders that only fill the tiles are left out, and a token stands behind each row.
+        /// Removes the padding of the tiles, and adds a token to the end of each row.
         unpad: bool,
     },
 }
@@ -31,7 +31,7 @@ impl Merge {
     }
 }
 
-/// What a model says of pictures in tiles.
+/// A model's settings for images in tiles.
 pub(super) struct Tiles<'a> {
     pub(super) config: &'a LLaVAConfig,
     pub(super) merge: Merge,
@@ -39,13 +39,13 @@ pub(super) struct Tiles<'a> {
     pub(super) image_size: usize,
     /// Patches on the side of a tile.
     pub(super) side: usize,
-    /// What stands behind a row, (hidden_size).
+    /// The token at the end of a row, (hidden_size).
     pub(super) newline: &'a Tensor,
 }
 
 impl Tiles<'_> {
-    /// The tokens of a picture of `size`, (width, height) in pixels: (tokens, hidden_size), from (tiles, patches, hidden_size), where the
-    /// first tile is the whole picture in small.
+    /// The tokens of an image of `size`, (width, height) in pixels: (tokens, hidden_size), from (tiles, patches, hidden_size), where the
+    /// first tile is the whole image in small.
     pub(super) fn tokens(&self, tiles: &Tensor, size: Option<&(u32, u32)>) -> Result<Tensor> {
         let Merge::Spatial { unpad } = self.merge else {
             return tiles.flatten(0, 1);
@@ -65,7 +65,7 @@ impl Tiles<'_> {
         Tensor::cat(&[whole, rest], 0)
     }
 
-    /// The picture that tiles are of, (rows, columns, hidden_size) of patches.
+    /// The image that tiles are of, (rows, columns, hidden_size) of patches.
     fn joined(&self, tiles: &Tensor, size: Option<&(u32, u32)>) -> Result<Tensor> {
         let aspect = self.config.image_aspect_ratio.as_str();
         if aspect != "anyres" {
@@ -101,7 +101,7 @@ impl Tiles<'_> {
     }
 }
 
-/// The part of `picture`, (rows, columns, hidden_size), that a picture of `width` and `height` fills, scaled to fit into its middle.
+/// The part of `picture`, (rows, columns, hidden_size), that an image of `width` and `height` fills, scaled to fit into its middle.
 fn without_borders(picture: &Tensor, (width, height): (u32, u32)) -> Result<Tensor> {
     let (rows, columns, _) = picture.dims3()?;
     let (width, height) = (width as usize, height as usize);
@@ -113,8 +113,9 @@ fn without_borders(picture: &Tensor, (width, height): (u32, u32)) -> Result<Tens
         picture.narrow(dim, border, all - 2 * border)
     };
     // In whole numbers: what fits exactly is not rounded down.
-    match width * rows > height * columns {
-        true => middle(0, rows, height * columns / width),
-        false => middle(1, columns, width * rows / height),
+    if width * rows > height * columns {
+        middle(0, rows, height * columns / width)
+    } else {
+        middle(1, columns, width * rows / height)
     }
 }

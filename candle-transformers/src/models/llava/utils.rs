@@ -1,7 +1,7 @@
-//! Which of a model's resolutions a picture gets.
+//! The choice of a resolution for an image among a model's.
 
-/// How many tiles of `patch_size` pixels the picture's resolution has: across and down. `image_size` and `grid_pinpoints` are (width,
-/// height); (0, 0) if there are no resolutions or tiles have no size.
+/// Number of tiles of `patch_size` pixels in the image's resolution: across and down. `image_size` and `grid_pinpoints` are (width,
+/// height); (0, 0) if there are no resolutions or the tile size is 0.
 pub fn get_anyres_image_grid_shape(
     image_size: (u32, u32),
     grid_pinpoints: &[(u32, u32)],
@@ -12,10 +12,10 @@ pub fn get_anyres_image_grid_shape(
     (tiles(width), tiles(height))
 }
 
-/// The resolution in which most pixels of the picture are kept, and of those the one with the least area left over. All are (width,
+/// The resolution in which most pixels of the image are kept, and of those the one with the least area left over. All are (width,
 /// height); (0, 0) if there are none.
 ///
-/// A picture is scaled to fit into a resolution. It has no more pixels then than before: what is enlarged shows nothing new.
+/// An image is scaled to fit into a resolution. It has no more pixels then than before: what is enlarged shows nothing new.
 pub fn select_best_resolution(
     original_size: (u32, u32),
     possible_resolutions: &[(u32, u32)],

@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 
-/// Of the second stage, which writes the codebooks side by side.
+/// For the second stage, which generates all codebooks in parallel.
 pub struct TiltedEncodec {
     end_of_audio_token: u32,
 }
@@ -30,7 +30,7 @@ impl TiltedEncodec {
     }
 }
 
-/// Of the first stage, which writes two codebooks in turn.
+/// For the first stage, which generates two interleaved codebooks.
 pub struct FlattenedInterleavedEncodec2Codebook {
     end_of_audio_token: u32,
 }

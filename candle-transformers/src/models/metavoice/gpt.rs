@@ -15,9 +15,9 @@ use crate::utils::build_additive_causal_mask;
 /// The norms of a model.
 #[derive(Debug, Clone, Copy, Eq, PartialEq, Hash)]
 pub enum NormType {
-    /// Of mean 0 and variance 1, with a bias if [`Config::bias`] is set; 1e-5 is added to the variance.
+    /// Layer norm, with a bias if [`Config::bias`] is set; epsilon is 1e-5.
     LayerNorm,
-    /// Of mean square 1; [`Config::rmsnorm_eps`] is added to it.
+    /// RMS norm with the epsilon [`Config::rmsnorm_eps`].
     RMSNorm,
 }
 
@@ -44,17 +44,17 @@ pub enum NonLinearityType {
 /// The sizes of a model.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// The longest sequence.
+    /// Maximum sequence length, in tokens.
     pub block_size: usize,
-    /// Tokens of each codebook that is read.
+    /// Tokens of each input codebook.
     pub vocab_sizes: Vec<usize>,
-    /// Tokens of each codebook that is written.
+    /// Tokens of each generated codebook.
     pub target_vocab_sizes: Vec<usize>,
     /// Layers.
     pub n_layer: usize,
     /// Heads, which divide `n_embd`.
     pub n_head: usize,
-    /// Size of the stream.
+    /// Size of the residual stream.
     pub n_embd: usize,
     /// Whether linear layers and layer norms have biases; the layers over the tokens have none.
     pub bias: bool,
@@ -64,11 +64,11 @@ pub struct Config {
     pub spk_emb_on_text: bool,
     /// The norms.
     pub norm_type: NormType,
-    /// Added to the mean square in RMS norms.
+    /// RMS norm epsilon, added to the mean square.
     pub rmsnorm_eps: f64,
     /// The feed-forward blocks.
     pub nonlinearity_type: NonLinearityType,
-    /// Of a block with a gate, what the inner size is rounded up to a multiple of.
+    /// The inner size of a gated block is rounded up to a multiple of this.
     pub swiglu_multiple_of: Option<usize>,
     /// Only [`AttnKernelType::TorchAttn`] is supported.
     pub attn_kernel_type: AttnKernelType,
@@ -158,7 +158,7 @@ impl Config {
         }
     }
 
-    /// Loads the layer whose names stand behind `prefix`.
+    /// Loads the layer from weights named `prefix` and a suffix.
     async fn layer(&self, weights: &mut Weights<'_>, prefix: &str) -> Result<EncoderLayer> {
         let size = self.n_embd;
         let head_dim = head_dim(FAMILY, ("n_embd", size), ("n_head", self.n_head))?;
@@ -179,9 +179,10 @@ impl Config {
             }
             NonLinearityType::Swiglu => {
                 // As in Candle, or as in the checkpoints of the original.
-                let names = match weights.has(&format!("{prefix}.mlp.w1.weight")) {
-                    true => ["mlp.w1", "mlp.w3"],
-                    false => ["mlp.swiglu.w1", "mlp.swiglu.w3"],
+                let names = if weights.has(&format!("{prefix}.mlp.w1.weight")) {
+                    ["mlp.w1", "mlp.w3"]
+                } else {
+                    ["mlp.swiglu.w1", "mlp.swiglu.w3"]
                 };
                 let gate_up = names.map(|name| linear(name, size, inner));
                 let gate_up = weights.merged(gate_up).await?;
@@ -206,7 +207,7 @@ impl Config {
 /// The encoder.
 pub struct Model {
     wtes: CodebookEmbeddings,
-    /// Of positions, (block_size, n_embd).
+    /// The embeddings of positions, (block_size, n_embd).
     wpe: Tensor,
     h: Vec<EncoderLayer>,
     ln_f: Norm,
@@ -272,15 +273,16 @@ impl Model {
         if t > limit {
             bail!("{FAMILY}: {t} positions exceed the model's block_size of {limit}; shorten the sound")
         }
-        let mask = match self.cfg.causal {
-            true => Some(build_additive_causal_mask(
+        let mask = if self.cfg.causal {
+            Some(build_additive_causal_mask(
                 t,
                 0,
                 None,
                 xs.device(),
                 DType::F32,
-            )?),
-            false => None,
+            )?)
+        } else {
+            None
         };
         let seen = Seen {
             mask: mask.as_ref(),

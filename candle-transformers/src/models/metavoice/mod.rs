@@ -4,10 +4,10 @@
 //!
 //! - [`tokenizers`] turn the text into tokens.
 //! - [`speaker_encoder`] turns a recording into the vector of a voice.
-//! - [`transformer`], the first stage, writes tokens of the first two codebooks of [EnCodec](https://arxiv.org/abs/2210.13438), one after
-//!   another.
+//! - [`transformer`], the first stage, generates tokens of the first two codebooks of [EnCodec](https://arxiv.org/abs/2210.13438) in
+//!   sequence.
 //! - [`gpt`], the second stage, adds those of the other six, all positions at once.
-//! - [`adapters`] divide what the stages write into codebooks.
+//! - [`adapters`] divide the stages' output into codebooks.
 //!
 //! ```
 //! use candle_core::{DType, Device, Tensor};

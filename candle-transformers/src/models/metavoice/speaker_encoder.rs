@@ -15,7 +15,7 @@ use crate::blocks::encoder::dtype_of_scores;
 pub struct Config {
     /// Samples of a second.
     pub sampling_rate: usize,
-    /// Frames of a part of a recording that is taken for itself.
+    /// Frames per part of a recording; parts are encoded separately.
     pub partial_n_frames: usize,
     /// The size of the LSTM's state.
     pub model_hidden_size: usize,
@@ -96,9 +96,10 @@ impl Model {
                 0 => cfg.mel_n_channels,
                 _ => hidden,
             };
-            let vb = match all.contains_tensor(&format!("weight_ih_l{layer_idx}")) {
-                true => all.clone(),
-                false => all.pp(layer_idx),
+            let vb = if all.contains_tensor(&format!("weight_ih_l{layer_idx}")) {
+                all.clone()
+            } else {
+                all.pp(layer_idx)
             };
             lstms.push(lstm(input, hidden, config, vb)?);
         }
@@ -109,12 +110,11 @@ impl Model {
         })
     }
 
-    /// The vector of the voice in the recording `wav`, samples from -1 to 1: (model_embedding_size), of length 1, on `device`, where the
-    /// weights are.
+    /// The vector of the voice in the recording `wav`, samples from -1 to 1: (model_embedding_size), of length 1, on the weights' `device`.
     ///
-    /// It is the mean over parts of `partial_n_frames`, of which `rate` begin in a second; the last one is left out if less than the share
-    /// `min_c` of it is in the recording (unless it is the only one), otherwise silence follows. `mel_filters` are the weights of the bands
-    /// of the spectrogram of powers, (mel_n_channels, window / 2 + 1) in rows; for the configuration of MetaVoice-1B
+    /// It is the mean over parts of `partial_n_frames`, `rate` of which begin per second. The last part is left out if less than the
+    /// fraction `min_c` of it is in the recording (unless it is the only one); otherwise it is padded with silence. `mel_filters` are the
+    /// weights of the bands of the spectrogram of powers, (mel_n_channels, window / 2 + 1) in rows; for the configuration of MetaVoice-1B
     /// [`mel_filters`](crate::models::whisper::audio::mel_filters)`(40)`. The original was run with `rate` 1.3 and `min_c` 0.75.
     ///
     /// # Errors

@@ -6,16 +6,16 @@ use candle_core::{bail, Context as _, Error, Result};
 use fancy_regex::Regex;
 use serde_json::Value;
 
-/// The number of a token, which also is its place in the order of merges.
+/// The number of a token, which is also its rank in the order of merges.
 type Rank = u32;
 
 /// Splits a text in words, and merges neighbours among a word's bytes to tokens, those of the lowest rank first.
 pub struct BPE {
-    /// What words are.
+    /// The pattern of words.
     pub re: Regex,
     /// The token after a text, before `offset` is added.
     pub end_of_text: usize,
-    /// What is added to each token.
+    /// Added to each token.
     pub offset: usize,
     /// The bytes of tokens, and their ranks. Every single byte is one of them.
     pub ranks: HashMap<Vec<u8>, Rank>,
@@ -26,7 +26,7 @@ impl BPE {
     /// from 0 to 255, whatever it says of these.
     ///
     /// # Errors
-    /// If a field is missing or something else, or `pat_str` is no regular expression.
+    /// If a field is missing or has another type, or `pat_str` is not a regular expression.
     pub fn from_json(json: &Value, end_of_text: usize) -> Result<Self> {
         let Some(json) = json.as_object() else {
             bail!("a tokenizer's JSON must be an object with pat_str, offset and mergeable_ranks")
@@ -70,7 +70,7 @@ impl BPE {
 
     /// The tokens of a word, without `offset`: none of an empty one. Bytes that `ranks` does not have are left out.
     pub fn byte_pair_encode(&self, piece: &[u8]) -> Vec<Rank> {
-        // Where tokens end. Words are short: all neighbours are looked at for each merge.
+        // The ends of tokens. Words are short: each merge considers all neighbours.
         let mut ends: Vec<usize> = (1..=piece.len()).collect();
         loop {
             let pair = |i: usize| {

@@ -31,7 +31,7 @@ const NAMES: Names = Names {
 /// The sizes of the decoder.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Config {
-    /// The longest sequence.
+    /// Maximum sequence length, in tokens.
     pub block_size: usize,
     /// Tokens: those of both codebooks, and of text.
     pub vocab_size: usize,
@@ -39,7 +39,7 @@ pub struct Config {
     pub n_layer: usize,
     /// Query heads, which divide `dim`.
     pub n_head: usize,
-    /// Size of the stream.
+    /// Size of the residual stream.
     pub dim: usize,
     /// The size of a voice's vector.
     pub speaker_emb_dim: usize,
@@ -47,7 +47,7 @@ pub struct Config {
     pub intermediate_size: Option<usize>,
     /// Key and value heads, which divide `n_head`; `None` for as many.
     pub n_local_heads: Option<usize>,
-    /// Added to the mean square in the norms.
+    /// RMS norm epsilon, added to the mean square.
     pub norm_eps: f64,
 }
 
@@ -120,7 +120,7 @@ impl Config {
 pub(crate) struct Speaker {
     lm: CausalLm,
     speaker_cond_pos: Projection,
-    /// What the voice is multiplied with in each row of a batch, (2, 1, 1): 1 and 0.
+    /// Factors of the voice in the rows of a batch, (2, 1, 1): 1 and 0.
     with_and_without: Tensor,
     voice: usize,
     dtype: DType,

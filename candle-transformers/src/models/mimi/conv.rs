@@ -1,7 +1,7 @@
-//! Convolutions over time that take a sound as a whole ([`Module`]) or in pieces as they come ([`StreamingModule`]).
+//! Convolutions over time that take a sound as a whole ([`Module`]) or in consecutive pieces ([`StreamingModule`]).
 //!
-//! Pieces give what the whole gives if the convolution is causal: a sample's result then depends on that sample and earlier ones. What a
-//! piece has too few samples for is kept for the next one.
+//! Pieces give the same result as the whole if the convolution is causal: a sample's result then depends on that sample and earlier ones.
+//! Samples that do not suffice for a result are kept for the next piece.
 
 use candle_core::{bail, Module, Result, StreamTensor, StreamingModule, Tensor};
 use candle_nn::{group_norm, Conv1d, Conv1dConfig, GroupNorm, VarBuilder};
@@ -12,7 +12,7 @@ use crate::blocks::codec::KernelNames;
 // Upstream's path.
 pub use super::pad::PadMode;
 
-/// How a convolution is normalised.
+/// The normalisation of a convolution.
 // Upstream's names.
 #[allow(clippy::enum_variant_names)]
 #[derive(Debug, Copy, Clone, PartialEq, Eq)]
@@ -38,7 +38,7 @@ pub(crate) struct ConvSpec {
     pub(crate) causal: bool,
     pub(crate) norm: Option<Norm>,
     pub(crate) pad_mode: PadMode,
-    /// Of weight normalisation.
+    /// The names of the weights of weight normalisation.
     pub(crate) names: KernelNames,
 }
 
@@ -90,7 +90,7 @@ impl ConvSpec {
         wanted.then(load).transpose()
     }
 
-    /// How many samples a kernel spans.
+    /// Number of samples that a kernel spans.
     fn span(&self) -> usize {
         (self.kernel - 1) * self.dilation + 1
     }
@@ -122,12 +122,12 @@ pub struct NormConv1d {
 }
 
 impl NormConv1d {
-    /// Of kernels (`out_c`, `in_c` / groups, `k_size`) in `conv.weight`, which weight norm may have in two parts, `conv.bias` if `bias`, and
-    /// `norm.weight` and `norm.bias` of a group norm. `cfg` is how the kernel is moved.
+    /// A convolution with kernels (`out_c`, `in_c` / groups, `k_size`) in `conv.weight`, which weight norm may have in two parts,
+    /// `conv.bias` if `bias`, and `norm.weight` and `norm.bias` of a group norm. `cfg` is stride, padding and dilation.
     ///
     /// # Errors
-    /// A size is 0, channels cannot be cut into the groups, spectral norm or a causal group norm is asked for, or a tensor is missing or has
-    /// another shape.
+    /// A size is 0, the channels are not divisible by the groups, spectral norm or a causal group norm is requested, or a tensor is missing
+    /// or has another shape.
     // Upstream's signature.
     #[allow(clippy::too_many_arguments)]
     pub fn new(
@@ -187,7 +187,8 @@ pub struct NormConvTranspose1d {
 }
 
 impl NormConvTranspose1d {
-    /// Of kernels (`in_c`, `out_c` / groups, `k_size`), with the names of [`NormConv1d::new`]; a group norm may be in `conv.norm` too.
+    /// A transposed convolution with kernels (`in_c`, `out_c` / groups, `k_size`), with the names of [`NormConv1d::new`]; a group norm may
+    /// be in `conv.norm` too.
     ///
     /// # Errors
     /// Those of [`NormConv1d::new`].
@@ -233,9 +234,10 @@ impl NormConvTranspose1d {
             bias: bias.transpose()?,
             stride: spec.stride,
             groups: spec.groups,
-            norm: spec.group_norm(match in_conv.contains_tensor("norm.weight") {
-                true => &in_conv,
-                false => &vb,
+            norm: spec.group_norm(if in_conv.contains_tensor("norm.weight") {
+                &in_conv
+            } else {
+                &vb
             })?,
         })
     }
@@ -282,7 +284,7 @@ pub struct StreamableConv1d {
     spec: ConvSpec,
     /// Samples before the first one.
     overlap: usize,
-    /// What the next piece follows.
+    /// The inputs before the next piece.
     state: StreamTensor,
     /// Whether the padding before the sound is there.
     begun: bool,
@@ -347,9 +349,10 @@ impl Module for StreamableConv1d {
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
         let (_, _, len) = xs.dims3()?;
         let missing = completion(len, self.spec.span(), self.spec.stride);
-        let (left, right) = match self.spec.causal {
-            true => (self.overlap, 0),
-            false => (self.overlap.div_ceil(2), self.overlap / 2),
+        let (left, right) = if self.spec.causal {
+            (self.overlap, 0)
+        } else {
+            (self.overlap.div_ceil(2), self.overlap / 2)
         };
         let xs = self.spec.pad_mode.pad(xs, left, right + missing)?;
         self.conv.forward(&xs)
@@ -401,7 +404,7 @@ pub struct StreamableConvTranspose1d {
     causal: bool,
     /// Samples that are trimmed before and behind.
     trim: (usize, usize),
-    /// What was given so far reaches over the next samples, without the bias.
+    /// The contributions of the inputs so far to the next samples, without the bias.
     state: StreamTensor,
 }
 
@@ -448,9 +451,10 @@ impl StreamableConvTranspose1d {
             )
         }
         let overlap = spec.overlap()?;
-        let right = match spec.causal {
-            true => (overlap as f64 * trim_right).ceil() as usize,
-            false => overlap / 2,
+        let right = if spec.causal {
+            (overlap as f64 * trim_right).ceil() as usize
+        } else {
+            overlap / 2
         };
         Ok(Self {
             convtr: NormConvTranspose1d::load(&spec, vb)?,

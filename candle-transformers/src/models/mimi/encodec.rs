@@ -6,7 +6,7 @@ use candle_nn::{Activation, VarBuilder};
 use super::{conv, quantization, seanet, transformer, NormType};
 use crate::blocks::codec::sound;
 
-/// How frames get to another rate.
+/// The method of resampling frames.
 #[derive(Debug, Copy, Clone, PartialEq, Eq)]
 pub enum ResampleMethod {
     /// By convolutions.
@@ -20,17 +20,17 @@ pub enum ResampleMethod {
 pub struct Config {
     /// Channels of a sound. The model takes those of `seanet`.
     pub channels: usize,
-    /// Samples in a second.
+    /// Samples per second.
     pub sample_rate: f64,
-    /// Frames in a second that have codes.
+    /// Frames with codes, per second.
     pub frame_rate: f64,
     /// Whether sounds are divided by their loudness before. The model does not do that.
     pub renormalize: bool,
-    /// How SEANet's frames get to `frame_rate`.
+    /// The resampling of SEANet's frames to `frame_rate`.
     pub resample_method: ResampleMethod,
-    /// Of the convolutions.
+    /// Configuration of the convolutions.
     pub seanet: seanet::Config,
-    /// Of the transformers of SEANet's frames.
+    /// Configuration of the transformers over SEANet's frames.
     pub transformer: transformer::Config,
     /// Codebooks.
     pub quantizer_n_q: usize,
@@ -100,7 +100,7 @@ impl Config {
         }
     }
 
-    /// How many of SEANet's frames have codes together.
+    /// Number of SEANet's frames per code.
     fn resampling(&self) -> Result<usize> {
         if self.resample_method == ResampleMethod::Interpolate {
             bail!("mimi: resample_method must be Conv; Interpolate is not supported")
@@ -126,8 +126,8 @@ impl Config {
     }
 }
 
-/// The codec. It takes a sound or codes as a whole ([`encode`](Self::encode), [`decode`](Self::decode)), or in pieces as they come
-/// ([`encode_step`](Self::encode_step), [`decode_step`](Self::decode_step)), of which it keeps a state.
+/// The codec. It takes a sound or codes as a whole ([`encode`](Self::encode), [`decode`](Self::decode)), or in consecutive pieces
+/// ([`encode_step`](Self::encode_step), [`decode_step`](Self::decode_step)), for which it keeps a state.
 #[derive(Debug, Clone)]
 pub struct Encodec {
     encoder: seanet::SeaNetEncoder,
@@ -170,7 +170,7 @@ impl Encodec {
         })
     }
 
-    /// What the model was made from.
+    /// The configuration of the model.
     pub fn config(&self) -> &Config {
         &self.config
     }
@@ -196,8 +196,8 @@ impl Encodec {
         self.quantizer.encode(&frames)
     }
 
-    /// Codes, u32 (batch, codebooks, frames), of the next piece of a sound (batch, channels, samples), as far as frames are whole with it:
-    /// often none.
+    /// Codes, u32 (batch, codebooks, frames), of the frames that the next piece of a sound, (batch, channels, samples), completes: often
+    /// none.
     ///
     /// # Errors
     /// The piece has another batch or channels than the ones before it.
@@ -232,7 +232,7 @@ impl Encodec {
         self.decoder.step(&frames)
     }
 
-    /// Forgets all pieces: the next ones begin a sound.
+    /// Clears the state: the next pieces begin a sound.
     pub fn reset_state(&mut self) {
         self.encoder.reset_state();
         self.encoder_transformer.reset_state();
@@ -243,12 +243,12 @@ impl Encodec {
     }
 }
 
-/// Mimi in f32 from a safetensors file with [`Config::v0_1`]. The file is mapped while it is read; nobody may change it meanwhile.
+/// Mimi in f32 from a safetensors file with [`Config::v0_1`]. The file is memory-mapped while it is read; nothing may change it meanwhile.
 ///
 /// # Errors
 /// The file cannot be read, `num_codebooks` is 0, or a tensor is missing or has another shape.
 pub fn load(model_file: &str, num_codebooks: Option<usize>, dev: &Device) -> Result<Encodec> {
-    // SAFETY: the documentation asks that nobody changes the file.
+    // SAFETY: the documentation requires that nothing changes the file.
     let vb = unsafe { VarBuilder::from_mmaped_safetensors(&[model_file], DType::F32, dev)? };
     Encodec::new(Config::v0_1(num_codebooks), vb)
 }

@@ -1,8 +1,8 @@
 //! Mimi, Kyutai's codec of speech: [arXiv 2410.00037](https://arxiv.org/abs/2410.00037), with the weights of
 //! [kyutai/mimi](https://huggingface.co/kyutai/mimi).
 //!
-//! [SEANet](seanet) takes a sound to 25 frames a second. [Transformers](transformer) look at ten seconds of them, and two frames together
-//! get [numbers](quantization), the codes. Everything is causal, so a sound can come in pieces.
+//! [SEANet](seanet) turns a sound into 25 frames a second. [Transformers](transformer) attend to ten seconds of them, and each two frames
+//! are [quantised](quantization) to codes. Everything is causal, so a sound can be processed in pieces.
 //!
 //! ```
 //! use candle_core::{DType, Device, StreamTensor, Tensor};

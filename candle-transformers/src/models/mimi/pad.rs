@@ -2,7 +2,7 @@
 
 use candle_core::{Result, Tensor};
 
-/// How sounds are continued beyond their ends.
+/// The padding of sounds at their ends.
 #[derive(Debug, Copy, Clone, PartialEq, Eq)]
 pub enum PadMode {
     /// By zeros.
@@ -54,7 +54,7 @@ fn reflect(xs: &Tensor, left: usize, right: usize) -> Result<Tensor> {
     Tensor::cat(&parts, 2)?.narrow(2, 0, left + len + right - zeros)
 }
 
-/// How many samples a sound of `len` lacks for its last frame, if `kernel - stride` samples are before it.
+/// Number of samples that a sound of `len` lacks for its last frame, after `kernel - stride` samples of padding.
 pub(super) fn completion(len: usize, kernel: usize, stride: usize) -> usize {
     let padding = kernel - stride;
     let behind_first = (len + padding).saturating_sub(kernel);

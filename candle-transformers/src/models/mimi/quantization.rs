@@ -57,7 +57,7 @@ impl EuclideanCodebook {
     /// The vectors (…, dim) with these numbers (…).
     ///
     /// # Errors
-    /// The numbers are no integers, or not below the number of vectors.
+    /// The numbers are not integers, or not below the number of vectors.
     pub fn decode(&self, indexes: &Tensor) -> Result<Tensor> {
         self.vectors.lookup(indexes)
     }
@@ -223,7 +223,7 @@ impl ResidualVectorQuantizer {
     }
 }
 
-/// Two quantisers of the same frames: the first codebook is one by itself, of what is said; the others are of how it sounds.
+/// Two quantisers of the same frames: the first codebook is separate and encodes the content of speech; the others encode its sound.
 #[derive(Debug, Clone)]
 pub struct SplitResidualVectorQuantizer {
     first: ResidualVectorQuantizer,

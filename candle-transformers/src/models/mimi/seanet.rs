@@ -21,7 +21,7 @@ pub struct Config {
     pub n_filters: usize,
     /// Residual blocks in a stage.
     pub n_residual_layers: usize,
-    /// How much a stage shortens, from the inmost one to the outermost.
+    /// Downsampling factor of each stage, from the innermost to the outermost.
     pub ratios: Vec<usize>,
     /// Before each convolution but the first.
     pub activation: Activation,
@@ -35,24 +35,24 @@ pub struct Config {
     pub last_kernel_size: usize,
     /// Residual block `j` of a stage has dilation `dilation_base` to the power of `j`.
     pub dilation_base: usize,
-    /// What is before a sound and behind it.
+    /// The padding at both ends of a sound.
     pub pad_mode: PadMode,
     /// Whether residual blocks add what came in; a convolution of it otherwise.
     pub true_skip: bool,
-    /// How many times fewer channels residual blocks have inside.
+    /// Factor by which residual blocks reduce the channels inside.
     pub compress: usize,
     /// LSTM layers; others than 0 are not supported.
     pub lstm: usize,
-    /// How many of the outermost blocks have no norm: the first convolution, a stage and the last convolution are a block each.
+    /// Number of the outermost blocks without a norm: the first convolution, a stage and the last convolution are a block each.
     pub disable_norm_outer_blocks: usize,
-    /// Of a decoded sound.
+    /// Activation of the decoded sound.
     pub final_activation: Option<Activation>,
 }
 
-/// What a [`Config`] does not say.
+/// Settings that a [`Config`] does not have.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Form {
-    /// Where kernels under weight norm are.
+    /// The names of kernels under weight norm.
     pub(crate) names: KernelNames,
     /// The share of what transposed convolutions trim that is at the end, if they are causal.
     pub(crate) trim_right: f64,
@@ -305,7 +305,7 @@ impl SeaNetEncoder {
     /// Loads `layers.0` and so on. Activations have a number each.
     ///
     /// # Errors
-    /// A size is 0 or too large, LSTM layers or a norm that is not supported are asked for, or a tensor is missing or has another shape.
+    /// A size is 0 or too large, LSTM layers or an unsupported norm are requested, or a tensor is missing or has another shape.
     pub fn new(cfg: &Config, vb: VarBuilder) -> Result<Self> {
         cfg.no_lstm()?;
         Self::load(cfg, &Form::MIMI, vb)

@@ -1,4 +1,4 @@
-//! The blocks of the transformer. In all of them `x` is the picture's tokens, `context` the text's, both (batch, tokens, hidden_size), and
+//! The blocks of the transformer. In all of them `x` is the image's tokens, `context` the text's, both (batch, tokens, hidden_size), and
 //! `c` the condition, (batch, hidden_size), or (1, hidden_size) for the whole batch.
 //!
 //! `use_flash_attn` changes nothing: attention is one kernel where the device has one.
@@ -40,7 +40,7 @@ impl Module for LayerNormNoAffine {
     }
 }
 
-/// What [`DiTBlock::pre_attention`] leaves for after attention.
+/// The values that [`DiTBlock::pre_attention`] computes for the steps after attention.
 #[derive(Debug, Clone)]
 pub struct ModulateIntermediates {
     gate_msa: Tensor,
@@ -70,7 +70,7 @@ impl DiTBlock {
         })
     }
 
-    /// What attention reads of `x`.
+    /// The queries, keys and values of `x`.
     ///
     /// # Errors
     /// If shapes, dtypes or devices do not match.
@@ -112,14 +112,14 @@ impl ModulateIntermediates {
     }
 }
 
-/// What [`SelfAttnDiTBlock::pre_attention`] leaves for after attention.
+/// The values that [`SelfAttnDiTBlock::pre_attention`] computes for the steps after attention.
 #[derive(Debug, Clone)]
 pub struct SelfAttnModulateIntermediates {
     first: ModulateIntermediates,
     gate_msa2: Tensor,
 }
 
-/// The layers of the picture's tokens where they attend to themselves as well.
+/// The layers of the image's tokens where they attend to themselves as well.
 #[derive(Debug, Clone)]
 pub struct SelfAttnDiTBlock {
     attn: AttnProjections,
@@ -142,7 +142,7 @@ impl SelfAttnDiTBlock {
         })
     }
 
-    /// What attention with the text, and then that to itself, read of `x`.
+    /// The queries, keys and values of `x` for attention with the text, and for self-attention.
     ///
     /// # Errors
     /// If shapes, dtypes or devices do not match.
@@ -207,7 +207,7 @@ impl QkvOnlyDiTBlock {
         })
     }
 
-    /// What attention reads of `x`.
+    /// The queries, keys and values of `x`.
     ///
     /// # Errors
     /// If shapes, dtypes or devices do not match.
@@ -252,7 +252,7 @@ impl FinalLayer {
     }
 }
 
-/// A block in which text and picture attend to each other.
+/// A block in which text and image attend to each other.
 pub trait JointBlock {
     /// `context` and `x` after the block, in this order.
     ///
@@ -301,7 +301,7 @@ impl JointBlock for MMDiTJointBlock {
     }
 }
 
-/// A block of SD3.5 medium, whose picture attends to itself as well.
+/// A block of SD3.5 medium, whose image attends to itself as well.
 #[derive(Debug, Clone)]
 pub struct MMDiTXJointBlock {
     x_block: SelfAttnDiTBlock,
@@ -382,7 +382,7 @@ impl ContextQkvOnlyJointBlock {
     }
 }
 
-/// What the tokens of text and picture take from all of them: (batch, tokens, hidden_size) of each.
+/// Joint attention of text and image tokens: (batch, tokens, hidden_size) of each.
 fn joint(context: &Qkv, x: &Qkv, num_heads: usize) -> Result<(Tensor, Tensor)> {
     let (tokens, patches) = (context.q.dim(1)?, x.q.dim(1)?);
     let both = Qkv {
@@ -397,7 +397,7 @@ fn joint(context: &Qkv, x: &Qkv, num_heads: usize) -> Result<(Tensor, Tensor)> {
     ))
 }
 
-/// What tokens take from each other.
+/// Self-attention.
 fn alone(qkv: &Qkv, num_heads: usize) -> Result<Tensor> {
     let (q, k) = (heads(&qkv.q, num_heads)?, heads(&qkv.k, num_heads)?);
     attend(&q, &k, &qkv.v.transpose(1, 2)?, None)

@@ -1,4 +1,4 @@
-//! What makes tokens of latents, and vectors of places, times and texts; and latents of tokens.
+//! Embeddings of latents as tokens, and of positions, times and texts; and the way back from tokens to latents.
 
 use candle_core::{bail, Module, Result, Tensor};
 use candle_nn::{linear, Linear, VarBuilder};
@@ -43,8 +43,7 @@ impl PatchEmbedder {
     }
 }
 
-/// From (batch, in_channels, height, width) to (batch, patches, embed_dim), row by row. What is left behind the last whole patch is not
-/// seen.
+/// From (batch, in_channels, height, width) to (batch, patches, embed_dim), row by row. Elements after the last whole patch are ignored.
 ///
 /// # Errors
 /// The latents have another shape, dtype or device.
@@ -62,7 +61,7 @@ pub struct Unpatchifier {
 }
 
 impl Unpatchifier {
-    /// Of tokens that hold `out_channels` of each place of a patch.
+    /// For tokens that hold `out_channels` of each position of a patch.
     ///
     /// # Errors
     /// If `patch_size` is 0.
@@ -97,7 +96,7 @@ impl Unpatchifier {
     }
 }
 
-/// Vectors of places, from the middle of a large square.
+/// Vectors of positions, from the middle of a large square.
 #[derive(Debug, Clone)]
 pub struct PositionEmbedder {
     /// (side, side, hidden)

@@ -1,7 +1,7 @@
-//! MMDiT, the transformer of Stable Diffusion 3, [arXiv 2403.03206](https://arxiv.org/abs/2403.03206): text and picture have separate
+//! MMDiT, the transformer of Stable Diffusion 3, [arXiv 2403.03206](https://arxiv.org/abs/2403.03206): text and image have separate
 //! weights and attend to each other. It is that of [SD3 medium](https://huggingface.co/stabilityai/stable-diffusion-3-medium),
 //! [SD3.5 large](https://huggingface.co/stabilityai/stable-diffusion-3.5-large) and
-//! [SD3.5 medium](https://huggingface.co/stabilityai/stable-diffusion-3.5-medium), some of whose blocks have attention of the picture to
+//! [SD3.5 medium](https://huggingface.co/stabilityai/stable-diffusion-3.5-medium), some of whose blocks have attention of the image to
 //! itself as well (MMDiT-X); the file tells which. Weight names are those of Stability AI's single files, below `model.diffusion_model`.
 //!
 //! ```
@@ -32,7 +32,7 @@ pub mod projections;
 
 use candle_core::{bail, Result};
 
-/// Of errors.
+/// The name in errors.
 const FAMILY: &str = "mmdit";
 
 /// The size of a head.

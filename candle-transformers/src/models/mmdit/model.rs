@@ -22,11 +22,11 @@ pub struct Config {
     pub out_channels: usize,
     /// Blocks, and heads of each.
     pub depth: usize,
-    /// Size of a head.
+    /// Head dimension.
     pub head_size: usize,
     /// Size of the vector of a whole text.
     pub adm_in_channels: usize,
-    /// Rows and columns of patches that there are places for.
+    /// Rows and columns of patches in the position table.
     pub pos_embed_max_size: usize,
     /// Size of the vector of a text's token.
     pub context_embed_size: usize,
@@ -134,17 +134,17 @@ impl MMDiT {
         })
     }
 
-    /// The direction in which noise becomes the latents of a picture: from (batch, in_channels, height, width) to
+    /// The direction in which noise becomes the latents of an image: from (batch, in_channels, height, width) to
     /// (batch, out_channels, height, width).
     ///
     /// - `t`: times from 1000, noise, to 0, (batch) of any dtype. `y`: vectors of whole texts, (batch, adm_in_channels).
     /// - `context`: vectors of the texts' tokens, (batch, tokens, context_embed_size).
     /// - `skip_layers`: blocks that are left out, by their index, for skip-layer guidance. The last block cannot be, and stays.
     ///
-    /// `t` and `y` may be those of the whole batch, with 1 in place of `batch`.
+    /// `t` and `y` may be shared by the batch, with 1 instead of `batch`.
     ///
     /// # Errors
-    /// If sides are no multiple of the patch or have more patches than there are places, or shapes, dtypes or devices do not match.
+    /// If the sides are not multiples of the patch size or have more patches than positions, or shapes, dtypes or devices do not match.
     pub fn forward(
         &self,
         x: &Tensor,
@@ -234,9 +234,10 @@ impl MMDiTCore {
         let mut joint_blocks = Vec::new();
         for i in 0..last {
             let vb = vb_blocks.pp(i);
-            joint_blocks.push(match vb.contains_tensor("x_block.attn2.qkv.weight") {
-                true => Joint::SelfAttention(MMDiTXJointBlock::new(size, heads, flash, vb)?),
-                false => Joint::Plain(MMDiTJointBlock::new(size, heads, flash, vb)?),
+            joint_blocks.push(if vb.contains_tensor("x_block.attn2.qkv.weight") {
+                Joint::SelfAttention(MMDiTXJointBlock::new(size, heads, flash, vb)?)
+            } else {
+                Joint::Plain(MMDiTJointBlock::new(size, heads, flash, vb)?)
             });
         }
         let vb_last = vb_blocks.pp(last);
@@ -247,7 +248,7 @@ impl MMDiTCore {
         })
     }
 
-    /// From tokens of text and picture, (batch, tokens, hidden_size) each, and the condition, (batch, hidden_size), to patches,
+    /// From tokens of text and image, (batch, tokens, hidden_size) each, and the condition, (batch, hidden_size), to patches,
     /// (batch, tokens, patch_size * patch_size * out_channels). `skip_layers` is that of [`MMDiT::forward`].
     ///
     /// # Errors

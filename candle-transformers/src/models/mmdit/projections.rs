@@ -51,7 +51,7 @@ impl Module for Mlp {
 #[derive(Debug, Clone)]
 pub struct QkvOnlyAttnProjections {
     qkv: Linear,
-    /// Of queries and keys, by head.
+    /// The norms of queries and keys, by head.
     norms: Option<[RmsNorm; 2]>,
     head_dim: usize,
 }
@@ -64,9 +64,10 @@ impl QkvOnlyAttnProjections {
     pub fn new(dim: usize, num_heads: usize, vb: VarBuilder) -> Result<Self> {
         let head_dim = head_dim(dim, num_heads)?;
         let norm = |name| rms_norm(head_dim, NORM_EPS, vb.pp(name));
-        let norms = match vb.contains_tensor("ln_k.weight") {
-            true => Some([norm("ln_q")?, norm("ln_k")?]),
-            false => None,
+        let norms = if vb.contains_tensor("ln_k.weight") {
+            Some([norm("ln_q")?, norm("ln_k")?])
+        } else {
+            None
         };
         Ok(Self {
             qkv: linear(dim, 3 * dim, vb.pp("qkv"))?,

@@ -9,14 +9,14 @@ use crate::blocks::encoder::{head_dim, NormPlace};
 use crate::blocks::seq2seq::{check_sizes, LayerSpec, MlpActivation};
 use crate::blocks::{NormSpec, Order, Rotary, RotaryPairs};
 
-/// How much of a head is rotated where the file does not say.
+/// Default fraction of a head that is rotated.
 const ROTATED: f64 = 0.9;
 
 /// The fields of `config.json`, as Transformers names them. Those that are missing have its defaults, which are moonshine-tiny's.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct Config {
-    /// Tokens.
+    /// Tokens in the vocabulary.
     pub vocab_size: usize,
     /// The size of a vector.
     pub hidden_size: usize,
@@ -38,7 +38,7 @@ pub struct Config {
     pub encoder_hidden_act: Activation,
     /// The activation of the gate of the decoder's feed-forward blocks.
     pub decoder_hidden_act: Activation,
-    /// The longest text, in tokens.
+    /// Maximum text length, in tokens.
     pub max_position_embeddings: usize,
     /// The token that a text begins with.
     pub decoder_start_token_id: u32,
@@ -50,9 +50,9 @@ pub struct Config {
     pub tie_word_embeddings: bool,
     /// The base of the angles, where `rope_parameters` has none.
     pub rope_theta: Option<f64>,
-    /// The share of a head that is rotated, where `rope_parameters` has none.
+    /// Fraction of a head that is rotated; used if `rope_parameters` has none.
     pub partial_rotary_factor: Option<f64>,
-    /// As Transformers 5 writes the angles.
+    /// The angles' parameters, as written by Transformers 5.
     pub rope_parameters: Option<RopeParameters>,
 }
 
@@ -60,12 +60,12 @@ pub struct Config {
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct RopeParameters {
-    /// How they are scaled; only `default`, which is not at all.
+    /// The kind of scaling; only `default`, which means none.
     #[serde(alias = "type")]
     pub rope_type: Option<String>,
     /// Their base.
     pub rope_theta: Option<f64>,
-    /// The share of a head that is rotated.
+    /// Fraction of each head that is rotated.
     pub partial_rotary_factor: Option<f64>,
 }
 
@@ -98,8 +98,8 @@ impl Default for Config {
 impl Config {
     /// A layer, of the decoder or of the encoder.
     pub(super) fn layer(&self, decoder: bool) -> Result<LayerSpec> {
-        let (names, [layers, heads]) = match decoder {
-            true => (
+        let (names, [layers, heads]) = if decoder {
+            (
                 [
                     "decoder_num_hidden_layers",
                     "decoder_num_attention_heads",
@@ -109,8 +109,9 @@ impl Config {
                     self.decoder_num_hidden_layers,
                     self.decoder_num_attention_heads,
                 ],
-            ),
-            false => (
+            )
+        } else {
+            (
                 [
                     "encoder_num_hidden_layers",
                     "encoder_num_attention_heads",
@@ -120,7 +121,7 @@ impl Config {
                     self.encoder_num_hidden_layers,
                     self.encoder_num_attention_heads,
                 ],
-            ),
+            )
         };
         let sizes = [
             ("vocab_size", self.vocab_size),
@@ -132,9 +133,10 @@ impl Config {
         if self.attention_bias {
             bail!("{FAMILY} config: attention_bias is true; only attention without biases is supported")
         }
-        let kv_heads = match decoder {
-            true => self.decoder_num_key_value_heads,
-            false => self.encoder_num_key_value_heads,
+        let kv_heads = if decoder {
+            self.decoder_num_key_value_heads
+        } else {
+            self.encoder_num_key_value_heads
         };
         if kv_heads.is_some_and(|kv_heads| kv_heads != heads) {
             bail!(
@@ -154,10 +156,11 @@ impl Config {
             scale: 1. / (head_dim as f64).sqrt(),
             source: decoder.then_some(hidden),
             inner: self.intermediate_size,
-            activation: match decoder {
+            activation: if decoder {
                 // The gate is the second half of the tensor.
-                true => MlpActivation::Joined(self.decoder_hidden_act.try_into()?, Order::Reversed),
-                false => MlpActivation::Plain(self.encoder_hidden_act),
+                MlpActivation::Joined(self.decoder_hidden_act.try_into()?, Order::Reversed)
+            } else {
+                MlpActivation::Plain(self.encoder_hidden_act)
             },
             bias: false,
             mlp_bias: true,
@@ -167,7 +170,7 @@ impl Config {
         })
     }
 
-    /// How heads of this size are rotated.
+    /// The rotation of heads of this size.
     pub(super) fn rotary(&self, head_dim: usize) -> Result<Rotary> {
         let written = self.rope_parameters.clone().unwrap_or_default();
         if let Some(kind) = written.rope_type.filter(|kind| kind != "default") {
@@ -185,7 +188,7 @@ impl Config {
         if !head_dim.is_multiple_of(2) {
             bail!("{FAMILY} config: heads have {head_dim} elements; rotation needs an even number")
         }
-        // Of an odd number of elements the last one is turned with the one behind it.
+        // With an odd number of elements the last one is rotated with the one after it.
         let elements = (share * head_dim as f64) as usize;
         let angle = |i: usize| theta.powf(-2. * i as f64 / elements as f64) as f32;
         Ok(Rotary {

@@ -9,7 +9,7 @@ use crate::blocks::{Norm, RotaryTables, Weights};
 
 /// Samples that each convolution looks at, and how far it moves.
 const CONVOLUTIONS: [(usize, usize); 3] = [(127, 64), (7, 3), (3, 2)];
-/// The fewest samples of which a vector is made.
+/// Minimum number of samples that give a vector.
 pub const MIN_SAMPLES: usize = 895;
 /// The most vectors; 33 minutes and more memory than there is for their attention.
 const MOST: usize = 1 << 16;
@@ -38,7 +38,7 @@ pub struct Encoder {
     layers: Vec<Layer>,
     tables: RotaryTables,
     last_norm: Norm,
-    /// Of the stream between layers.
+    /// The dtype of the stream between layers.
     stream: DType,
     dtype: DType,
     device: Device,

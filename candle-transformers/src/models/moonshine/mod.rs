@@ -13,7 +13,7 @@
 //! #     decoder_num_hidden_layers: 1, ..Config::default() };
 //! // A real model: its config.json, and VarBuilder::from_mmaped_safetensors.
 //! let mut model = Moonshine::new(&config, VarBuilder::zeros(DType::F32, &Device::Cpu))?;
-//! // Samples at 16 kHz, from -1 to 1; recordings of more than 30 s come in pieces.
+//! // Samples at 16 kHz, from -1 to 1; split recordings of more than 30 s.
 //! let text = model.transcribe(&[0.; 16_000])?;
 //! println!("{:?}", text.tokens);
 //! # Ok(())
@@ -84,12 +84,11 @@ impl Moonshine {
         let (hidden, vocab) = (spec.hidden, config.vocab_size);
         let table = "model.decoder.embed_tokens";
         let table = weights.embedding(table, vocab, hidden).await?;
-        let head = match config.tie_word_embeddings {
-            true => table.tied(),
-            false => {
-                let own = weights.embedding("proj_out", vocab, hidden).await?;
-                own.tied()
-            }
+        let head = if config.tie_word_embeddings {
+            table.tied()
+        } else {
+            let own = weights.embedding("proj_out", vocab, hidden).await?;
+            own.tied()
         };
         let (dtype, device) = (weights.dtype(), weights.device().clone());
         let rotary = config.rotary(spec.head_dim)?;

@@ -15,11 +15,11 @@ const NORM_EPS: f64 = 1e-5;
 /// The block behind the layers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LatentConfig {
-    /// How many learned vectors there are.
+    /// Number of learned vectors.
     pub latents: usize,
     /// Heads that look at them.
     pub heads: usize,
-    /// Size of a head.
+    /// Head dimension.
     pub head_dim: usize,
 }
 
@@ -119,7 +119,7 @@ fn passed_last(layer: Linear) -> Result<Linear> {
 pub struct Model {
     embedding_model: embedding::Model,
     latent: LatentAttention,
-    /// Where it is.
+    /// Its device.
     pub device: Device,
     /// The dtype of its weights.
     pub dtype: DType,
@@ -164,8 +164,7 @@ impl Model {
         mean_of_seen("nvembed_v2", &xs, pool_mask)
     }
 
-    /// The vectors of the tokens, (batch, seq, hidden_size), of which [`forward`](Self::forward) gives the mean. Not in upstream's
-    /// interface.
+    /// The vectors of the tokens, (batch, seq, hidden_size); [`forward`](Self::forward) returns their mean. Not in upstream's interface.
     ///
     /// # Errors
     /// As [`forward`](Self::forward).

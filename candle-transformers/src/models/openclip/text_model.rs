@@ -25,19 +25,19 @@ use crate::blocks::vision::{
     at_largest, Blocks, TextEmbeddings, VitAttention, VitBlock, VitMlp, VitSpec,
 };
 
-/// What layer norms add to the variance.
+/// Layer norm epsilon.
 const EPS: f64 = 1e-5;
 
 /// The numbers of a model.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Ids.
+    /// Tokens in the vocabulary.
     pub vocab_size: usize,
     /// Size of a token.
     pub embed_dim: usize,
     /// Inner size of the feed-forward blocks.
     pub intermediate_size: usize,
-    /// The longest text in tokens.
+    /// Maximum text length, in tokens.
     pub max_position_embeddings: usize,
     /// The token that callers fill texts up with, if it is not that of the end. The model does not use it.
     pub pad_with: Option<String>,
@@ -45,7 +45,7 @@ pub struct Config {
     pub num_hidden_layers: usize,
     /// Heads, which divide `embed_dim`.
     pub num_attention_heads: usize,
-    /// Size of the space where pictures and texts are compared.
+    /// Size of the shared embedding space of images and texts.
     pub projection_dim: usize,
 }
 

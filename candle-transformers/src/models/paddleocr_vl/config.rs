@@ -7,7 +7,7 @@ use serde::Deserialize;
 use super::FAMILY;
 use crate::blocks::vision::VitSpec;
 
-/// The numbers of the encoder of pictures; `config.json` leaves out those that are as [`Default`] has them.
+/// The numbers of the encoder of images; `config.json` leaves out those that are as [`Default`] has them.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(default)]
 pub struct VisionConfig {
@@ -19,15 +19,15 @@ pub struct VisionConfig {
     pub num_hidden_layers: usize,
     /// Heads, which divide `hidden_size`.
     pub num_attention_heads: usize,
-    /// Channels of a picture.
+    /// Channels of an image.
     pub num_channels: usize,
-    /// Height and width in pixels of the pictures that positions are learned for.
+    /// Height and width, in pixels, of the images for which positions are learned.
     pub image_size: usize,
     /// Height and width of a patch in pixels.
     pub patch_size: usize,
     /// Activation of the feed-forward blocks.
     pub hidden_act: Activation,
-    /// What the layer norms add to the variance.
+    /// Layer norm epsilon.
     pub layer_norm_eps: f64,
     /// Not used: nothing is dropped.
     pub attention_dropout: f64,
@@ -90,11 +90,11 @@ impl VisionConfig {
     }
 }
 
-/// How positions on three axes turn heads.
+/// The rotation of heads by positions on three axes.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(default)]
 pub struct RopeScaling {
-    /// How many pairs of a head turn with time, with the row and with the column; half of `head_dim` in all.
+    /// Number of a head's pairs that rotate by time, by row and by column; half of `head_dim` in all.
     pub mrope_section: Vec<usize>,
     /// Not used: frequencies are not scaled.
     #[serde(default)]
@@ -111,16 +111,16 @@ impl Default for RopeScaling {
     }
 }
 
-/// A checkpoint's `config.json`, in which the numbers of the decoder stand beside those of the encoder; those that it leaves out are as
-/// [`Default`] has them.
+/// A checkpoint's `config.json`, in which the decoder's numbers are next to those of the encoder. Omitted numbers have the values of
+/// [`Default`].
 #[derive(Debug, Clone, Deserialize)]
 #[serde(default)]
 pub struct Config {
-    /// Of the encoder of pictures.
+    /// Configuration of the vision encoder.
     pub vision_config: VisionConfig,
-    /// Tokens.
+    /// Tokens in the vocabulary.
     pub vocab_size: usize,
-    /// Size of the stream.
+    /// Size of the residual stream.
     pub hidden_size: usize,
     /// Inner size of the MLP.
     pub intermediate_size: usize,
@@ -132,31 +132,31 @@ pub struct Config {
     pub num_key_value_heads: usize,
     /// Activation of the MLP's gate.
     pub hidden_act: Activation,
-    /// The longest sequence.
+    /// Maximum sequence length, in tokens.
     pub max_position_embeddings: usize,
-    /// Added to the mean square in the norms of the decoder.
+    /// RMS norm epsilon of the decoder.
     #[serde(alias = "rms_norm_eps")]
     pub layer_norm_eps: f64,
     /// Base of the rotary frequencies.
     pub rope_theta: f64,
-    /// Size of a head.
+    /// Head dimension.
     pub head_dim: usize,
     /// Whether the linear layers of the decoder have biases.
     pub use_bias: bool,
-    /// Whether the output layer is the table of tokens.
+    /// Whether the output layer shares the token table's weight.
     pub tie_word_embeddings: bool,
-    /// The token that stands for a piece of a picture.
+    /// The placeholder token of a part of an image.
     pub image_token_id: u32,
-    /// The token that stands for a piece of a video.
+    /// The placeholder token of a part of a video.
     pub video_token_id: u32,
-    /// The token before a picture or a video. The model does not use it.
+    /// The token before an image or a video. The model does not use it.
     pub vision_start_token_id: u32,
-    /// The token behind a picture or a video. The model does not use it.
+    /// The token after an image or a video. The model does not use it.
     pub vision_end_token_id: u32,
-    /// How positions on three axes turn heads.
+    /// The rotation of heads by positions on three axes.
     #[serde(default)]
     pub rope_scaling: Option<RopeScaling>,
-    /// Not used: a frame of a video is one position behind the one before.
+    /// Not used: a frame of a video is one position after the one before.
     pub tokens_per_second: usize,
 }
 
@@ -191,9 +191,9 @@ impl Default for Config {
 /// The numbers of the decoder.
 #[derive(Debug, Clone)]
 pub struct TextConfig {
-    /// Tokens.
+    /// Tokens in the vocabulary.
     pub vocab_size: usize,
-    /// Size of the stream.
+    /// Size of the residual stream.
     pub hidden_size: usize,
     /// Inner size of the MLP.
     pub intermediate_size: usize,
@@ -205,19 +205,19 @@ pub struct TextConfig {
     pub num_key_value_heads: usize,
     /// Activation of the MLP's gate.
     pub hidden_act: Activation,
-    /// The longest sequence.
+    /// Maximum sequence length, in tokens.
     pub max_position_embeddings: usize,
-    /// Added to the mean square in the norms.
+    /// RMS norm epsilon, added to the mean square.
     pub rms_norm_eps: f64,
     /// Base of the rotary frequencies.
     pub rope_theta: f64,
-    /// Size of a head.
+    /// Head dimension.
     pub head_dim: usize,
     /// Whether linear layers have biases.
     pub use_bias: bool,
-    /// Whether the output layer is the table of tokens.
+    /// Whether the output layer shares the token table's weight.
     pub tie_word_embeddings: bool,
-    /// How many pairs of a head turn with time, with the row and with the column.
+    /// Number of a head's pairs that rotate by time, by row and by column.
     pub mrope_section: Vec<usize>,
 }
 

@@ -5,7 +5,7 @@ use candle_core::{bail, DType, Result, Tensor, D};
 use super::positions::as_tensor;
 use super::{GenerateDebugOutput, PaddleOCRVLModel, FAMILY};
 
-/// What the logits of tokens that a text about a video has already are divided by, or multiplied with if they are negative.
+/// Repetition penalty for texts about videos: divides the logits of tokens that occurred, or multiplies negative ones.
 const VIDEO_PENALTY: f32 = 1.1;
 
 /// The most probable token of logits (1, vocab).
@@ -23,9 +23,10 @@ fn penalised(logits: &Tensor, tokens: &[u32], penalty: f32) -> Result<Tensor> {
         .to_vec1::<f32>()?;
     for token in tokens {
         if let Some(logit) = numbers.get_mut(*token as usize) {
-            match *logit > 0. {
-                true => *logit /= penalty,
-                false => *logit *= penalty,
+            if *logit > 0. {
+                *logit /= penalty
+            } else {
+                *logit *= penalty
             }
         }
     }
@@ -33,7 +34,7 @@ fn penalised(logits: &Tensor, tokens: &[u32], penalty: f32) -> Result<Tensor> {
 }
 
 impl PaddleOCRVLModel {
-    /// The tokens that follow a text, (1, t), with a picture, up to and with `eos_token_id`, the most probable each: at least one, and no
+    /// The tokens that follow a text, (1, t), with an image, up to and with `eos_token_id`, the most probable each: at least one, and no
     /// more than `max_new_tokens`.
     ///
     /// # Errors
@@ -56,7 +57,7 @@ impl PaddleOCRVLModel {
         )
     }
 
-    /// As [`generate`](Self::generate), with pictures as [`forward_multi_image`](Self::forward_multi_image) takes them.
+    /// As [`generate`](Self::generate), with images as [`forward_multi_image`](Self::forward_multi_image) takes them.
     ///
     /// # Errors
     /// As [`generate`](Self::generate).
@@ -77,7 +78,7 @@ impl PaddleOCRVLModel {
         )
     }
 
-    /// As [`generate`](Self::generate), with pictures as [`forward_multi_image_separate`](Self::forward_multi_image_separate) takes them.
+    /// As [`generate`](Self::generate), with images as [`forward_multi_image_separate`](Self::forward_multi_image_separate) takes them.
     ///
     /// # Errors
     /// As [`generate`](Self::generate).

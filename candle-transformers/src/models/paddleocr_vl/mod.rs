@@ -1,8 +1,8 @@
 //! PaddleOCR-VL, which reads documents: [arXiv 2510.14528](https://arxiv.org/abs/2510.14528). Weight names are those of
 //! [PaddlePaddle/PaddleOCR-VL](https://huggingface.co/PaddlePaddle/PaddleOCR-VL).
 //!
-//! A SigLIP for pictures of any size makes a token of each 2 x 2 patches. These take the places of placeholders in the text of ERNIE-4.5,
-//! whose positions have three axes, of which pictures use rows and columns.
+//! A SigLIP for images of any size makes a token of each 2 x 2 patches. The tokens replace placeholders in the text of ERNIE-4.5, whose
+//! positions have three axes; images use rows and columns.
 //!
 //! ```
 //! use candle_core::{DType, Device, Tensor};
@@ -58,7 +58,7 @@ const FAMILY: &str = "paddleocr_vl";
 /// Tokens, and for each of them results on the way, by name.
 pub type GenerateDebugOutput = (Vec<u32>, Vec<HashMap<String, Tensor>>);
 
-/// The language model with its encoder of pictures, and the sequence that it has seen.
+/// The language model with its encoder of images, and the sequence that it has seen.
 #[derive(Debug, Clone)]
 pub struct PaddleOCRVLModel {
     vision: VisionModel,
@@ -71,13 +71,13 @@ pub struct PaddleOCRVLModel {
     next: Vec<u32>,
 }
 
-/// A prompt with the tokens of its pictures.
+/// A prompt with the tokens of its images.
 struct Prompt {
     /// (b, t, hidden_size).
     embeds: Tensor,
-    /// Of all tokens, row by row.
+    /// The positions of all tokens, row by row.
     places: Vec<Position>,
-    /// Of what follows each row.
+    /// The next position of each row.
     next: Vec<u32>,
 }
 
@@ -100,8 +100,8 @@ impl PaddleOCRVLModel {
         })
     }
 
-    /// The tokens, (tokens, hidden_size), of pictures of one size, (pictures, num_channels, height, width), whose grids are `grid_thw`,
-    /// integers (pictures, 3): frames, rows and columns of patches.
+    /// The tokens, (tokens, hidden_size), of images of one size, (images, num_channels, height, width), whose grids are `grid_thw`,
+    /// integers (images, 3): frames, rows and columns of patches.
     ///
     /// # Errors
     /// If the shapes do not fit each other, or sides are not multiples of `patch_size * spatial_merge_size`.
@@ -143,7 +143,7 @@ impl PaddleOCRVLModel {
             .forward_with_export(pixel_values, &self.vision.grids(grid_thw)?)
     }
 
-    /// As [`encode_image`](Self::encode_image), apart for each picture.
+    /// As [`encode_image`](Self::encode_image), apart for each image.
     ///
     /// # Errors
     /// As [`encode_image`](Self::encode_image).
@@ -163,7 +163,7 @@ impl PaddleOCRVLModel {
         parts.collect()
     }
 
-    /// As [`encode_image`](Self::encode_image), of pictures of any sizes, (1, num_channels, height, width) and (1, 3) each.
+    /// As [`encode_image`](Self::encode_image), of images of any sizes, (1, num_channels, height, width) and (1, 3) each.
     ///
     /// # Errors
     /// As [`encode_image`](Self::encode_image); if there are not as many grids.
@@ -181,15 +181,15 @@ impl PaddleOCRVLModel {
             .collect()
     }
 
-    /// The logits, (b, vocab) in the model's dtype, of what follows the token ids, (b, t), at the positions from `seqlen_offset` on. At 0 a
-    /// new sequence begins.
+    /// The logits, (b, vocab) in the model's dtype, after the token ids, (b, t), at the positions from `seqlen_offset` on. At 0 a new
+    /// sequence begins.
     ///
-    /// With `pixel_values` and `grid_thw`, which are as [`encode_image`](Self::encode_image) takes them, the tokens of the pictures take
-    /// the places of `image_token_id`, row by row.
+    /// With `pixel_values` and `grid_thw`, which are as [`encode_image`](Self::encode_image) takes them, the tokens of the images replace
+    /// `image_token_id`, row by row.
     ///
     /// # Errors
-    /// As [`encode_image`](Self::encode_image); if there are more or fewer placeholders than tokens; if `seqlen_offset` is not how far the
-    /// sequence is; if there are no ids, or more than `max_position_embeddings`.
+    /// As [`encode_image`](Self::encode_image); if there are more or fewer placeholders than tokens; if `seqlen_offset` is not the length
+    /// of the sequence so far; if there are no ids, or more than `max_position_embeddings`.
     pub fn forward(
         &mut self,
         input_ids: &Tensor,
@@ -210,7 +210,7 @@ impl PaddleOCRVLModel {
         self.run(prompt)
     }
 
-    /// As [`forward`](Self::forward), of a new sequence with several pictures of one size.
+    /// As [`forward`](Self::forward), of a new sequence with several images of one size.
     ///
     /// # Errors
     /// As [`forward`](Self::forward).
@@ -224,7 +224,7 @@ impl PaddleOCRVLModel {
         self.forward(input_ids, Some(pixel_values), Some(grid_thw), 0)
     }
 
-    /// As [`forward`](Self::forward), of a new sequence with pictures of any sizes, which are as
+    /// As [`forward`](Self::forward), of a new sequence with images of any sizes, which are as
     /// [`encode_images_separate`](Self::encode_images_separate) takes them.
     ///
     /// # Errors
@@ -250,8 +250,8 @@ impl PaddleOCRVLModel {
         self.run(prompt)
     }
 
-    /// As [`forward`](Self::forward), of a new sequence with a video: frames, (frames, num_channels, height, width), whose tokens take the
-    /// places of `video_token_id`. Each frame is one position behind the one before, whatever `fps` is.
+    /// As [`forward`](Self::forward), of a new sequence with a video: frames, (frames, num_channels, height, width), whose tokens replace
+    /// `video_token_id`. Each frame is one position after the one before, whatever `fps` is.
     ///
     /// # Errors
     /// As [`forward`](Self::forward).
@@ -263,7 +263,7 @@ impl PaddleOCRVLModel {
         fps: f32,
         _seqlen_offset: usize,
     ) -> Result<Tensor> {
-        // Of use to who takes the frames from a video.
+        // Only the code that samples frames from a video needs it.
         let _ = fps;
         self.begin(input_ids, 0)?;
         let grids = self.vision.grids(video_grid_thw)?;
@@ -342,7 +342,7 @@ impl PaddleOCRVLModel {
         })
     }
 
-    /// The prompt of `ids`, in which runs of `token` are the frames of `grids` one after another.
+    /// The prompt of `ids`, in which runs of `token` are the frames of `grids` in order.
     fn prompt(
         &self,
         ids: &Tensor,

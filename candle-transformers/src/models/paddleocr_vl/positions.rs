@@ -6,7 +6,7 @@ use super::FAMILY;
 use crate::models::grids::PatchGrid;
 use crate::models::three_axes::{positions, Position, Span};
 
-/// A picture in tokens.
+/// An image in tokens.
 #[derive(Debug, Clone)]
 pub struct ImageGrid {
     /// Rows of tokens.
@@ -31,7 +31,7 @@ pub(super) fn rows(ids: &Tensor) -> Result<Vec<Vec<u32>>> {
     ids.to_device(&Device::Cpu)?.to_dtype(DType::U32)?.to_vec2()
 }
 
-/// Where runs of `token` begin and end in a row.
+/// The ranges of the runs of `token` in a row.
 pub(super) fn runs(ids: &[u32], token: u32) -> Vec<(usize, usize)> {
     let mut runs: Vec<(usize, usize)> = Vec::new();
     for (i, _) in ids.iter().enumerate().filter(|(_, id)| **id == token) {
@@ -50,8 +50,8 @@ pub(super) fn as_tensor(all: &[Position], [b, t]: [usize; 2], device: &Device) -
     Tensor::from_vec(values, (3, b, t), device)
 }
 
-/// The positions, (3, b, t) of i64 for time, row and column, of token ids, (b, t), of which the first `grid_h * grid_w` in each row that
-/// are `image_token_id` are a picture of this many rows and columns. Other tokens are text.
+/// The positions, (3, b, t) of i64 for time, row and column, of token ids, (b, t). The first `grid_h * grid_w` ids of each row that are
+/// `image_token_id` are an image of this many rows and columns. Other tokens are text.
 ///
 /// # Errors
 /// If the ids are not integers of (b, t), or cannot be read.
@@ -84,10 +84,10 @@ pub fn compute_mrope_position_ids(
     as_tensor(&all, [b, t], device)
 }
 
-/// As [`compute_mrope_position_ids`], of several pictures in each row: each run of `image_token_id` is the next of `image_grids`.
+/// As [`compute_mrope_position_ids`], of several images in each row: each run of `image_token_id` is the next of `image_grids`.
 ///
 /// # Errors
-/// As [`compute_mrope_position_ids`]; if a row has more or fewer runs than there are pictures, or one is of another length.
+/// As [`compute_mrope_position_ids`]; if a row has more or fewer runs than there are images, or one is of another length.
 pub fn compute_mrope_position_ids_multi(
     input_ids: &Tensor,
     image_token_id: u32,

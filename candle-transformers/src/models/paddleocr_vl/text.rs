@@ -95,7 +95,7 @@ impl Layer {
         xs.add(&self.down, &inner)
     }
 
-    /// What the heads take of the projections, (b, t, (heads + 2 kv_heads) * head_dim), and of what is held: (b, t, heads * head_dim).
+    /// Attention of the projections, (b, t, (heads + 2 kv_heads) * head_dim), to themselves and the cache: (b, t, heads * head_dim).
     fn attend(&mut self, projected: &Tensor, angles: &(Tensor, Tensor)) -> Result<Tensor> {
         let Sizes {
             heads,
@@ -139,9 +139,10 @@ impl TextModel {
         let axes = Axes::sections(FAMILY, &cfg.mrope_section, cfg.head_dim / 2)?;
         let (inner, hidden) = (vb.pp("model"), cfg.hidden_size);
         let tokens = embedding(cfg.vocab_size, hidden, inner.pp("embed_tokens"))?;
-        let head = match cfg.tie_word_embeddings {
-            true => Linear::new(tokens.embeddings().clone(), None),
-            false => linear_no_bias(hidden, cfg.vocab_size, vb.pp("lm_head"))?,
+        let head = if cfg.tie_word_embeddings {
+            Linear::new(tokens.embeddings().clone(), None)
+        } else {
+            linear_no_bias(hidden, cfg.vocab_size, vb.pp("lm_head"))?
         };
         let layers = (0..cfg.num_hidden_layers).map(|i| Layer::load(cfg, inner.pp("layers").pp(i)));
         Ok(Self {
@@ -160,7 +161,7 @@ impl TextModel {
         self.tokens.forward(ids)
     }
 
-    /// How many tokens have been seen.
+    /// Number of tokens read so far.
     pub fn seen(&self) -> usize {
         self.layers.first().map_or(0, |layer| layer.kv.seen())
     }
@@ -187,7 +188,7 @@ impl TextModel {
             .angles(places, xs.dim(0)?, &self.frequencies, dtype, device)
     }
 
-    /// The logits, (b, vocab), of what follows the last token; `places` are the positions of all, row by row.
+    /// The logits, (b, vocab), after the last token; `places` are the positions of all, row by row.
     pub fn forward(&mut self, embeds: Tensor, places: &[Position]) -> Result<Tensor> {
         let angles = self.angles(&embeds, places)?;
         let mut xs = Residual::new(embeds);

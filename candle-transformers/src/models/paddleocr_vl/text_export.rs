@@ -14,15 +14,12 @@ use crate::utils::repeat_kv;
 /// Results on the way, by name.
 pub(super) type Exports = HashMap<String, Tensor>;
 
-/// A position that is looked at in long texts.
-const LOOKED_AT: usize = 947;
+/// The position that is exported separately, in long texts.
+const EXPORTED: usize = 947;
 
-/// What is added to scores of `t` tokens, (b, 1, t, t).
+/// The causal mask of the scores of `t` tokens, (b, 1, t, t).
 pub(super) fn causal_mask(b: usize, t: usize, like: &Tensor) -> Result<Tensor> {
-    let value = |i: usize| match i % t > i / t {
-        true => f32::NEG_INFINITY,
-        false => 0.,
-    };
+    let value = |i: usize| if i % t > i / t { f32::NEG_INFINITY } else { 0. };
     let mask: Vec<f32> = (0..t * t).map(value).collect();
     let mask = Tensor::from_vec(mask, (t, t), like.device())?;
     mask.to_dtype(like.dtype())?
@@ -82,8 +79,8 @@ pub(super) fn layer(
         add(&format!("attn_rope_{name}_3d"), &Tensor::stack(each, 0)?);
         let chosen = twice(table.clone())?;
         add(&format!("attn_rope_{name}_after_mrope"), &chosen);
-        if t > LOOKED_AT {
-            let one = chosen.narrow(1, LOOKED_AT, 1)?.squeeze(1)?;
+        if t > EXPORTED {
+            let one = chosen.narrow(1, EXPORTED, 1)?.squeeze(1)?;
             add(&format!("attn_rope_{name}_pos947"), &one);
         }
     }

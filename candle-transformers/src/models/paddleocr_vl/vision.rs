@@ -1,4 +1,4 @@
-//! The encoder of pictures: a SigLIP whose heads turn with rows and columns, and a projector that makes a token of each block of patches.
+//! The image encoder: a SigLIP whose heads rotate by rows and columns, and a projector that makes a token of each block of patches.
 
 use std::collections::HashMap;
 
@@ -15,10 +15,10 @@ use crate::models::grids::{rotation, Ends, LinearGrid, PatchGrid};
 
 /// The base of the angles of rows and columns.
 const THETA: f64 = 10_000.;
-/// What the projector's norm adds to the variance.
+/// The epsilon of the projector's norm.
 const PROJECTOR_EPS: f64 = 1e-5;
-/// The layers whose results are among those that are looked at, beside the first.
-const LOOKED_AT: [usize; 2] = [13, 26];
+/// The layers whose results are exported, in addition to the first.
+const EXPORTED: [usize; 2] = [13, 26];
 
 /// Results on the way, by name.
 pub(super) type Exports = HashMap<String, Tensor>;
@@ -125,8 +125,8 @@ impl VisionModel {
         PatchGrid::read(FAMILY, grid_thw, self.cfg.spatial_merge_size)
     }
 
-    /// The tokens of `pixels`, (frames, num_channels, height, width), all frames of `grids` one after another: (tokens, text_size) in the
-    /// dtype of the pixels.
+    /// The tokens of `pixels`, (frames, num_channels, height, width), all frames of `grids` in order: (tokens, text_size) in the dtype of
+    /// the pixels.
     pub fn forward(&self, pixels: &Tensor, grids: &[PatchGrid]) -> Result<Tensor> {
         self.run(pixels, grids, None)
     }
@@ -209,8 +209,8 @@ impl VisionModel {
                 Some(exports) if i == 0 => xs = explained(layer, xs, &seen, exports)?,
                 _ => xs = layer.forward(xs, &seen)?,
             }
-            let looked_at = i == 0 || LOOKED_AT.contains(&i);
-            if let Some(exports) = exports.as_deref_mut().filter(|_| looked_at) {
+            let exported = i == 0 || EXPORTED.contains(&i);
+            if let Some(exports) = exports.as_deref_mut().filter(|_| exported) {
                 let value = xs.flatten_to(1)?.to_dtype(DType::F32)?;
                 exports.insert(format!("layer_{i}_output"), value);
             }
@@ -226,7 +226,7 @@ impl VisionModel {
         tokens.to_dtype(pixels.dtype())
     }
 
-    /// The angles themselves, (frames * places, head_dim / 2).
+    /// The angles themselves, (frames * patches, head_dim / 2).
     fn raw_angles(
         &self,
         places: &[[usize; 2]],

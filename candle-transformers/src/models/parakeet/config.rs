@@ -36,7 +36,7 @@ pub struct EncoderConfig {
     pub attention_bias: bool,
     /// Whether convolutions have biases.
     pub convolution_bias: bool,
-    /// Positions that a convolution sees; odd.
+    /// Kernel size of the convolutions; odd.
     pub conv_kernel_size: usize,
     /// Frames of the spectrogram for a vector; a power of `subsampling_conv_stride`, which is 2.
     pub subsampling_factor: usize,
@@ -44,7 +44,7 @@ pub struct EncoderConfig {
     pub subsampling_conv_channels: usize,
     /// The size of their kernels; odd.
     pub subsampling_conv_kernel_size: usize,
-    /// How far they move; only 2.
+    /// Their stride; has to be 2.
     pub subsampling_conv_stride: usize,
     /// Bands of the spectrogram.
     pub num_mel_bins: usize,
@@ -78,12 +78,13 @@ impl Config {
     pub(super) fn blank(&self) -> Result<u32> {
         let last = self.vocab_size.saturating_sub(1) as u32;
         let blank = self.pad_token_id.unwrap_or(last);
-        match blank as usize >= self.vocab_size {
-            true => bail!(
+        if blank as usize >= self.vocab_size {
+            bail!(
                 "{FAMILY} config: pad_token_id is {blank}; it must be below the vocab_size {}",
                 self.vocab_size
-            ),
-            false => Ok(blank),
+            )
+        } else {
+            Ok(blank)
         }
     }
 }

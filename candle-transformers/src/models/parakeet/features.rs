@@ -9,7 +9,7 @@ pub const HOP_LENGTH: usize = 160;
 /// Samples of a transform, and of the window in its middle.
 const SIZE: usize = 512;
 const WINDOW: usize = 400;
-/// How much of the sample before is taken from each.
+/// Fraction of the previous sample that is subtracted from each.
 const PREEMPHASIS: f64 = 0.97;
 /// Added to the powers, whose logarithm is taken.
 const LEAST_POWER: f64 = 1. / (1 << 24) as f64;

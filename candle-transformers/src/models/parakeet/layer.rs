@@ -10,7 +10,7 @@ use crate::blocks::{LinearSpec, MergedLinear, Norm, NormSpec, PlainMlp, Projecti
 
 const EPS: f64 = 1e-5;
 
-/// The vectors of distances from `t - 1` down to `1 - t`: (1, 2 t - 1, hidden), sines and cosines of each frequency in turn.
+/// The vectors of distances from `t - 1` down to `1 - t`: (1, 2 t - 1, hidden), the sines and cosines of each frequency interleaved.
 pub(super) fn distances(t: usize, hidden: usize, dtype: DType, device: &Device) -> Result<Tensor> {
     let rows = (2 * t).saturating_sub(1);
     let value = |row: usize, i: usize| {
@@ -33,7 +33,7 @@ pub(super) fn distances(t: usize, hidden: usize, dtype: DType, device: &Device) 
 struct Attention {
     qkv: MergedLinear<3>,
     output: Projection,
-    /// Of the vectors of distances.
+    /// The projection of the distances' vectors.
     relative: Projection,
     /// Added to queries for the keys, and for the distances: (1, heads, 1, head_dim) each.
     added: [Tensor; 2],
@@ -139,13 +139,12 @@ async fn bias_of(
     size: usize,
 ) -> Result<Option<Tensor>> {
     let name = format!("{name}.bias");
-    match has {
-        true => {
-            let (shape, init) = ([size], Init::Const(0.));
-            let bias = weights.dense_as(dtype, &name, &shape, init).await?;
-            Ok(Some(bias))
-        }
-        false => Ok(None),
+    if has {
+        let (shape, init) = ([size], Init::Const(0.));
+        let bias = weights.dense_as(dtype, &name, &shape, init).await?;
+        Ok(Some(bias))
+    } else {
+        Ok(None)
     }
 }
 

@@ -51,7 +51,7 @@ impl Parakeet {
         self.collapsed(&reading.matrix(&logits).await?)
     }
 
-    /// Of rows of logits.
+    /// The text of rows of logits.
     fn collapsed(&self, rows: &[Vec<f32>]) -> Result<Text> {
         let mut text = Text::default();
         let mut before = self.blank;

@@ -13,17 +13,17 @@ use crate::models::mistral;
 pub struct Config {
     /// Activation between the layers from patches to tokens.
     pub projector_hidden_act: Activation,
-    /// Of the part that writes.
+    /// Configuration of the language model.
     pub text_config: mistral::Config,
-    /// Of the part that sees.
+    /// Configuration of the vision encoder.
     pub vision_config: vision_model::Config,
-    /// The id that stands for a patch in a prompt. The model does not use it.
+    /// The placeholder id of a patch in a prompt. The model does not use it.
     pub image_token_index: usize,
-    /// Not used: a picture has as many patches as fit it.
+    /// Not used: the number of patches follows from the image's size.
     pub image_seq_length: usize,
 }
 
-/// From the patches of a picture to tokens of the text: two linear layers and an activation between them.
+/// From the patches of an image to tokens of the text: two linear layers and an activation between them.
 #[derive(Debug, Clone)]
 pub struct MultiModalProjector {
     linear_1: Linear,
@@ -54,20 +54,20 @@ impl Module for MultiModalProjector {
     }
 }
 
-/// The model and the text that it has seen. A clone shares the weights and goes its own way.
+/// The model and the state of one text. A clone shares the weights but has independent state.
 #[derive(Debug, Clone)]
 pub struct Model {
-    /// From patches to tokens, in f32.
+    /// Projection of patches to tokens, in f32.
     pub multi_modal_projector: MultiModalProjector,
-    /// What writes.
+    /// The language model.
     pub language_model: mistral::Model,
-    /// What sees, in f32.
+    /// The vision encoder, in f32.
     pub vision_tower: vision_model::Model,
     /// Height and width of a patch in pixels.
     pub patch_size: usize,
-    /// Of the part that writes.
+    /// Dtype of the language model.
     pub dtype: DType,
-    /// Of what comes next.
+    /// The next position.
     pub pos: usize,
 }
 
@@ -95,7 +95,7 @@ impl Model {
         self.pos = 0;
     }
 
-    /// The patches of pictures of one size, `(b, channels, height, width)` in f32, row by row, as the text has its tokens: `(b, patches,
+    /// The patches of images of one size, `(b, channels, height, width)` in f32, row by row, as the text has its tokens: `(b, patches,
     /// hidden_size)` in f32.
     ///
     /// # Errors

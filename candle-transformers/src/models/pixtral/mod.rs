@@ -1,5 +1,5 @@
-//! Pixtral, which writes about pictures: [arXiv 2410.07073](https://arxiv.org/abs/2410.07073). A vision transformer with rotary positions
-//! of rows and columns sees pictures of any shape ([`vision_model`]), two linear layers make tokens of their patches, and
+//! Pixtral, which writes about images: [arXiv 2410.07073](https://arxiv.org/abs/2410.07073). A vision transformer with rotary positions
+//! of rows and columns sees images of any shape ([`vision_model`]), two linear layers make tokens of their patches, and
 //! [`super::mistral`] writes ([`llava`]). Weight names are those of
 //! [mistral-community/pixtral-12b](https://huggingface.co/mistral-community/pixtral-12b).
 //!
@@ -20,7 +20,7 @@
 //! .map_err(candle_core::Error::wrap)?;
 //! let device = Device::Cpu;
 //! let mut model = Model::new(&config, VarBuilder::zeros(DType::F32, &device))?;
-//! // A picture of two rows and three columns of patches. Where its vectors stand in the prompt is the caller's choice.
+//! // An image of two rows and three columns of patches. The caller chooses the index of its vectors in the prompt.
 //! let picture = model.encode_image(&Tensor::zeros((1, 3, 32, 48), DType::F32, &device)?)?;
 //! assert_eq!(picture.dims(), &[1, 6, 24]);
 //! let words = Tensor::new(&[[1u32, 5, 7]], &device)?;

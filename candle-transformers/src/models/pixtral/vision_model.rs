@@ -1,4 +1,4 @@
-//! Pixtral's encoder of pictures: a transformer whose layers are those of a Llama without a mask, and whose heads are rotated by the row
+//! Pixtral's encoder of images: a transformer whose layers are those of a Llama without a mask, and whose heads are rotated by the row
 //! and the column of a patch ([arXiv 2410.07073](https://arxiv.org/abs/2410.07073), section 2.2).
 
 use candle_core::{bail, DType, Device, Module, Result, Tensor};
@@ -12,7 +12,7 @@ use crate::blocks::encoder::{EncoderLayer, Heads, NormPlace, Seen};
 use crate::blocks::vision::{side, PatchEmbedding, Picture};
 use crate::blocks::{inverse_frequencies, FeedForward, GatedMlp, MergedLinear};
 
-/// What norms add to the mean square.
+/// Norm epsilon, added to the mean square.
 const EPS: f64 = 1e-5;
 
 fn default_hidden_size() -> usize {
@@ -43,30 +43,30 @@ fn default_hidden_act() -> Activation {
 #[derive(Deserialize, Debug, Clone)]
 #[serde(remote = "Self")]
 pub struct Config {
-    /// Size of a patch's vector; 1024 where missing.
+    /// Size of a patch's vector; default: 1024.
     #[serde(default = "default_hidden_size")]
     pub hidden_size: usize,
-    /// Channels of a picture; 3 where missing.
+    /// Channels of an image; default: 3.
     #[serde(default = "default_num_channels")]
     pub num_channels: usize,
-    /// The largest height and width of a picture in pixels.
+    /// Maximum height and width of an image, in pixels.
     pub image_size: usize,
     /// Height and width of a patch in pixels.
     pub patch_size: usize,
     /// Base of the rotary frequencies.
     pub rope_theta: f64,
-    /// Inner size of the MLP; 4096 where missing.
+    /// Inner size of the MLP; default: 4096.
     #[serde(default = "default_intermediate_size")]
     pub intermediate_size: usize,
-    /// Layers; 24 where missing.
+    /// Layers; default: 24.
     #[serde(default = "default_num_hidden_layers")]
     pub num_hidden_layers: usize,
-    /// Size of a head, which is `hidden_size / num_attention_heads`, here or where missing.
+    /// Head dimension; has to be `hidden_size / num_attention_heads`, which is the default.
     pub head_dim: Option<usize>,
-    /// Heads; 16 where missing.
+    /// Heads; default: 16.
     #[serde(default = "default_num_attention_heads")]
     pub num_attention_heads: usize,
-    /// Activation of the MLP's gate; SiLU where missing.
+    /// Activation of the MLP's gate; default: SiLU.
     #[serde(default = "default_hidden_act")]
     pub hidden_act: Activation,
 }
@@ -163,7 +163,7 @@ impl Angles {
         })
     }
 
-    /// Those of the places of a grid, row by row: (rows * columns, head_dim / 2) each.
+    /// Those of the positions of a grid, row by row: (rows * columns, head_dim / 2) each.
     fn of_grid(&self, [rows, columns]: [usize; 2]) -> Result<(Tensor, Tensor)> {
         let both = |of_rows: &Tensor, of_columns: &Tensor| {
             let (down, across) = (of_rows.dim(1)?, of_columns.dim(1)?);
@@ -180,7 +180,7 @@ impl Angles {
     }
 }
 
-/// The encoder of pictures.
+/// The encoder of images.
 #[derive(Debug, Clone)]
 pub struct Model {
     picture: Picture,
@@ -197,7 +197,7 @@ impl Model {
     /// Loads `patch_conv`, `ln_pre` and `transformer.layers.N`.
     ///
     /// # Errors
-    /// If heads are not the whole vector, the patch does not fit the picture, the activation has no gated form, or a weight is missing or
+    /// If heads are not the whole vector, the patch does not fit the image, the activation has no gated form, or a weight is missing or
     /// has another shape.
     pub fn new(cfg: &Config, vb: VarBuilder) -> Result<Self> {
         let (size, patch) = (cfg.hidden_size, cfg.patch_size);
@@ -226,8 +226,7 @@ impl Model {
         })
     }
 
-    /// The numbers of the places of a picture of these patches in the largest picture, row by row: `(num_patches_h * num_patches_w)` in
-    /// u32.
+    /// The indices of the patches of an image in the largest image's grid, row by row: `(num_patches_h * num_patches_w)` in u32.
     ///
     /// # Errors
     /// If there is no memory.
@@ -248,11 +247,11 @@ impl Model {
     }
 }
 
-/// From pictures (batch, num_channels, height, width) to their patches, row by row: (batch, patches, hidden_size). What is left of a
-/// picture behind its last whole patch is not seen.
+/// From images (batch, num_channels, height, width) to their patches, row by row: (batch, patches, hidden_size). What is left of a
+/// image behind its last whole patch is not seen.
 ///
 /// # Errors
-/// The pictures have another shape, are smaller than a patch or larger than `image_size`, or have another dtype or device than the weights.
+/// The images have another shape, are smaller than a patch or larger than `image_size`, or have another dtype or device than the weights.
 impl Module for Model {
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
         let (_, h, w) = self.picture.check(xs)?;

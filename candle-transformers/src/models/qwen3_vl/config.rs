@@ -16,7 +16,7 @@ const NAMES: Names = Names {
     ..Names::HUGGING_FACE
 };
 
-/// The numbers of the encoder of pictures and videos; `config.json` leaves out those that are as [`Default`] has them.
+/// The numbers of the encoder of images and videos; `config.json` leaves out those that are as [`Default`] has them.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(default)]
 pub struct VisionConfig {
@@ -24,7 +24,7 @@ pub struct VisionConfig {
     pub depth: usize,
     /// Size of a patch's vector.
     pub hidden_size: usize,
-    /// Size of what the encoder gives: the stream of the decoder.
+    /// Size of the encoder's output, which is that of the decoder's residual stream.
     pub out_hidden_size: usize,
     /// Activation of the feed-forward blocks.
     pub hidden_act: Activation,
@@ -32,7 +32,7 @@ pub struct VisionConfig {
     pub intermediate_size: usize,
     /// Heads, which divide `hidden_size`.
     pub num_heads: usize,
-    /// Channels of a picture.
+    /// Channels of an image.
     pub in_chans: usize,
     /// Height and width of a patch in pixels.
     pub patch_size: usize,
@@ -40,13 +40,13 @@ pub struct VisionConfig {
     pub spatial_merge_size: usize,
     /// Frames that become one.
     pub temporal_patch_size: usize,
-    /// Places of the square grid that positions are learned for.
+    /// Positions of the square grid of learned positions.
     pub num_position_embeddings: usize,
     /// Layers after which features go to the first layers of the decoder.
     pub deepstack_visual_indexes: Vec<usize>,
 }
 
-/// What a `config.json` means that leaves all out.
+/// The defaults of an empty `config.json`.
 impl Default for VisionConfig {
     fn default() -> Self {
         Self {
@@ -82,7 +82,7 @@ impl VisionConfig {
         self.in_chans * self.temporal_patch_size * self.patch_size * self.patch_size
     }
 
-    /// How many patches become a token.
+    /// Number of patches per token.
     pub(super) fn merged(&self) -> usize {
         self.spatial_merge_size * self.spatial_merge_size
     }
@@ -134,11 +134,11 @@ impl VisionConfig {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(remote = "Self")]
 pub struct TextConfig {
-    /// Size of a head.
+    /// Head dimension.
     pub head_dim: usize,
-    /// Tokens.
+    /// Tokens in the vocabulary.
     pub vocab_size: usize,
-    /// Size of the stream.
+    /// Size of the residual stream.
     pub hidden_size: usize,
     /// Inner size of the MLP.
     pub intermediate_size: usize,
@@ -150,11 +150,11 @@ pub struct TextConfig {
     pub num_key_value_heads: usize,
     /// Activation of the MLP's gate.
     pub hidden_act: Activation,
-    /// The longest sequence.
+    /// Maximum sequence length, in tokens.
     pub max_position_embeddings: usize,
-    /// Added to the mean square in the norms.
+    /// RMS norm epsilon, added to the mean square.
     pub rms_norm_eps: f64,
-    /// Whether the output layer is the table of tokens.
+    /// Whether the output layer shares the token table's weight.
     pub tie_word_embeddings: bool,
     /// Base of the rotary frequencies.
     pub rope_theta: f64,
@@ -183,9 +183,10 @@ impl TextConfig {
             rope_theta: self.rope_theta,
             norm_eps: self.rms_norm_eps,
             activation: self.hidden_act,
-            head: match self.tie_word_embeddings {
-                true => Head::Tied,
-                false => Head::Linear { bias: head_bias },
+            head: if self.tie_word_embeddings {
+                Head::Tied
+            } else {
+                Head::Linear { bias: head_bias }
             },
         };
         let norm = NormSpec::rms(self.rms_norm_eps);
@@ -207,22 +208,22 @@ impl TextConfig {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(remote = "Self")]
 pub struct Config {
-    /// Of the decoder.
+    /// Configuration of the decoder.
     pub text_config: TextConfig,
-    /// Of the encoder of pictures and videos.
+    /// Configuration of the encoder of images and videos.
     pub vision_config: VisionConfig,
-    /// The token that stands for a piece of a picture. The model is told where they are.
+    /// The token of a patch of an image. The caller passes their positions.
     pub image_token_id: u32,
-    /// The token that stands for a piece of a video. The model is told where they are.
+    /// The token of a patch of a video. The caller passes their positions.
     pub video_token_id: u32,
-    /// The token before a picture or a video.
+    /// The token before an image or a video.
     pub vision_start_token_id: u32,
-    /// The token behind a picture or a video.
+    /// The token after an image or a video.
     pub vision_end_token_id: u32,
 }
 
 crate::models::spelling::spelled!(Config, |fields| {
-    // Where the head is not tied, files say so here and not in the text.
+    // If the head is not tied, files have the field here and not in the text's configuration.
     let tied = fields.get("tie_word_embeddings").cloned();
     let tied = tied.unwrap_or(serde_json::Value::Bool(false));
     if let Some(text) = fields

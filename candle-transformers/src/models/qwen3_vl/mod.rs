@@ -1,9 +1,8 @@
-//! Qwen3-VL, a language model that sees pictures and videos: [arXiv 2511.21631](https://arxiv.org/abs/2511.21631). Weight names are those
-//! of [Qwen/Qwen3-VL-2B-Instruct](https://huggingface.co/Qwen/Qwen3-VL-2B-Instruct) and its larger relatives without experts.
+//! Qwen3-VL, a language model that sees images and videos: [arXiv 2511.21631](https://arxiv.org/abs/2511.21631). Weight names are those of
+//! [Qwen/Qwen3-VL-2B-Instruct](https://huggingface.co/Qwen/Qwen3-VL-2B-Instruct) and its larger relatives without experts.
 //!
-//! A vision transformer makes a token of each 2 x 2 patches. It takes the place of a placeholder in the text, and features from the
-//! encoder's middle are added to the stream behind the decoder's first layers. Positions have three axes, of which pictures use rows and
-//! columns.
+//! A vision transformer makes a token of each 2 x 2 patches. It replaces a placeholder in the text, and features from the encoder's middle
+//! are added to the stream after the decoder's first layers. Positions have three axes; images use rows and columns.
 //!
 //! ```
 //! use candle_core::{DType, Device, Tensor};
@@ -21,7 +20,7 @@
 //! let device = Device::Cpu;
 //! // A real model: VarBuilder::from_mmaped_safetensors.
 //! let model = Qwen3VLModel::new(&config, VarBuilder::zeros(DType::F32, &device))?;
-//! // A picture of 4 x 8 patches is 8 tokens, here those from 2 on.
+//! // An image of 4 x 8 patches is 8 tokens, here those from 2 on.
 //! let ids = Tensor::new(&[[7u32, 92, 90, 90, 90, 90, 90, 90, 90, 90, 93, 8]], &device)?;
 //! let patches = Tensor::zeros((32, 3 * 2 * 4 * 4), DType::F32, &device)?;
 //! let grid = Tensor::new(&[[1u32, 4, 8]], &device)?;
@@ -53,7 +52,7 @@ use crate::models::three_axes::{positions, spliced, Frames, Position, Span};
 
 const FAMILY: &str = "qwen3_vl";
 
-/// The language model with its encoder of pictures and videos, and the sequences that it has seen.
+/// The language model with its encoder of images and videos, and the sequences that it has seen.
 #[derive(Debug)]
 pub struct Qwen3VLModel {
     text: TextModel,
@@ -62,33 +61,33 @@ pub struct Qwen3VLModel {
     state: Mutex<State>,
 }
 
-/// What sequences leave behind for their next step.
+/// The per-sequence state between steps.
 #[derive(Debug)]
 struct State {
     layers: Vec<LayerState>,
-    /// Of each row of the batch.
+    /// The state of each row of the batch.
     rows: Vec<Seen>,
 }
 
-/// How far a row is.
+/// The progress of a row.
 #[derive(Debug, Clone, Copy, Default)]
 struct Seen {
     tokens: usize,
-    /// The position of the next token: a picture has fewer positions than tokens.
+    /// The position of the next token: an image has fewer positions than tokens.
     position: usize,
 }
 
-/// Placeholders of pictures, or of videos, in a batch.
+/// Placeholders of images, or of videos, in a batch.
 #[derive(Debug, Default)]
 struct Visual {
     /// The tokens that they are, counted row by row, in the order of the features.
     at: Vec<u32>,
-    /// Of each row.
+    /// The spans of each row.
     spans: Vec<Vec<Span>>,
 }
 
 impl Visual {
-    /// Of the spans of tokens of each row of a batch (b, t); `grids` has their patches.
+    /// The spans of tokens of each row of a batch (b, t); `grids` has their patches.
     fn new(
         spans: &[Vec<(usize, usize)>],
         grids: &[PatchGrid],
@@ -155,14 +154,14 @@ impl Qwen3VLModel {
         })
     }
 
-    /// The logits, (b, vocab) in the model's dtype, of what follows the tokens `input_ids`, (b, t), of which each sees those before it.
+    /// The logits, (b, vocab) in the model's dtype, after the tokens `input_ids`, (b, t), each of which sees the earlier ones.
     ///
-    /// - `pixel_values`, `pixel_values_videos`: patches, (patches, in_chans * temporal_patch_size * patch_size * patch_size), of all
-    ///   pictures and of all videos, one after another, in blocks of `spatial_merge_size` rows and columns.
-    /// - `image_grid_thw`, `video_grid_thw`: integers (pictures, 3), the frames, rows and columns of patches of each.
+    /// - `pixel_values`, `pixel_values_videos`: patches, (patches, in_chans * temporal_patch_size * patch_size * patch_size), of all images
+    ///   and of all videos, concatenated, in blocks of `spatial_merge_size` rows and columns.
+    /// - `image_grid_thw`, `video_grid_thw`: integers (images, 3), the frames, rows and columns of patches of each.
     /// - `seqlens`: how many tokens of each row count; those behind them fill the row up. In a step that follows others it may be the
     ///   length of the whole sequence.
-    /// - `continuous_img_pad`, `continuous_vid_pad`: for each row, where the placeholder tokens of pictures and of videos begin and end. A
+    /// - `continuous_img_pad`, `continuous_vid_pad`: for each row, where the placeholder tokens of images and of videos begin and end. A
     ///   span holds whole frames.
     /// - `seqlen_offsets`: for each row, how many of its tokens earlier calls have had. With 0 for all, new sequences begin.
     ///
@@ -229,9 +228,10 @@ impl Qwen3VLModel {
                 position: next,
             };
         }
-        let features = match features.is_empty() {
-            true => None,
-            false => Some(Features::joined(&features)?),
+        let features = if features.is_empty() {
+            None
+        } else {
+            Some(Features::joined(&features)?)
         };
         let deep = match &features {
             Some(features) => {
@@ -247,8 +247,8 @@ impl Qwen3VLModel {
             None => Places::From(&firsts),
         };
         let apart = starts.iter().any(|start| *start != starts[0]);
-        let apart = match apart {
-            true => Some(Rows {
+        let apart = if apart {
+            Some(Rows {
                 starts: Tensor::from_iter(starts.iter().map(|i| *i as u32), input_ids.device())?,
                 longest: starts.iter().copied().max().unwrap_or(0),
                 part: None,
@@ -256,13 +256,12 @@ impl Qwen3VLModel {
             }),
             false => None,
         };
-        let last = match counts.iter().all(|count| *count == t) {
-            true => None,
-            false => {
-                let last = counts.iter().enumerate();
-                let last = last.map(|(row, count)| (row * t + count - 1) as u32);
-                Some(Tensor::from_iter(last, input_ids.device())?)
-            }
+        let last = if counts.iter().all(|count| *count == t) {
+            None
+        } else {
+            let last = counts.iter().enumerate();
+            let last = last.map(|(row, count)| (row * t + count - 1) as u32);
+            Some(Tensor::from_iter(last, input_ids.device())?)
         };
         let (deep, last) = (deep.as_ref(), last.as_ref());
         // If this fails, layers may have different lengths: new sequences have to begin.
@@ -322,7 +321,7 @@ impl Qwen3VLModel {
     }
 }
 
-/// Adds the positions of a row of `t` tokens, of which `count` count; that of what follows these.
+/// Adds the positions of a row of `t` tokens, the first `count` of which are not padding; returns the next position.
 fn places_of_row(
     first: usize,
     [t, count]: [usize; 2],

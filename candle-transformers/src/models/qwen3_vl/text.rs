@@ -1,4 +1,4 @@
-//! The decoder: Qwen3 with positions on three axes, and features of pictures added behind its first layers.
+//! The decoder: Qwen3 with positions on three axes, and features of images added behind its first layers.
 
 use candle_core::{Module, Result, Tensor};
 use candle_nn::VarBuilder;
@@ -22,19 +22,19 @@ pub(super) struct TextModel {
     head: Projection,
 }
 
-/// Features of pictures for the stream.
+/// Features of images for the stream.
 #[derive(Debug)]
 pub(super) struct Deep<'a> {
     /// The tokens that they are of, counted row by row: (n) in u32.
     pub at: Tensor,
-    /// Of each of the first layers: (n, hidden_size).
+    /// Vectors of each of the first layers: (n, hidden_size).
     pub levels: &'a [Tensor],
 }
 
-/// Where tokens are.
+/// The positions of tokens.
 #[derive(Debug)]
 pub(super) enum Places<'a> {
-    /// One after another, from a position for each row of the batch on.
+    /// Consecutive, from a position for each row of the batch on.
     From(&'a [usize]),
     /// Those of each row, one row after another.
     At(&'a [Position]),
@@ -86,12 +86,12 @@ impl TextModel {
         })
     }
 
-    /// What it is made of.
+    /// The specification of the model.
     pub fn spec(&self) -> &DecoderSpec {
         &self.spec
     }
 
-    /// What the layers keep of no sequence.
+    /// The layers' state of an empty sequence.
     pub fn new_state(&self) -> Vec<LayerState> {
         let state = |layer: &LayerSpec| LayerState::new(&layer.mixer, self.spec.positions);
         self.spec.layers.iter().map(state).collect()
@@ -122,8 +122,8 @@ impl TextModel {
         })
     }
 
-    /// The logits, (b, vocab), of what follows the tokens `last`, one of each row, counted row by row; without, the last of each. `rows`
-    /// says where the rows are in what `state` holds, if not all at one place.
+    /// The logits, (b, vocab), after the tokens `last`, one of each row, counted row by row; without it, the last of each. `rows` gives the
+    /// rows' positions in `state`, if they differ.
     pub fn forward(
         &self,
         embeds: Tensor,

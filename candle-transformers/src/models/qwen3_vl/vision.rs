@@ -1,4 +1,4 @@
-//! The encoder of pictures and videos: patches in blocks, layers in which the patches of a frame see each other, and one token for each
+//! The encoder of images and videos: patches in blocks, layers in which the patches of a frame see each other, and one token for each
 //! block; from some layers on the way too.
 
 use candle_core::{bail, Module, Result, Tensor};
@@ -63,15 +63,16 @@ impl Merger {
 /// From (frames, patches, hidden_size) to (tokens, out_hidden_size).
 impl Module for Merger {
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
-        let blocks = match self.of_block {
-            true => self.norm.forward(&xs.reshape(((), self.block))?)?,
-            false => self.norm.forward(xs)?.reshape(((), self.block))?,
+        let blocks = if self.of_block {
+            self.norm.forward(&xs.reshape(((), self.block))?)?
+        } else {
+            self.norm.forward(xs)?.reshape(((), self.block))?
         };
         self.down.forward(&self.up.forward(&blocks)?.gelu_erf()?)
     }
 }
 
-/// The encoder of pictures and videos.
+/// The encoder of images and videos.
 #[derive(Debug, Clone)]
 pub(crate) struct VisionModel {
     patches: Linear,
@@ -83,17 +84,17 @@ pub(crate) struct VisionModel {
     cfg: VisionConfig,
 }
 
-/// What the encoder gives: a vector for each token, (tokens, out_hidden_size).
+/// The output of the encoder: a vector for each token, (tokens, out_hidden_size).
 #[derive(Debug, Clone)]
 pub(crate) struct Features {
     /// In place of the embeddings.
     pub tokens: Tensor,
-    /// For the stream behind the first layers, one after another.
+    /// Added to the stream after the first layers, in order.
     pub deep: Vec<Tensor>,
 }
 
 impl Features {
-    /// The tokens of all parts, one after another.
+    /// The tokens of all parts, concatenated.
     pub fn joined(parts: &[Self]) -> Result<Self> {
         if let [one] = parts {
             return Ok(one.clone());
@@ -137,7 +138,7 @@ impl VisionModel {
         })
     }
 
-    /// The tokens of `pixels`, (patches, numbers of a patch) or the same with a batch in front, which belong to `grids` one after another,
+    /// The tokens of `pixels`, (patches, numbers of a patch) or the same with a batch dimension first; the patches of `grids` in order,
     /// block by block.
     pub fn forward(&self, pixels: &Tensor, grids: &[PatchGrid]) -> Result<Features> {
         let numbers = self.cfg.patch();

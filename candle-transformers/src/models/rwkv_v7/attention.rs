@@ -1,4 +1,4 @@
-//! The attention beside the recurrence: one head, whose keys and values are made of few numbers for a token and of its embedding.
+//! The attention in parallel with the recurrence: one head, whose keys and values are made of few numbers per token and of its embedding.
 
 use candle_core::{Module, Result, Tensor};
 use candle_nn::ops::sdpa;
@@ -11,7 +11,7 @@ use crate::blocks::recurrence::{last, shifted};
 
 /// Size of queries and keys.
 pub(super) const QUERY: usize = 256;
-/// What is kept of a token, for its key and for its value.
+/// Size of the cached vector of a token, for its key and for its value.
 pub(super) const RANK: usize = 32;
 
 #[derive(Debug, Clone)]
@@ -24,7 +24,7 @@ pub(super) struct Attention {
     value: Cached,
 }
 
-/// What makes keys, or values.
+/// The layers that compute keys, or values, from cached vectors.
 #[derive(Debug, Clone)]
 struct Cached {
     down: Linear,
@@ -103,7 +103,7 @@ impl Cached {
         })
     }
 
-    /// What is kept of all tokens, `(b, seq, 32)`.
+    /// The cached vectors of all tokens, `(b, seq, 32)`.
     fn parts(&self, xs: &Tensor, before: &Tensor, context: &Tensor) -> Result<Tensor> {
         let (b, t, _) = xs.dims3()?;
         let seen = context.dim(1)? - t;
@@ -117,7 +117,7 @@ impl Cached {
         }
     }
 
-    /// With the tokens' factors, mixed with the token before, of which the first has none, and normed: `(b, seq, size)`.
+    /// With the tokens' factors, mixed with the token before (the first has none), and normed: `(b, seq, size)`.
     fn finish(&self, xs: &Tensor, context: &Tensor) -> Result<Tensor> {
         let (b, seq) = context.dims2()?;
         let factors = self.table.index_select(&context.flatten_all()?, 0)?;

@@ -84,7 +84,7 @@ impl DeepEmbed {
     }
 }
 
-/// What a layer has for each token, `(vocab, size)`: a table, and a linear function of the normed embedding.
+/// A layer's vector for each token, `(vocab, size)`: a table plus a linear function of the normed embedding.
 pub(super) fn table(
     name: &str,
     size: usize,

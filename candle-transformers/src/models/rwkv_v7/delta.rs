@@ -5,17 +5,17 @@ use candle_core::{Device, Result, Tensor};
 /// Positions that are computed together. After 16 at least e^-9.8 of the state is left, which f32 holds as well as its inverse.
 const CHUNK: usize = 16;
 
-/// What positions do to a state, each `(b, h, t, n)`.
+/// The operands of the state's update, each `(b, h, t, n)`.
 pub(super) struct Delta<'a> {
-    /// What is read with.
+    /// The queries.
     pub(super) r: &'a Tensor,
-    /// Where values are added.
+    /// The keys under which values are added.
     pub(super) k: &'a Tensor,
-    /// What is added.
+    /// The values.
     pub(super) v: &'a Tensor,
     /// Minus the key whose value is replaced.
     pub(super) removed: &'a Tensor,
-    /// Where that value is replaced, and how much of it.
+    /// The key whose value is replaced, and the fraction that is replaced.
     pub(super) replaced: &'a Tensor,
     /// The logarithm of what is left of the state, from -0.61 to 0.
     pub(super) decay: &'a Tensor,
@@ -120,9 +120,10 @@ fn solve(lower: &Tensor, xs: &Tensor) -> Result<Tensor> {
 fn seen(len: usize, device: &Device) -> Result<Tensor> {
     let sees = |at: usize| {
         let (i, j) = (at / (2 * len), at % (2 * len) % len);
-        match i < len {
-            true => j < i,
-            false => j <= i - len,
+        if i < len {
+            j < i
+        } else {
+            j <= i - len
         }
     };
     let seen: Vec<u8> = (0..4 * len * len).map(|at| sees(at).into()).collect();

@@ -29,7 +29,8 @@ pub enum ModelVersion {
     V7,
     /// A matrix for each token (DeepEmbed) scales what follows attention.
     V7a,
-    /// As [`V7a`](Self::V7a), and softmax attention (DEA) beside the recurrence, with an embedding of each token in its keys and values.
+    /// As [`V7a`](Self::V7a), and softmax attention (DEA) in parallel with the recurrence, with an embedding of each token in its keys and
+    /// values.
     V7b,
 }
 
@@ -38,18 +39,18 @@ pub enum ModelVersion {
 pub struct Config {
     /// The variant.
     pub version: ModelVersion,
-    /// Tokens.
+    /// Tokens in the vocabulary.
     pub vocab_size: usize,
-    /// Size of the stream.
+    /// Size of the residual stream.
     pub hidden_size: usize,
     /// Layers.
     pub num_hidden_layers: usize,
-    /// Size of a head, 64 where it is left out.
+    /// Head dimension; default: 64.
     #[serde(default = "head_size")]
     pub head_size: usize,
-    /// Inner size of what follows attention; `None` for 4 times that of the stream.
+    /// Inner size of the feed-forward blocks; `None` for 4 times `hidden_size`.
     pub intermediate_size: Option<usize>,
-    /// Of an implementation in f16; not used.
+    /// A detail of implementations in f16; not used.
     #[serde(default)]
     pub rescale_every: usize,
 }
@@ -77,7 +78,7 @@ impl Config {
 #[derive(Debug, Clone)]
 pub struct Model {
     embeddings: Embedding,
-    /// Of the embeddings.
+    /// The norm of the embeddings.
     ln0: LayerNorm,
     layers: Vec<Layer>,
     ln_out: LayerNorm,
@@ -246,7 +247,7 @@ impl Model {
     }
 }
 
-/// What the variants look up.
+/// The variants' tables.
 struct Tokens {
     /// Those of a call, `(b * t)`.
     now: Tensor,
@@ -270,8 +271,8 @@ impl Layer {
         })
     }
 
-    /// The stream after the layer, and what the layer keeps. `attended` is added beside the recurrence, `first` are the values of the first
-    /// layer, and `ids` the tokens.
+    /// The stream after the layer, and the layer's state. `attended` is added to the recurrence's result, `first` are the values of the
+    /// first layer, and `ids` the tokens.
     fn forward(
         &self,
         xs: &Tensor,

@@ -5,34 +5,34 @@ use candle_core::{bail, DType, Device, Result, Tensor};
 use super::attention::{QUERY, RANK};
 use super::{Config, ModelVersion};
 
-/// What a layer keeps of a sequence. After a batch of several rows, each tensor has them as a first dimension.
+/// The state of a sequence in one layer. After a batch of several rows, each tensor has them as a first dimension.
 pub struct StatePerLayer {
-    /// What the recurrence was given at the last token, `(hidden_size)`.
+    /// The input of the recurrence at the last token, `(hidden_size)`.
     pub att_x_prev: Tensor,
     /// The matrices of the heads, `(heads, head_size, head_size)`: values by keys.
     pub att_kv: Tensor,
-    /// What follows it was given at the last token, `(hidden_size)`.
+    /// The input of the feed-forward block at the last token, `(hidden_size)`.
     pub ffn_x_prev: Tensor,
 }
 
-/// What the attention of [`ModelVersion::V7b`] keeps of a sequence; it grows with it. After a batch of several rows, each tensor has them
-/// as a first dimension.
+/// The state of the attention of [`ModelVersion::V7b`]; it grows with the sequence. After a batch of several rows, each tensor has them as
+/// a first dimension.
 pub struct DeaState {
     /// The tokens seen; of a batch, those of all rows for one position after another.
     pub token_ids: Vec<u32>,
-    /// By layer, what keys are made of, `(seq_len, 32)`.
+    /// Inputs of the keys by layer, `(seq_len, 32)`.
     pub k_cache: Vec<Tensor>,
-    /// By layer, what values are made of, `(seq_len, 32)`.
+    /// Inputs of the values by layer, `(seq_len, 32)`.
     pub v_cache: Vec<Tensor>,
-    /// By layer, the query of the last token, `(256)`.
+    /// The query of the last token by layer, `(256)`.
     pub q_prev: Vec<Tensor>,
 }
 
-/// What a model keeps of a sequence, or of a batch. To start another, make a new one.
+/// The state of a sequence, or of a batch. For another, make a new one.
 pub struct State {
     /// By layer.
     pub per_layer: Vec<StatePerLayer>,
-    /// Of [`ModelVersion::V7b`].
+    /// State of the attention of [`ModelVersion::V7b`].
     pub dea: Option<DeaState>,
     /// Tokens seen, of each row.
     pub pos: usize,
@@ -127,11 +127,12 @@ impl DeaState {
     }
 }
 
-/// What is kept of `b` rows, `(b, dims)`, of a tensor that has them or is one for all.
+/// The state of `b` rows, `(b, dims)`, from a tensor that has them or one row for all.
 pub(super) fn rows(kept: &Tensor, b: usize, dims: &[usize]) -> Result<Tensor> {
-    let found = match kept.rank() == dims.len() {
-        true => kept.unsqueeze(0)?,
-        false => kept.clone(),
+    let found = if kept.rank() == dims.len() {
+        kept.unsqueeze(0)?
+    } else {
+        kept.clone()
     };
     let shape: Vec<_> = std::iter::once(b).chain(dims.iter().copied()).collect();
     match found.dims() {
@@ -144,7 +145,7 @@ pub(super) fn rows(kept: &Tensor, b: usize, dims: &[usize]) -> Result<Tensor> {
     }
 }
 
-/// What is kept of rows after a step, in the dtype of what was kept before it.
+/// The state of the rows after a step, in the dtype of the earlier state.
 pub(super) fn kept(rows: &Tensor, before: &Tensor) -> Result<Tensor> {
     let rows = rows.to_dtype(before.dtype())?;
     match rows.dim(0)? {

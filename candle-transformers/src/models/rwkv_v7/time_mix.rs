@@ -8,10 +8,10 @@ use super::delta::Delta;
 use super::{transposed, Config};
 use crate::blocks::recurrence::wide;
 
-/// What is mixed with the token before, in this order.
+/// The vectors that are mixed with the last token's, in this order.
 const MIXES: [&str; 6] = ["x_r", "x_w", "x_k", "x_v", "x_a", "x_g"];
 
-/// What reads and corrects the state.
+/// The mixer that reads and corrects the state.
 #[derive(Debug, Clone)]
 pub(super) struct TimeMix {
     /// The share of the token before, `(6, 1, 1, hidden)`.
@@ -21,18 +21,18 @@ pub(super) struct TimeMix {
     value: Linear,
     output: Linear,
     decay: LowRank,
-    /// How much of what the state has for a key is replaced.
+    /// Fraction of the state's value of a key that is replaced.
     rate: LowRank,
-    /// How much of the first layer's value is taken; not in that layer.
+    /// Fraction of the first layer's value that is mixed in; `None` in that layer.
     residual: Option<LowRank>,
     gate: [Linear; 2],
-    /// What makes the key that is removed out of the key, `(heads, 1, size)`.
+    /// Factors that make the removed key of the key, `(heads, 1, size)`.
     removed: Tensor,
-    /// How far the rate scales the key that is added, `(heads, 1, size)`.
+    /// Degree to which the rate scales the added key, `(heads, 1, size)`.
     scaled: Tensor,
     /// The share of a token's value that it reads itself, `(heads, 1, size)`.
     own: Tensor,
-    /// Of each head, without weights.
+    /// The norm of each head, without weights.
     norm: LayerNorm,
     /// `(heads, 1, size)`.
     norm_weight: Tensor,

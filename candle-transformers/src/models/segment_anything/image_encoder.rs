@@ -1,4 +1,4 @@
-//! The encoder of pictures: a vision transformer whose attention is within windows in most blocks, with relative positions, as in
+//! The encoder of images: a vision transformer whose attention is within windows in most blocks, with relative positions, as in
 //! [ViTDet](https://arxiv.org/abs/2203.16527).
 
 use candle_core::{Device, Module, Result, Tensor};
@@ -7,19 +7,19 @@ use candle_nn::{layer_norm, linear, linear_b, Activation, LayerNorm, VarBuilder}
 use super::{MlpBlock, Neck, EPS, FAMILY};
 use crate::blocks::vision::{side, PatchEmbedding, Picture, VitAttention, VitSpec, Windows};
 
-/// What scores gain with how many rows and columns a query is from a key.
+/// Relative position biases of scores, by the distance in rows and in columns.
 ///
-/// The gain is `q · rows[distance] + q · columns[distance]`, a number for each query and each row, and for each query and each column. They
-/// are appended to the query, and to a key a 1 at its row and its column, so that the product of both has the gain in it: attention needs no
-/// bias, which would be as large as all scores.
+/// The bias is `q · rows[distance] + q · columns[distance]`, a number for each query and each row, and for each query and each column. They
+/// are appended to the query, and to a key a 1 at its row and its column, so that the product of both includes the bias: attention needs no
+/// separate bias, which would be as large as all scores.
 #[derive(Debug)]
 struct RelativePositions {
     /// (2 * side - 1, head_dim)
     rows: Tensor,
     columns: Tensor,
-    /// The tables' row for each pair of places along a side, (side * side).
+    /// The tables' row for each pair of positions along a side, (side * side).
     distances: Tensor,
-    /// What is appended to keys, (1, 1, side * side, 2 * side).
+    /// Appended to keys, (1, 1, side * side, 2 * side).
     places: Tensor,
     side: usize,
 }
@@ -53,8 +53,8 @@ impl RelativePositions {
         Ok((q, Tensor::cat(&[&k, &places], 3)?))
     }
 
-    /// Queries times what `table` has for their distance to each place along a side: from (side, n, side, head_dim), the side in question
-    /// first, to (side, n, side, side). Times the root of `head_dim`, which attention divides by.
+    /// Queries times the entries of `table` for their distance to each position along a side: from (side, n, side, head_dim), the side in
+    /// question first, to (side, n, side, side). Times the root of `head_dim`, by which attention divides.
     fn gains(&self, table: &Tensor, queries: &Tensor) -> Result<Tensor> {
         let (side, n, _, head_dim) = queries.dims4()?;
         let table = table.index_select(&self.distances, 0)?;
@@ -65,7 +65,7 @@ impl RelativePositions {
     }
 }
 
-/// For each place of a square a 1 at its row, and behind that a 1 at its column.
+/// For each position of a square a 1 at its row, followed by a 1 at its column.
 fn places(side: usize, device: &Device) -> Result<Tensor> {
     let mut ones = vec![0f32; side * side * 2 * side];
     for (i, place) in ones.chunks_exact_mut(2 * side).enumerate() {
@@ -80,14 +80,14 @@ struct Block {
     norm1: LayerNorm,
     attention: VitAttention,
     positions: Option<RelativePositions>,
-    /// Without them every place sees every other.
+    /// The windows; `None` for attention between all positions.
     windows: Option<Windows>,
     norm2: LayerNorm,
     mlp: MlpBlock,
 }
 
 impl Block {
-    /// `places` is the side of the picture in patches.
+    /// `places` is the side of the image in patches.
     fn load(
         spec: &VitSpec,
         qkv_bias: bool,
@@ -155,11 +155,11 @@ impl ImageEncoderViT {
     /// Loads `patch_embed.proj`, `pos_embed` if `use_abs_pos`, `depth` blocks `blocks.N`, with `attn.rel_pos_h` and `attn.rel_pos_w` if
     /// `use_rel_pos`, and `neck`, from which `out_chans` channels come.
     ///
-    /// Pictures have sides of `img_size` pixels and `in_chans` channels, a patch has sides of `patch_size`. Attention is within windows of
+    /// Images have sides of `img_size` pixels and `in_chans` channels, a patch has sides of `patch_size`. Attention is within windows of
     /// `window_size` patches a side, except in the blocks `global_attn_indexes`, and in all of them if it is 0.
     ///
     /// # Errors
-    /// `num_heads` does not divide `embed_dim`, a patch is larger than the picture, or a weight is missing or has another shape.
+    /// `num_heads` does not divide `embed_dim`, a patch is larger than the image, or a weight is missing or has another shape.
     #[allow(clippy::too_many_arguments)]
     pub fn new(
         img_size: usize,

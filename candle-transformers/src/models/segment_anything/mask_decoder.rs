@@ -1,4 +1,4 @@
-//! The decoder: from embeddings of a picture and of prompts to masks, and how good they are.
+//! The decoder: from embeddings of an image and of prompts to masks, and how good they are.
 
 use candle_core::{bail, Module, Result, Tensor};
 use candle_nn::{
@@ -52,7 +52,7 @@ pub struct MaskDecoder {
     upscaling1: ConvTranspose2d,
     upscaling_norm: LayerNorm2d,
     upscaling2: ConvTranspose2d,
-    /// What makes a mask of each mask's token.
+    /// The layers that turn each mask's token into a mask.
     masks: Vec<Layers>,
     quality: Layers,
 }
@@ -133,9 +133,10 @@ impl MaskDecoder {
                 sparse_prompt_embeddings.dims()
             )
         }
-        let taken = match multimask_output {
-            true => 1..self.masks.len(),
-            false => 0..1,
+        let taken = if multimask_output {
+            1..self.masks.len()
+        } else {
+            0..1
         };
         if taken.is_empty() {
             bail!("{FAMILY}: the decoder has one mask; disable `multimask_output`")

@@ -2,7 +2,7 @@
 //! the encoder of MobileSAM as well, [arXiv 2306.14289](https://arxiv.org/abs/2306.14289). Weight names are those of Facebook's and
 //! MobileSAM's checkpoints.
 //!
-//! A picture is encoded once ([`sam::Sam::embeddings`]), which takes most of the time; each prompt then takes the decoder alone.
+//! An image is encoded once ([`sam::Sam::embeddings`]), which takes most of the time; each prompt then takes the decoder alone.
 //!
 //! ```no_run
 //! use candle_core::{DType, Device, Tensor};
@@ -26,8 +26,8 @@
 //! # }
 //! ```
 //!
-//! As in Candle, GELU is exact in [`image_encoder`] and in its tanh form elsewhere, and [`sam::Sam::forward`] makes masks larger by the
-//! nearest place, where the paper's program interpolates.
+//! As in Candle, GELU is exact in [`image_encoder`] and in its tanh form elsewhere, and [`sam::Sam::forward`] enlarges masks by nearest
+//! neighbours, where the paper's program interpolates.
 
 pub mod image_encoder;
 pub mod mask_decoder;
@@ -43,9 +43,9 @@ use super::with_tracing::linear_b;
 pub use super::with_tracing::Linear;
 use crate::blocks::vision::{channels_first, channels_last, ConvSpec};
 
-/// Of errors.
+/// The name in errors.
 const FAMILY: &str = "segment_anything";
-/// Of the norms of channels.
+/// The epsilon of the channels' norms.
 const EPS: f64 = 1e-6;
 
 /// A layer from `in_dim` to `out_dim`, from the tensors `weight` and, if `bias` says so, `bias`.
@@ -56,7 +56,7 @@ pub fn linear(vb: VarBuilder, in_dim: usize, out_dim: usize, bias: bool) -> Resu
     linear_b(in_dim, out_dim, bias, vb)
 }
 
-/// A layer norm over the channels of each place of a picture.
+/// A layer norm over the channels of each position of an image.
 #[derive(Debug)]
 pub struct LayerNorm2d {
     norm: LayerNorm,
@@ -115,7 +115,7 @@ impl Module for MlpBlock {
     }
 }
 
-/// What makes the embeddings that the decoder reads of an encoder's places.
+/// The layers that turn an encoder's output into the decoder's embeddings.
 #[derive(Debug)]
 struct Neck {
     conv1: Conv2d,

@@ -11,10 +11,10 @@ use crate::blocks::vision::{run_all, ConvSpec};
 
 const GELU: Activation = Activation::GeluPytorchTanh;
 
-/// Vectors of places in a picture.
+/// Vectors of points in an image.
 #[derive(Debug)]
 struct Positions {
-    /// The projections as angles, (2, size / 2) of f32: in 16 bits, angles of many turns would be off by a part of one.
+    /// The projections as angles, (2, size / 2) of f32: in 16 bits, angles of many rotations would be off by a fraction of one.
     angles: Tensor,
     dtype: DType,
 }
@@ -28,13 +28,13 @@ impl Positions {
         })
     }
 
-    /// From places (n, 2) of f32, across and down, each from 0 to 1, to (n, size).
+    /// From points (n, 2) of f32, across and down, each from 0 to 1, to (n, size).
     fn forward(&self, places: &Tensor) -> Result<Tensor> {
         let angles = places.affine(2., -1.)?.matmul(&self.angles)?;
         Tensor::cat(&[angles.sin()?, angles.cos()?], 1)?.to_dtype(self.dtype)
     }
 
-    /// Those of the middles of the places of a picture: (1, size, rows, columns).
+    /// Those of the centres of a grid over the image: (1, size, rows, columns).
     fn of_grid(&self, (rows, columns): (usize, usize)) -> Result<Tensor> {
         let middle = |i: usize, n: usize| (i as f32 + 0.5) / n as f32;
         let places = (0..rows * columns)
@@ -67,9 +67,9 @@ impl Module for Smaller {
 #[derive(Debug)]
 pub struct PromptEncoder {
     positions: Positions,
-    /// Those of the picture's places.
+    /// Those of the image's grid.
     of_image: Tensor,
-    /// What is added to a point that is none, to one outside and to one inside: (3, embed_dim).
+    /// Added to a padding point, to a point outside and to one inside: (3, embed_dim).
     points: Tensor,
     /// To a box's first and second corner: (1, 2, embed_dim).
     corners: Tensor,
@@ -86,10 +86,10 @@ impl PromptEncoder {
     /// Loads `pe_layer.positional_encoding_gaussian_matrix`, `point_embeddings.N`, `not_a_point_embed`, `no_mask_embed` and
     /// `mask_downscaling`, which has `mask_in_chans` channels inside.
     ///
-    /// `image_embedding_size` is the height and width of the picture's embeddings, `input_image_size` that of the picture in pixels.
+    /// `image_embedding_size` is the height and width of the image's embeddings, `input_image_size` that of the image in pixels.
     ///
     /// # Errors
-    /// `embed_dim` is odd, `mask_in_chans` is no multiple of 4, a size is 0, or a weight is missing or has another shape.
+    /// `embed_dim` is odd, `mask_in_chans` is not a multiple of 4, a size is 0, or a weight is missing or has another shape.
     pub fn new(
         embed_dim: usize,
         image_embedding_size: (usize, usize),
@@ -140,7 +140,7 @@ impl PromptEncoder {
         })
     }
 
-    /// The positions of the picture's embeddings, (1, embed_dim, height, width).
+    /// The positions of the image's embeddings, (1, embed_dim, height, width).
     ///
     /// # Errors
     /// None: they were computed when the encoder was loaded.
@@ -169,7 +169,7 @@ impl PromptEncoder {
             let none = Tensor::full(-1f32, (b, 1), &device)?;
             labels = Tensor::cat(&[&labels, &none], 1)?;
         }
-        // Where a point that is none is does not matter.
+        // The coordinates of a padding point do not matter.
         let kinds = [labels.lt(0f32)?, labels.eq(0f32)?, labels.eq(1f32)?];
         let kinds = Tensor::stack(&kinds, 2)?.to_dtype(dtype)?;
         let is_point = labels.ge(0f32)?.to_dtype(dtype)?.unsqueeze(2)?;
@@ -178,8 +178,8 @@ impl PromptEncoder {
         points.broadcast_mul(&is_point)? + kinds.reshape((b, n, size))?
     }
 
-    /// What the decoder takes: of points and boxes (batch, tokens, embed_dim), and of masks (batch, embed_dim, height, width) or, without
-    /// masks, (1, embed_dim, height, width), the picture's embeddings' height and width.
+    /// The decoder's inputs: of points and boxes (batch, tokens, embed_dim), and of masks (batch, embed_dim, height, width) or, without
+    /// masks, (1, embed_dim, height, width), with the height and width of the image's embeddings.
     ///
     /// - `points` are coordinates in pixels, (batch, n, 2), across and down, and labels, (batch, n): 1 inside what is meant, 0 outside, and
     ///   -1 for a point that does not count.

@@ -1,4 +1,4 @@
-//! The whole model: from a picture and a prompt to masks, and masks of everything in a picture.
+//! The whole model: from an image and a prompt to masks, and masks of everything in an image.
 
 use std::ops::Range;
 
@@ -12,25 +12,25 @@ use super::tiny_vit::{tiny_vit_5m, TinyViT};
 use super::FAMILY;
 use crate::object_detection::{non_maximum_suppression, Bbox};
 
-/// The side of the pictures that the encoder sees, in pixels. Smaller ones are filled up at the right and the bottom.
+/// The side of the images that the encoder sees, in pixels. Smaller ones are filled up at the right and the bottom.
 pub const IMAGE_SIZE: usize = 1024;
 const PATCH: usize = 16;
 /// The side of the embeddings, and of the decoder's masks.
 const SIDE: usize = IMAGE_SIZE / PATCH;
 const MASK: usize = 4 * SIDE;
-/// Pixels on the side of a mask's place.
+/// Pixels on the side of a mask's element.
 const PLACE: usize = IMAGE_SIZE / MASK;
 const EMBEDDING: usize = 256;
 const WINDOW: usize = 14;
-/// Of red, green and blue, from 0 to 255.
+/// Mean of red, green and blue, from 0 to 255.
 const MEAN: [f32; 3] = [123.675, 116.28, 103.53];
 const DEVIATION: [f32; 3] = [58.395, 57.12, 57.375];
 
 /// Points whose masks are made together.
 const TOGETHER: usize = 64;
-/// What the masks of [`Sam::generate_masks`] are at least thought to share with what is meant.
+/// Minimum estimated IoU of the masks of [`Sam::generate_masks`].
 const LEAST_IOU: f32 = 0.88;
-/// How far up and down the threshold is moved, and what share of the mask has to stay.
+/// Offset by which the threshold is moved up and down, and the minimum fraction of the mask that has to stay.
 const OFFSET: f32 = 1.;
 const LEAST_STABILITY: f32 = 0.95;
 /// Masks whose boxes overlap more are one.
@@ -51,7 +51,7 @@ impl Module for Encoder {
     }
 }
 
-/// What is meant. All coordinates are parts of the picture: 0 at the left and the top, 1 at the right and the bottom.
+/// A prompt. All coordinates are fractions of the image: 0 at the left and the top, 1 at the right and the bottom.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Prompt<'a> {
     /// Across, down, and whether the point is inside.
@@ -76,7 +76,7 @@ pub struct Sam {
 
 impl Sam {
     /// A model with a vision transformer, from `image_encoder`, `prompt_encoder` and `mask_decoder`. ViT-B has a size of 768, 12 blocks, 12
-    /// heads, and attention to the whole picture in the blocks 2, 5, 8 and 11; ViT-L 1024, 24, 16 and 5, 11, 17, 23; ViT-H 1280, 32, 16
+    /// heads, and attention to the whole image in the blocks 2, 5, 8 and 11; ViT-L 1024, 24, 16 and 5, 11, 17, 23; ViT-H 1280, 32, 16
     /// and 7, 15, 23, 31.
     ///
     /// # Errors
@@ -134,7 +134,7 @@ impl Sam {
         })
     }
 
-    /// What the decoder reads of a picture, (1, 256, 64, 64), for [`forward_for_prompt`](Self::forward_for_prompt). The picture is that of
+    /// The embeddings of an image, (1, 256, 64, 64), for [`forward_for_prompt`](Self::forward_for_prompt). The image is that of
     /// [`preprocess`](Self::preprocess).
     ///
     /// # Errors
@@ -144,14 +144,15 @@ impl Sam {
         self.encoder.forward(&picture.to_dtype(self.dtype)?)
     }
 
-    /// Masks of a picture, (masks, height, width), logits that are positive inside, each place of the decoder's masks being 4x4 pixels; and
-    /// what their intersection over union with what is meant is thought to be, (1, masks).
+    /// Masks of an image, (masks, height, width), logits that are positive inside, each element of the decoder's masks being 4x4 pixels;
+    /// and their estimated intersection over union with the prompted object, (1, masks).
     ///
-    /// `points` are across and down, parts of the picture from 0 to 1, and whether they are inside. With `multimask_output` there are three
+    /// `points` are across and down, fractions of the image from 0 to 1, and whether they are inside. With `multimask_output` there are
+    /// three
     /// masks, for a prompt that may mean several things: a part, a whole, several.
     ///
     /// # Errors
-    /// Those of [`preprocess`](Self::preprocess); a point is no number.
+    /// Those of [`preprocess`](Self::preprocess); a point is NaN.
     pub fn forward(
         &self,
         img: &Tensor,
@@ -166,13 +167,13 @@ impl Sam {
         Ok((masks.get(0)?.i((.., ..h, ..w))?, iou))
     }
 
-    /// The decoder's masks, (1, masks, 256, 256), and what they share, as in [`forward`](Self::forward). A place of a mask is 4x4 pixels, and
-    /// as the picture was filled up to 1024x1024, masks go on behind it: a quarter of the picture's height and width belongs to it.
+    /// The decoder's masks, (1, masks, 256, 256), and their estimated IoU, as in [`forward`](Self::forward). An element of a mask is 4x4
+    /// pixels. As the image was padded to 1024x1024, masks extend beyond it: a quarter of the image's height and width belongs to it.
     ///
-    /// `img_embeddings` are those of [`embeddings`](Self::embeddings), `original_h` and `original_w` the size of that picture in pixels.
+    /// `img_embeddings` are those of [`embeddings`](Self::embeddings), `original_h` and `original_w` the size of that image in pixels.
     ///
     /// # Errors
-    /// The embeddings have another shape, or a point is no number.
+    /// The embeddings have another shape, or a point is NaN.
     pub fn forward_for_embeddings(
         &self,
         img_embeddings: &Tensor,
@@ -197,8 +198,7 @@ impl Sam {
     /// As [`forward_for_embeddings`](Self::forward_for_embeddings), for points, a box and a mask.
     ///
     /// # Errors
-    /// Those of [`forward_for_embeddings`](Self::forward_for_embeddings), a coordinate of the box is no number, or the mask has another
-    /// shape.
+    /// Those of [`forward_for_embeddings`](Self::forward_for_embeddings), a coordinate of the box is NaN, or the mask has another shape.
     pub fn forward_for_prompt(
         &self,
         img_embeddings: &Tensor,
@@ -254,19 +254,19 @@ impl Sam {
     /// Back from what [`preprocess`](Self::preprocess) gives to numbers from 0 to 255; what was filled up is grey.
     ///
     /// # Errors
-    /// The picture is not (3, height, width) of f32.
+    /// The image is not (3, height, width) of f32.
     pub fn unpreprocess(&self, img: &Tensor) -> Result<Tensor> {
         let img = img.broadcast_mul(&self.deviation)?;
         img.broadcast_add(&self.mean)?.clamp(0f32, 255f32)
     }
 
-    /// What the encoder sees of a picture: (3, 1024, 1024) of f32, filled up with zeros at the right and the bottom.
+    /// The encoder's input for an image: (3, 1024, 1024) of f32, padded with zeros at the right and the bottom.
     ///
-    /// The picture is (3, height, width), red, green and blue from 0 to 255, in any dtype. Its longer side is best
+    /// The image is (3, height, width), red, green and blue from 0 to 255, in any dtype. Its longer side is best
     /// [`IMAGE_SIZE`]: the model was trained so.
     ///
     /// # Errors
-    /// The picture has another number of channels, or a side that is 0 or more than 1024.
+    /// The image has another number of channels, or a side that is 0 or more than 1024.
     pub fn preprocess(&self, img: &Tensor) -> Result<Tensor> {
         let (c, h, w) = img.dims3()?;
         if c != 3 || h == 0 || w == 0 || h > IMAGE_SIZE || w > IMAGE_SIZE {
@@ -281,7 +281,7 @@ impl Sam {
         img.pad_with_zeros(2, 0, IMAGE_SIZE - w)
     }
 
-    /// The masks of `points` of a part of the picture, as in [`generate_masks`](Self::generate_masks).
+    /// The masks of `points` of a part of the image, as in [`generate_masks`](Self::generate_masks).
     fn process_crop(
         &self,
         img: &Tensor,
@@ -318,14 +318,14 @@ impl Sam {
         found.into_iter().map(|mask| crop.place(mask)).collect()
     }
 
-    /// Masks of everything in a picture: those of a grid of `points_per_side` points a side that seem good, without those whose boxes are
-    /// nearly the same, each with its box and what it is thought to share with what it shows.
+    /// Masks of all objects in an image: those of a grid of `points_per_side` points a side that seem good, without those whose boxes are
+    /// nearly the same, each with its box and its estimated IoU.
     ///
-    /// Masks are (256, 256) of u32, 1 inside; a place is 4x4 pixels of the picture, which is filled up to 1024x1024. Boxes are in places.
+    /// Masks are (256, 256) of u32, 1 inside; an element is 4x4 pixels of the image, which is padded to 1024x1024. Boxes are in elements.
     ///
-    /// With `crop_n_layer` the same is done for parts of the picture, in layer `n` of 2^n times 2^n parts, which overlap by
+    /// With `crop_n_layer` the same is done for parts of the image, in layer `n` of 2^n times 2^n parts, which overlap by
     /// `crop_overlap_ratio` of the shorter side over 2^(n-1), with points a side fewer by the factor `crop_n_points_downscale_factor` from
-    /// layer to layer. Of masks of different parts that are nearly the same the most confident stays. Parts begin at the nearest place.
+    /// layer to layer. Of nearly equal masks of different parts the most confident is kept. Parts begin at the nearest element.
     ///
     /// # Errors
     /// Those of [`preprocess`](Self::preprocess); there are no points, the ratio is not from 0 to less than 1, or there are more parts than
@@ -404,11 +404,11 @@ fn span(values: &[u32]) -> Option<[f32; 2]> {
     Some([first as f32, last as f32])
 }
 
-/// A part of a picture: its rows and columns.
+/// A part of an image: its rows and columns.
 #[derive(Debug, Clone, PartialEq)]
 struct Crop {
     pixels: [Range<usize>; 2],
-    /// Of the picture's masks.
+    /// Its rows and columns in the image's masks.
     places: [Range<usize>; 2],
 }
 
@@ -429,7 +429,7 @@ impl Crop {
         }
     }
 
-    /// A mask of the part as one of the picture.
+    /// A mask of the part as one of the image.
     fn place(&self, mask: Bbox<Tensor>) -> Result<Bbox<Tensor>> {
         let mut data = mask.data;
         for (dim, places) in self.places.iter().enumerate() {
@@ -449,7 +449,7 @@ impl Crop {
     }
 }
 
-/// The parts of a picture of `[height, width]` in a layer, of which the first has one.
+/// The parts of an image of `[height, width]` in a layer; the first layer has one.
 fn crops(size: [usize; 2], layer: u32, overlap: f64) -> Result<Vec<Crop>> {
     let shorter = size[0].min(size[1]);
     let count = match 1usize.checked_shl(layer) {
@@ -465,7 +465,7 @@ fn crops(size: [usize; 2], layer: u32, overlap: f64) -> Result<Vec<Crop>> {
     let overlap = (overlap * shorter as f64 * 2. / count as f64) as usize;
     let [rows, columns] = size.map(|len| {
         let part = (overlap * (count - 1) + len).div_ceil(count);
-        // A part is longer than what it shares unless the picture is a few pixels.
+        // A part is longer than what it shares unless the image is a few pixels.
         let step = part.saturating_sub(overlap);
         (0..count).map(move |i| (step * i).min(len - 1)..(step * i + part).min(len))
     });
@@ -476,7 +476,7 @@ fn crops(size: [usize; 2], layer: u32, overlap: f64) -> Result<Vec<Crop>> {
     Ok(of_columns.flatten().collect())
 }
 
-/// Points in the middle of each of the squares that a picture is divided into, parts of its width and height, column by column.
+/// Points in the middle of each of the squares that an image is divided into, parts of its width and height, column by column.
 fn grid(per_side: usize, factor: usize, layer: u32) -> Result<Vec<[f64; 2]>> {
     let n = match factor.checked_pow(layer) {
         Some(factor) if factor > 0 => per_side / factor,
@@ -495,7 +495,7 @@ mod tests {
 
     use super::*;
 
-    /// By the formulas of the paper's program: parts share a third of the shorter side, and the last ends with the picture.
+    /// By the formulas of the paper's program: parts share a third of the shorter side, and the last ends with the image.
     #[test]
     fn parts_of_a_picture_overlap_and_cover_it() -> Result<()> {
         assert_eq!(crops([300, 500], 0, 0.3)?, [Crop::whole([300, 500])]);

@@ -12,14 +12,14 @@ use crate::blocks::vision::{
     VitSpec, Windows,
 };
 
-/// Channels of a picture and of the result.
+/// Channels of an image and of the result.
 const CHANNELS: usize = 3;
 const OUTPUTS: usize = 256;
-/// How many times wider the first stage's blocks are inside.
+/// Expansion factor of the first stage's blocks.
 const EXPANSION: usize = 4;
 const EPS: f64 = 1e-5;
 const GELU: Activation = Activation::GeluPytorchTanh;
-/// The widths to which the picture is not made smaller, those of the last stages of the paper's models: the decoder wants a sixteenth.
+/// The widths to which the image is not made smaller, those of the last stages of the paper's models: the decoder wants a sixteenth.
 const NOT_SMALLER: [usize; 3] = [320, 448, 576];
 
 /// A convolution at `c` and its norm at `bn`.
@@ -27,7 +27,7 @@ fn unit(spec: ConvSpec, vb: VarBuilder) -> Result<ConvNorm> {
     spec.load_norm(vb.pp("c"), vb.pp("bn"))
 }
 
-/// `conv1` and `conv3` of single places around `conv2` of neighbours, with GELU between.
+/// `conv1` and `conv3` of 1x1 around the depthwise `conv2`, with GELU between.
 fn three(
     [inputs, inner, outputs]: [usize; 3],
     stride: usize,
@@ -41,12 +41,12 @@ fn three(
     ])
 }
 
-/// A block of attention within windows, of the neighbours of each place, and of each place alone.
+/// A block of attention within windows, a depthwise convolution, and an MLP.
 #[derive(Debug)]
 struct Block {
     norm1: LayerNorm,
     attention: VitAttention,
-    /// What the scores of a window gain with how far two places are apart: (1, heads, places, places).
+    /// Relative position biases of the scores of a window: (1, heads, places, places).
     distances: Tensor,
     windows: Windows,
     neighbours: ConvNorm,
@@ -105,7 +105,7 @@ enum Blocks {
     Attention(Vec<Block>),
 }
 
-/// Blocks, and what makes the picture smaller and wider behind them.
+/// Blocks, and what makes the image smaller and wider behind them.
 #[derive(Debug)]
 struct Stage {
     blocks: Blocks,
@@ -134,10 +134,10 @@ pub struct TinyViT {
 }
 
 impl TinyViT {
-    /// Loads `patch_embed`, a stage `layers.N` for each number of the lists, and `neck`: sizes of tokens, blocks, heads and sides of windows,
-    /// of which the first stage has no use for the last two.
+    /// Loads `patch_embed`, a stage `layers.N` for each number of the lists, and `neck`: sizes of tokens, blocks, heads and sides of
+    /// windows; the first stage does not use the last two.
     ///
-    /// A stage but the last halves the picture's sides, unless the next one has a size of 320, 448 or 576.
+    /// Each stage but the last halves the image's sides, unless the next one has a size of 320, 448 or 576.
     ///
     /// # Errors
     /// The lists differ in length or have less than two numbers, the first size is odd, heads do not divide a size, a window has a side of 0,
@@ -203,7 +203,7 @@ impl TinyViT {
     }
 }
 
-/// From pictures (batch, 3, height, width) of any size, 1024x1024 for the decoder, to (batch, 256, height / 16, width / 16).
+/// From images (batch, 3, height, width) of any size, 1024x1024 for the decoder, to (batch, 256, height / 16, width / 16).
 impl Module for TinyViT {
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
         Picture::any(FAMILY).check(xs)?;

@@ -1,4 +1,4 @@
-//! The decoder's transformer, in which tokens of a prompt see the picture, and the picture sees them.
+//! The decoder's transformer, in which tokens of a prompt see the image, and the image sees them.
 
 use candle_core::{bail, Module, Result, Tensor};
 use candle_nn::ops::{sdpa_with, SdpaOptions};
@@ -7,7 +7,7 @@ use candle_nn::{layer_norm, Activation, LayerNorm, VarBuilder};
 use super::{linear, Linear, MlpBlock, FAMILY};
 use crate::blocks::vision::{heads, join_heads};
 
-/// Of the norms.
+/// Norm epsilon.
 const EPS: f64 = 1e-5;
 
 /// Attention in which queries, keys and values come of different things.
@@ -37,7 +37,7 @@ impl Attention {
         })
     }
 
-    /// Of (batch, queries, size) and (batch, keys, size), as the queries.
+    /// From (batch, queries, size) and (batch, keys, size) to the shape of the queries.
     fn forward(&self, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<Tensor> {
         let q = heads(&self.q.forward(q)?, self.heads)?;
         let k = heads(&self.k.forward(k)?, self.heads)?;
@@ -82,18 +82,17 @@ impl Layer {
         })
     }
 
-    /// Tokens and the picture's places, each with its positions.
+    /// Tokens and the image's embeddings, each with its positions.
     fn forward(
         &self,
         [tokens, token_positions]: [&Tensor; 2],
         [places, place_positions]: [&Tensor; 2],
     ) -> Result<(Tensor, Tensor)> {
-        let tokens = match self.first {
-            true => self.self_attn.forward(tokens, tokens, tokens)?,
-            false => {
-                let q = (tokens + token_positions)?;
-                (tokens + self.self_attn.forward(&q, &q, tokens)?)?
-            }
+        let tokens = if self.first {
+            self.self_attn.forward(tokens, tokens, tokens)?
+        } else {
+            let q = (tokens + token_positions)?;
+            (tokens + self.self_attn.forward(&q, &q, tokens)?)?
         };
         let tokens = self.norm1.forward(&tokens)?;
 
@@ -121,7 +120,7 @@ pub struct TwoWayTransformer {
 }
 
 impl TwoWayTransformer {
-    /// Loads `depth` layers `layers.N`, `final_attn_token_to_image` and `norm_final_attn`. Attention between tokens and picture has heads
+    /// Loads `depth` layers `layers.N`, `final_attn_token_to_image` and `norm_final_attn`. Attention between tokens and image has heads
     /// of half the size.
     ///
     /// # Errors
@@ -145,9 +144,9 @@ impl TwoWayTransformer {
         })
     }
 
-    /// The tokens, (batch, tokens, embedding_dim), and the picture's places, (batch, height * width, embedding_dim), after all layers.
+    /// The tokens, (batch, tokens, embedding_dim), and the image's embeddings, (batch, height * width, embedding_dim), after all layers.
     ///
-    /// `image_embedding` and its positions `image_pe` are (batch, embedding_dim, height, width); one row of positions goes for all.
+    /// `image_embedding` and its positions `image_pe` are (batch, embedding_dim, height, width); one row of positions may be shared by all.
     /// `point_embedding` is (batch, tokens, embedding_dim).
     ///
     /// # Errors

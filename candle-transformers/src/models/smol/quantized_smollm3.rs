@@ -14,7 +14,7 @@ use crate::blocks::{
 /// The longest sequence where a file does not say.
 const MAX_SEQ_LEN: usize = 4096;
 
-/// Of this many layers the last rotates nothing; files do not say it.
+/// Every layer whose number is a multiple of this has no rotation; files do not have the field.
 const NO_ROPE_INTERVAL: usize = 4;
 
 /// The decoder that a file describes.
@@ -35,12 +35,12 @@ pub fn spec(file: &GgufMetadata) -> Result<DecoderSpec> {
     file.decoder("smollm3", vec![rotary], layers, norm)
 }
 
-/// What a file says of its model.
+/// The model's parameters in a file.
 #[derive(Debug, Clone)]
 pub struct QuantizedConfig {
-    /// Tokens.
+    /// Tokens in the vocabulary.
     pub vocab_size: usize,
-    /// Size of the stream.
+    /// Size of the residual stream.
     pub hidden_size: usize,
     /// Inner size of the MLP.
     pub intermediate_size: usize,
@@ -50,15 +50,15 @@ pub struct QuantizedConfig {
     pub num_attention_heads: usize,
     /// Key and value heads.
     pub num_key_value_heads: usize,
-    /// The longest sequence; 4096 where the file does not say.
+    /// Maximum sequence length, in tokens; default: 4096.
     pub max_position_embeddings: usize,
     /// Base of the rotary frequencies.
     pub rope_theta: f64,
-    /// Added to the mean square in the norms.
+    /// RMS norm epsilon, added to the mean square.
     pub rms_norm_eps: f64,
     /// Rotated elements of a head, which are all.
     pub rope_dimension_count: usize,
-    /// Of this many layers the last rotates nothing.
+    /// Every layer whose number is a multiple of this has no rotation.
     pub no_rope_layer_interval: Option<usize>,
 }
 
@@ -92,9 +92,10 @@ impl QuantizedConfig {
             num_hidden_layers: size("smollm3.block_count")?,
             num_attention_heads: size("smollm3.attention.head_count")?,
             num_key_value_heads: size("smollm3.attention.head_count_kv")?,
-            max_position_embeddings: match ct.metadata.contains_key(positions) {
-                true => size(positions)?,
-                false => MAX_SEQ_LEN,
+            max_position_embeddings: if ct.metadata.contains_key(positions) {
+                size(positions)?
+            } else {
+                MAX_SEQ_LEN
             },
             rope_theta: float("smollm3.rope.freq_base")?,
             rms_norm_eps: float("smollm3.attention.layer_norm_rms_epsilon")?,
@@ -136,9 +137,10 @@ impl RotaryEmbedding {
         dev: &Device,
         use_interleaved: bool,
     ) -> Result<Self> {
-        let pairs = match use_interleaved {
-            true => RotaryPairs::Neighbours,
-            false => RotaryPairs::Halves,
+        let pairs = if use_interleaved {
+            RotaryPairs::Neighbours
+        } else {
+            RotaryPairs::Halves
         };
         let rotary = Rotary::new(pairs, cfg.rope_theta, cfg.head_dim());
         let positions = cfg.max_position_embeddings;
@@ -228,7 +230,7 @@ impl QuantizedModelForCausalLM {
         self.lm.clear_kv_cache();
     }
 
-    /// What the file says of the model.
+    /// The model's parameters in the file.
     pub fn config(&self) -> &QuantizedConfig {
         &self.config
     }

@@ -12,9 +12,9 @@ use crate::models::shared::LlamaLike;
 /// A checkpoint's `config.json`.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct Config {
-    /// Tokens.
+    /// Tokens in the vocabulary.
     pub vocab_size: usize,
-    /// Size of the stream.
+    /// Size of the residual stream.
     pub hidden_size: usize,
     /// Inner size of the MLP.
     pub intermediate_size: usize,
@@ -24,23 +24,23 @@ pub struct Config {
     pub num_attention_heads: usize,
     /// Key and value heads.
     pub num_key_value_heads: usize,
-    /// The longest sequence.
+    /// Maximum sequence length, in tokens.
     pub max_position_embeddings: usize,
-    /// Whether the output layer is the table of tokens.
+    /// Whether the output layer shares the token table's weight.
     pub tie_word_embeddings: bool,
     /// Base of the rotary frequencies.
     pub rope_theta: f64,
-    /// Added to the mean square in the norms.
+    /// RMS norm epsilon, added to the mean square.
     pub rms_norm_eps: f64,
     /// Activation of the MLP's gate.
     pub hidden_act: Activation,
     /// Whether the projections of attention have biases.
     pub attention_bias: Option<bool>,
-    /// Of the training; not used here.
+    /// Used in training only.
     pub attention_dropout: Option<f64>,
     /// Whether the layers of the MLP have biases.
     pub mlp_bias: Option<bool>,
-    /// How many positions are seen in layers with a window.
+    /// Window size, in positions, of the layers with a window.
     pub sliding_window: Option<usize>,
     /// Whether the layers that rotate nothing have a window.
     pub use_sliding_window: Option<bool>,
@@ -50,13 +50,13 @@ pub struct Config {
     pub bos_token_id: Option<u32>,
     /// The token that ends a text.
     pub eos_token_id: Option<u32>,
-    /// The token that fills rows of a batch.
+    /// The padding token.
     pub pad_token_id: Option<u32>,
     /// Not used here.
     pub max_window_layers: Option<usize>,
-    /// For each layer 1 if it rotates, 0 if not.
+    /// For each layer, 1 if it has a rotation, 0 if not.
     pub no_rope_layers: Option<Vec<usize>>,
-    /// Of this many layers the last rotates nothing, where `no_rope_layers` does not say.
+    /// Every layer whose number is a multiple of this has no rotation; used if `no_rope_layers` is missing.
     pub no_rope_layer_interval: Option<usize>,
 }
 
@@ -87,7 +87,7 @@ impl Config {
         self.spec_with(|i| self.should_skip_rope(i))
     }
 
-    /// As [`spec`](Self::spec), with a window, if there is any, in the layers of which `windowed` says so.
+    /// As [`spec`](Self::spec), with the window, if there is one, in the layers for which `windowed` returns true.
     pub(crate) fn spec_with(&self, windowed: impl Fn(usize) -> bool) -> Result<DecoderSpec> {
         let window = match (self.use_sliding_window, self.sliding_window) {
             (Some(true), None) => {

@@ -1,4 +1,4 @@
-//! Attention of the places of a picture to each other and to a text.
+//! Attention of an image's positions to each other and to a text.
 
 use candle_core::{bail, Module, Result, Tensor, D};
 use candle_nn::ops::{act_mul, sdpa_with, GatedActivation, SdpaOptions};
@@ -10,15 +10,15 @@ use super::resnet::divided;
 use crate::blocks::vision::{heads, join_heads, pointwise, VitAttention};
 use crate::blocks::MergedLinear;
 
-/// What norms of tokens add to the variance.
+/// The epsilon of the tokens' norms.
 const EPS: f64 = 1e-5;
 
-/// Where queries, keys and values come from.
+/// The sources of queries, keys and values.
 #[derive(Debug)]
 enum Inputs {
-    /// The picture for all, as a rule.
+    /// The image for all, as a rule.
     One(MergedLinear<3>),
-    /// Queries of the picture, keys and values of the text.
+    /// Queries of the image, keys and values of the text.
     Two(Linear, MergedLinear<2>),
 }
 
@@ -127,7 +127,7 @@ impl Module for FeedForward {
     }
 }
 
-/// Attention to the picture, attention to the text and a feed-forward block, each behind a norm and in a residual.
+/// Attention to the image, attention to the text and a feed-forward block, each behind a norm and in a residual.
 #[derive(Debug)]
 struct Block {
     norm1: LayerNorm,
@@ -173,9 +173,9 @@ pub struct SpatialTransformerConfig {
     pub depth: usize,
     /// Groups of the norm.
     pub num_groups: usize,
-    /// Size of the text's tokens; without it that of the picture's.
+    /// Size of the text's tokens; `None` for that of the image's.
     pub context_dim: Option<usize>,
-    /// Of no effect: [`CrossAttention::new`].
+    /// No effect: [`CrossAttention::new`].
     pub sliced_attention_size: Option<usize>,
     /// Whether the first and last layer are linear layers in the file, or 1x1 convolutions.
     pub use_linear_projection: bool,
@@ -194,14 +194,14 @@ impl Default for SpatialTransformerConfig {
     }
 }
 
-/// A transformer over the places of a picture, which also attend to a text.
+/// A transformer over the positions of an image, which also attend to a text.
 #[derive(Debug)]
 pub struct SpatialTransformer {
     norm: GroupNorm,
     proj_in: Linear,
     blocks: Vec<Block>,
     proj_out: Linear,
-    /// What it was made from.
+    /// The configuration of the block.
     pub config: SpatialTransformerConfig,
 }
 
@@ -221,9 +221,12 @@ impl SpatialTransformer {
     ) -> Result<Self> {
         let _ = use_flash_attn;
         let inner = n_heads * d_head;
-        let projection = |inputs, outputs, name| match config.use_linear_projection {
-            true => linear(inputs, outputs, vs.pp(name)),
-            false => pointwise(inputs, outputs, vs.pp(name)),
+        let projection = |inputs, outputs, name| {
+            if config.use_linear_projection {
+                linear(inputs, outputs, vs.pp(name))
+            } else {
+                pointwise(inputs, outputs, vs.pp(name))
+            }
         };
         let vs_blocks = vs.pp("transformer_blocks");
         let block = |i| Block::load([n_heads, d_head], config.context_dim, vs_blocks.pp(i));
@@ -254,13 +257,13 @@ impl SpatialTransformer {
 /// The numbers of an [`AttentionBlock`].
 #[derive(Debug, Clone, Copy)]
 pub struct AttentionBlockConfig {
-    /// Size of a head; one head for all channels without it.
+    /// Head dimension; `None` for one head over all channels.
     pub num_head_channels: Option<usize>,
     /// Groups of the norm.
     pub num_groups: usize,
-    /// What the result is divided by.
+    /// Divisor of the result.
     pub rescale_output_factor: f64,
-    /// What the norm adds to the variance.
+    /// Norm epsilon.
     pub eps: f64,
 }
 
@@ -276,7 +279,7 @@ impl Default for AttentionBlockConfig {
     }
 }
 
-/// Attention of the places of a picture to each other, in a residual.
+/// Self-attention of an image's positions, with a residual connection.
 #[derive(Debug)]
 pub struct AttentionBlock {
     norm: GroupNorm,
@@ -295,9 +298,10 @@ impl AttentionBlock {
         if head_dim == 0 || !channels.is_multiple_of(head_dim) {
             bail!("attention block: heads of size {head_dim} do not divide {channels} channels")
         }
-        let names = match vs.contains_tensor("to_q.weight") {
-            true => ["to_q", "to_k", "to_v", "to_out.0"],
-            false => ["query", "key", "value", "proj_attn"],
+        let names = if vs.contains_tensor("to_q.weight") {
+            ["to_q", "to_k", "to_v", "to_out.0"]
+        } else {
+            ["query", "key", "value", "proj_attn"]
         };
         let [q, k, v, out] = names.map(|name| square(channels, vs.pp(name)));
         Ok(Self {

@@ -7,7 +7,7 @@ use candle_nn::{layer_norm, LayerNorm, VarBuilder};
 use crate::blocks::vision::{blocks, Blocks, TextEmbeddings, VitActivation, VitSpec};
 use crate::models::clip::text_model;
 
-/// What layer norms add to the variance.
+/// Layer norm epsilon.
 const EPS: f64 = 1e-5;
 
 /// An activation function.
@@ -45,7 +45,7 @@ pub struct Config {
     embed_dim: usize,
     activation: Activation,
     intermediate_size: usize,
-    /// The longest text in tokens.
+    /// Maximum text length, in tokens.
     pub max_position_embeddings: usize,
     /// The token that callers fill texts up with, if it is not that of the end. The model does not use it.
     pub pad_with: Option<String>,
@@ -193,9 +193,10 @@ impl ClipTextTransformer {
         let mut states = self.blocks.forward_each(&xs, Some(&mask))?;
         states.insert(0, xs);
         let count = states.len() as isize;
-        let index = match until_layer < 0 {
-            true => count + until_layer,
-            false => until_layer.saturating_add(1),
+        let index = if until_layer < 0 {
+            count + until_layer
+        } else {
+            until_layer.saturating_add(1)
         };
         let last = &states[states.len() - 1];
         match states.get(index as usize) {

@@ -15,17 +15,17 @@ pub struct DDIMSchedulerConfig {
     pub beta_start: f64,
     /// Beta of the last training step.
     pub beta_end: f64,
-    /// How beta goes from one to the other.
+    /// Interpolation between the two betas.
     pub beta_schedule: BetaSchedule,
-    /// How much of DDPM's noise each step adds: 0 for none, 1 for all.
+    /// Fraction of DDPM's noise that each step adds, from 0 to 1.
     pub eta: f64,
-    /// The least training step that is taken, with [`TimestepSpacing::Leading`].
+    /// The lowest training step used, with [`TimestepSpacing::Leading`].
     pub steps_offset: usize,
-    /// What the model gives.
+    /// The quantity that the model predicts.
     pub prediction_type: PredictionType,
     /// Steps in training.
     pub train_timesteps: usize,
-    /// Which of them are taken.
+    /// The spacing of the training steps used.
     pub timestep_spacing: TimestepSpacing,
 }
 
@@ -56,9 +56,9 @@ impl SchedulerConfig for DDIMSchedulerConfig {
 pub struct DDIMScheduler {
     timesteps: Vec<usize>,
     alphas_cumprod: Vec<f64>,
-    /// How many training steps a step goes back.
+    /// Number of training steps per step.
     step_ratio: usize,
-    /// What the scheduler was made from.
+    /// The configuration of the scheduler.
     pub config: DDIMSchedulerConfig,
 }
 

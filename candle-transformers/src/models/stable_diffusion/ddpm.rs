@@ -4,18 +4,17 @@ use candle_core::{bail, Result, Tensor};
 
 use super::schedulers::{weighted_sum, with_noise, BetaSchedule, PredictionType};
 
-/// How much noise a step adds. The variance of a step is `beta` or, with what is known of the original, a little less, which
-/// formula 7 of the paper gives.
+/// The variance of the noise that a step adds: `beta` or, given the original, a little less, by formula 7 of the paper.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub enum DDPMVarianceType {
     /// Formula 7, and 1e-20 at least.
     #[default]
     FixedSmall,
-    /// The same by way of its logarithm.
+    /// The same, computed as a logarithm.
     FixedSmallLog,
     /// `beta`.
     FixedLarge,
-    /// The same by way of its logarithm.
+    /// The same, computed as a logarithm.
     FixedLargeLog,
     /// Formula 7; what a model has learned of the variance is not read.
     Learned,
@@ -28,13 +27,13 @@ pub struct DDPMSchedulerConfig {
     pub beta_start: f64,
     /// Beta of the last training step.
     pub beta_end: f64,
-    /// How beta goes from one to the other.
+    /// Interpolation between the two betas.
     pub beta_schedule: BetaSchedule,
     /// Whether the original that a step predicts is clamped to -1 ..= 1.
     pub clip_sample: bool,
-    /// How much noise a step adds.
+    /// Variance of the noise that a step adds.
     pub variance_type: DDPMVarianceType,
-    /// What the model gives.
+    /// The quantity that the model predicts.
     pub prediction_type: PredictionType,
     /// Steps in training.
     pub train_timesteps: usize,
@@ -60,9 +59,9 @@ impl Default for DDPMSchedulerConfig {
 pub struct DDPMScheduler {
     alphas_cumprod: Vec<f64>,
     timesteps: Vec<usize>,
-    /// How many training steps a step goes back.
+    /// Number of training steps per step.
     step_ratio: usize,
-    /// What the scheduler was made from.
+    /// The configuration of the scheduler.
     pub config: DDPMSchedulerConfig,
 }
 
@@ -160,7 +159,7 @@ impl DDPMScheduler {
         ])
     }
 
-    /// What noise of deviation 1 is multiplied with before the first step: 1.
+    /// Factor of unit noise before the first step: 1.
     pub fn init_noise_sigma(&self) -> f64 {
         1.
     }

@@ -71,9 +71,10 @@ impl Module for Timesteps {
         let times = xs.to_dtype(DType::F32)?.unsqueeze(D::Minus1)?;
         let angles = times.broadcast_mul(&frequencies)?;
         let (cos, sin) = (angles.cos()?, angles.sin()?);
-        let both = match self.flip_sin_to_cos {
-            true => Tensor::cat(&[cos, sin], D::Minus1)?,
-            false => Tensor::cat(&[sin, cos], D::Minus1)?,
+        let both = if self.flip_sin_to_cos {
+            Tensor::cat(&[cos, sin], D::Minus1)?
+        } else {
+            Tensor::cat(&[sin, cos], D::Minus1)?
         };
         both.pad_with_zeros(D::Minus1, 0, self.num_channels % 2)?
             .to_dtype(xs.dtype())

@@ -16,15 +16,15 @@ pub struct EulerAncestralDiscreteSchedulerConfig {
     pub beta_start: f64,
     /// Beta of the last training step.
     pub beta_end: f64,
-    /// How beta goes from one to the other.
+    /// Interpolation between the two betas.
     pub beta_schedule: BetaSchedule,
-    /// The least training step that is taken, with [`TimestepSpacing::Leading`].
+    /// The lowest training step used, with [`TimestepSpacing::Leading`].
     pub steps_offset: usize,
-    /// What the model gives: the noise or `v`.
+    /// The quantity that the model predicts: the noise or `v`.
     pub prediction_type: PredictionType,
     /// Steps in training.
     pub train_timesteps: usize,
-    /// Which of them are taken.
+    /// The spacing of the training steps used.
     pub timestep_spacing: TimestepSpacing,
 }
 
@@ -54,9 +54,9 @@ impl SchedulerConfig for EulerAncestralDiscreteSchedulerConfig {
 #[derive(Debug, Clone)]
 pub struct EulerAncestralDiscreteScheduler {
     timesteps: Vec<usize>,
-    /// Of each step, and 0 behind the last one.
+    /// The noise level of each step, followed by 0.
     sigmas: Vec<f64>,
-    /// What the scheduler was made from.
+    /// The configuration of the scheduler.
     pub config: EulerAncestralDiscreteSchedulerConfig,
 }
 

@@ -1,11 +1,11 @@
-//! Stable Diffusion, which makes pictures of texts: [arXiv 2112.10752](https://arxiv.org/abs/2112.10752). Versions
+//! Stable Diffusion, which makes images of texts: [arXiv 2112.10752](https://arxiv.org/abs/2112.10752). Versions
 //! [1.5](https://huggingface.co/stable-diffusion-v1-5/stable-diffusion-v1-5),
 //! [2.1](https://huggingface.co/stabilityai/stable-diffusion-2-1),
 //! [XL](https://huggingface.co/stabilityai/stable-diffusion-xl-base-1.0) ([arXiv 2307.01952](https://arxiv.org/abs/2307.01952)),
 //! [XL Turbo](https://huggingface.co/stabilityai/sdxl-turbo) and [SSD-1B](https://huggingface.co/segmind/SSD-1B).
 //!
 //! An encoder of texts ([`clip`]) tells a UNet ([`unet_2d`]) what to find in noise; a scheduler ([`schedulers`]) takes it out step by step,
-//! and an autoencoder ([`vae`]) makes a picture of the latents that are left.
+//! and an autoencoder ([`vae`]) makes an image of the latents that are left.
 //!
 //! ```no_run
 //! use candle_core::{DType, Device, Module, Tensor};
@@ -68,26 +68,26 @@ use self::vae::AutoEncoderKLConfig;
 /// The numbers of a version.
 #[derive(Clone, Debug)]
 pub struct StableDiffusionConfig {
-    /// Width of a picture in pixels, a multiple of 8.
+    /// Width of an image in pixels, a multiple of 8.
     pub width: usize,
-    /// Height of a picture in pixels, a multiple of 8.
+    /// Height of an image in pixels, a multiple of 8.
     pub height: usize,
-    /// Of the encoder of texts.
+    /// Configuration of the text encoder.
     pub clip: clip::Config,
-    /// Of the second encoder of texts, whose tokens are appended to those of the first one.
+    /// Configuration of the second text encoder, whose tokens are appended to those of the first one.
     pub clip2: Option<clip::Config>,
     autoencoder: AutoEncoderKLConfig,
     unet: UNet2DConditionModelConfig,
     scheduler: Arc<dyn SchedulerConfig>,
 }
 
-/// What versions differ in beside texts and schedulers.
+/// The differences between versions other than texts and schedulers.
 struct Version {
     /// Channels, blocks of each transformer and heads.
     blocks: Vec<(usize, Option<usize>, usize)>,
     cross_attention_dim: usize,
     use_linear_projection: bool,
-    /// Of a picture, unless another one is asked for.
+    /// The default side of an image.
     side: usize,
 }
 
@@ -267,7 +267,7 @@ impl StableDiffusionConfig {
         Ok(())
     }
 
-    /// The autoencoder, of pictures of three channels, from a safetensors file.
+    /// The autoencoder, of images of three channels, from a safetensors file.
     ///
     /// # Errors
     /// The height or the width is not a multiple of 8, the file cannot be read, or a weight is missing or has another shape.
@@ -282,7 +282,7 @@ impl StableDiffusionConfig {
         vae::AutoEncoderKL::new(vs, 3, 3, self.autoencoder.clone())
     }
 
-    /// The UNet for latents of `in_channels` channels, which are 4, and 9 with those of a picture and a mask, from a safetensors file.
+    /// The UNet for latents of `in_channels` channels, which are 4, and 9 with those of an image and a mask, from a safetensors file.
     /// `use_flash_attn` changes nothing: [`CrossAttention::new`](attention::CrossAttention::new).
     ///
     /// # Errors

@@ -8,7 +8,7 @@ use crate::blocks::vision::ConvSpec;
 /// The numbers of a block.
 #[derive(Debug, Clone, Copy)]
 pub struct ResnetBlock2DConfig {
-    /// Channels that come out; as many as come in without it.
+    /// Output channels; `None` for the number of input channels.
     pub out_channels: Option<usize>,
     /// Size of the vector of time; without it the block does not see the time.
     pub temb_channels: Option<usize>,
@@ -16,11 +16,11 @@ pub struct ResnetBlock2DConfig {
     pub groups: usize,
     /// Groups of the second norm; `groups` without it.
     pub groups_out: Option<usize>,
-    /// What the norms add to the variance.
+    /// Norm epsilon.
     pub eps: f64,
     /// Whether the input passes a 1x1 convolution before the result is added. Without it, where the number of channels changes.
     pub use_in_shortcut: Option<bool>,
-    /// What the result is divided by.
+    /// Divisor of the result.
     pub output_scale_factor: f64,
 }
 
@@ -100,8 +100,9 @@ impl ResnetBlock2D {
 
 /// `xs / scale`, without a kernel for 1.
 pub(super) fn divided(xs: Tensor, scale: f64) -> Result<Tensor> {
-    match scale == 1. {
-        true => Ok(xs),
-        false => xs / scale,
+    if scale == 1. {
+        Ok(xs)
+    } else {
+        xs / scale
     }
 }

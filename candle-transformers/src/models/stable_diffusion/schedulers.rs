@@ -45,7 +45,7 @@ pub trait Scheduler {
     /// The scheduler does not know the step, or shapes, dtypes or devices do not match.
     fn add_noise(&self, original: &Tensor, noise: Tensor, timestep: usize) -> Result<Tensor>;
 
-    /// What noise of deviation 1 is multiplied with before the first step.
+    /// Factor of unit noise before the first step.
     fn init_noise_sigma(&self) -> f64;
 
     /// A sample as the model takes it at this step.
@@ -61,7 +61,7 @@ pub trait Scheduler {
     fn step(&mut self, model_output: &Tensor, timestep: usize, sample: &Tensor) -> Result<Tensor>;
 }
 
-/// How beta goes from its least to its greatest value in training.
+/// The interpolation of beta between its limits in training.
 #[derive(Debug, Clone, Copy)]
 pub enum BetaSchedule {
     /// In a line.
@@ -106,7 +106,7 @@ fn cosine_betas(steps: usize) -> Vec<f64> {
     (0..steps).map(beta).collect()
 }
 
-/// What a model is trained to give for a sample.
+/// The quantity that a model was trained to predict.
 #[derive(Debug, Clone, Copy)]
 pub enum PredictionType {
     /// The noise in it.
@@ -129,7 +129,7 @@ impl PredictionType {
     }
 }
 
-/// Which of the training steps are taken: table 2 of [arXiv 2305.08891](https://arxiv.org/abs/2305.08891).
+/// The training steps that are used: table 2 of [arXiv 2305.08891](https://arxiv.org/abs/2305.08891).
 #[derive(Debug, Default, Clone, Copy)]
 pub enum TimestepSpacing {
     /// At whole distances, from the offset on.
@@ -189,11 +189,10 @@ pub(super) fn weighted_sum(terms: &[(f64, &Tensor)]) -> Result<Tensor> {
 
 /// `xs` with noise of this deviation added.
 pub(super) fn with_noise(xs: Tensor, deviation: f64) -> Result<Tensor> {
-    match deviation == 0. {
-        true => Ok(xs),
-        false => {
-            let noise = xs.randn_like(0., 1.)?;
-            xs + (noise * deviation)?
-        }
+    if deviation == 0. {
+        Ok(xs)
+    } else {
+        let noise = xs.randn_like(0., 1.)?;
+        xs + (noise * deviation)?
     }
 }

@@ -39,15 +39,15 @@ pub struct UNet2DConditionModelConfig {
     pub layers_per_block: usize,
     /// The zeros around latents before their size is halved.
     pub downsample_padding: usize,
-    /// What the results of the residual blocks in the middle are divided by.
+    /// Divisor of the results of the residual blocks in the middle.
     pub mid_block_scale_factor: f64,
     /// Groups of the norms, which divide all channels.
     pub norm_num_groups: usize,
-    /// What norms of groups add to the variance.
+    /// Group norm epsilon.
     pub norm_eps: f64,
     /// Size of the text's tokens.
     pub cross_attention_dim: usize,
-    /// Of no effect: [`CrossAttention::new`](super::attention::CrossAttention::new).
+    /// No effect: [`CrossAttention::new`](super::attention::CrossAttention::new).
     pub sliced_attention_size: Option<usize>,
     /// Whether transformers begin and end in linear layers, or in 1x1 convolutions.
     pub use_linear_projection: bool,
@@ -107,7 +107,7 @@ enum Up {
 }
 
 impl Up {
-    /// How many tensors of the way down it takes.
+    /// Number of skip connections that it takes.
     fn takes(&self) -> usize {
         match self {
             Self::Basic(block) => block.resnets.len(),
@@ -189,8 +189,8 @@ impl UNet2DConditionModel {
         })
     }
 
-    /// What the model finds in latents `xs`, (batch, in_channels, height, width), at training step `timestep`:
-    /// (batch, out_channels, height, width). `encoder_hidden_states` is the text, (batch, tokens, cross_attention_dim).
+    /// The model's prediction for latents `xs`, (batch, in_channels, height, width), at training step `timestep`: (batch, out_channels,
+    /// height, width). `encoder_hidden_states` is the text, (batch, tokens, cross_attention_dim).
     ///
     /// # Errors
     /// Shapes, dtypes or devices do not match, or the latents are too small to be halved for each block.
@@ -219,9 +219,10 @@ impl UNet2DConditionModel {
         let _inside = trace_span!("unet2d").entered();
         self.check(xs, encoder_hidden_states)?;
         let text = encoder_hidden_states;
-        let xs = match self.config.center_input_sample {
-            true => xs.affine(2., -1.)?,
-            false => xs.clone(),
+        let xs = if self.config.center_input_sample {
+            xs.affine(2., -1.)?
+        } else {
+            xs.clone()
         };
         let time = self.time(&xs, timestep)?;
 

@@ -17,8 +17,8 @@ pub fn linspace(start: f64, stop: f64, steps: usize) -> Result<Tensor> {
     Tensor::from_vec(points(start, stop, steps), steps, &Device::Cpu)
 }
 
-/// The values at `x` of the lines between the points (`xp`, `fp`), of which `xp` ascends. NaN outside of the points and where two of them
-/// have the same place; points without a partner do not count.
+/// Linear interpolation at `x` between the points (`xp`, `fp`), with `xp` ascending. NaN outside the points and between two with equal
+/// `xp`; points without a partner are ignored.
 ///
 /// ```
 /// use candle_transformers::models::stable_diffusion::utils::interp;
@@ -42,9 +42,10 @@ pub fn interp(x: &[f64], xp: &[f64], fp: &[f64]) -> Vec<f64> {
         let left = xp.partition_point(|&place| place < x).saturating_sub(1);
         let left = left.min(len - 2);
         let width = xp[left + 1] - xp[left];
-        match width > 0. {
-            true => fp[left] + (x - xp[left]) / width * (fp[left + 1] - fp[left]),
-            false => f64::NAN,
+        if width > 0. {
+            fp[left] + (x - xp[left]) / width * (fp[left + 1] - fp[left])
+        } else {
+            f64::NAN
         }
     };
     x.iter().map(value).collect()

@@ -1,4 +1,4 @@
-//! The autoencoder of latent diffusion, [arXiv 2112.10752](https://arxiv.org/abs/2112.10752): pictures to latents of an eighth of their
+//! The autoencoder of latent diffusion, [arXiv 2112.10752](https://arxiv.org/abs/2112.10752): images to latents of an eighth of their
 //! height and width and back. Weight names are those of diffusers' `AutoencoderKL`.
 //!
 //! ```
@@ -31,13 +31,13 @@ use super::unet_2d_blocks::{
 };
 use crate::blocks::vision::{run_all, ConvSpec, Picture};
 
-/// What norms add to the variance.
+/// Norm epsilon.
 const EPS: f64 = 1e-6;
 
 /// The numbers of an autoencoder.
 #[derive(Debug, Clone)]
 pub struct AutoEncoderKLConfig {
-    /// Channels of each block, from the pictures to the latents. All blocks but the last halve the size.
+    /// Channels of each block, from the images to the latents. All blocks but the last halve the size.
     pub block_out_channels: Vec<usize>,
     /// Residual blocks of each block; the decoder has one more.
     pub layers_per_block: usize,
@@ -45,7 +45,7 @@ pub struct AutoEncoderKLConfig {
     pub latent_channels: usize,
     /// Groups of the norms, which divide all channels.
     pub norm_num_groups: usize,
-    /// Whether a 1x1 convolution is behind the encoder.
+    /// Whether a 1x1 convolution follows the encoder.
     pub use_quant_conv: bool,
     /// Whether a 1x1 convolution is before the decoder.
     pub use_post_quant_conv: bool,
@@ -237,20 +237,20 @@ impl DiagonalGaussianDistribution {
     }
 }
 
-/// An encoder of pictures and a decoder of latents.
+/// An encoder of images and a decoder of latents.
 #[derive(Debug)]
 pub struct AutoEncoderKL {
     encoder: Encoder,
     decoder: Decoder,
     quant_conv: Option<Conv2d>,
     post_quant_conv: Option<Conv2d>,
-    /// What it was made from.
+    /// The configuration of the model.
     pub config: AutoEncoderKLConfig,
 }
 
 impl AutoEncoderKL {
-    /// Loads `encoder`, `decoder`, and, as `config` has them, `quant_conv` and `post_quant_conv`, for pictures of `in_channels` channels to
-    /// pictures of `out_channels`.
+    /// Loads `encoder`, `decoder`, and, as `config` has them, `quant_conv` and `post_quant_conv`, for images of `in_channels` channels to
+    /// images of `out_channels`.
     ///
     /// # Errors
     /// There are no blocks, groups do not divide channels, or a weight is missing or has another shape.
@@ -276,12 +276,12 @@ impl AutoEncoderKL {
         })
     }
 
-    /// From pictures (batch, in_channels, height, width) to the distributions of their latents,
+    /// From images (batch, in_channels, height, width) to the distributions of their latents,
     /// (batch, latent_channels, height / 2^k, width / 2^k) with `k` less by one than the blocks. A model takes latents times a factor,
     /// which is 0.18215 for Stable Diffusion 1 and 2 and 0.13025 for SDXL.
     ///
     /// # Errors
-    /// The pictures have other channels or leave no latents, or have another dtype or device than the weights.
+    /// The images have other channels or leave no latents, or have another dtype or device than the weights.
     pub fn encode(&self, xs: &Tensor) -> Result<DiagonalGaussianDistribution> {
         let xs = self.encoder.forward(xs)?;
         DiagonalGaussianDistribution::new(&match &self.quant_conv {
@@ -290,7 +290,7 @@ impl AutoEncoderKL {
         })
     }
 
-    /// From latents (batch, latent_channels, height, width) to pictures (batch, out_channels, height * 2^k, width * 2^k).
+    /// From latents (batch, latent_channels, height, width) to images (batch, out_channels, height * 2^k, width * 2^k).
     ///
     /// # Errors
     /// The latents have another shape, dtype or device.

@@ -18,7 +18,7 @@ pub struct ActivationWithOptionalGating {
     pub activation: Activation,
 }
 
-/// What T5's first checkpoints have.
+/// The activation of T5's first checkpoints.
 fn relu() -> ActivationWithOptionalGating {
     ActivationWithOptionalGating {
         gated: false,
@@ -61,7 +61,7 @@ fn yes() -> bool {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(remote = "Self")]
 pub struct Config {
-    /// Tokens.
+    /// Tokens in the vocabulary.
     pub vocab_size: usize,
     /// The size of a token's vector.
     pub d_model: usize,
@@ -71,20 +71,20 @@ pub struct Config {
     pub d_ff: usize,
     /// Layers of the encoder.
     pub num_layers: usize,
-    /// Layers of the decoder; `None` for as many as the encoder has.
+    /// Layers of the decoder; `None` for the number of the encoder's layers.
     pub num_decoder_layers: Option<usize>,
     /// Heads.
     pub num_heads: usize,
-    /// Classes of distances between tokens, each of which has a bias for each head.
+    /// Classes of distances between tokens; each has a bias per head.
     pub relative_attention_num_buckets: usize,
-    /// The distance from which on all are of one class; 128 if not given.
+    /// Minimum distance of the last class; default: 128.
     #[serde(default = "max_distance")]
     pub relative_attention_max_distance: usize,
-    /// Of training; not used.
+    /// Used in training only.
     pub dropout_rate: f64,
-    /// Added to a mean square before its root is taken.
+    /// RMS norm epsilon, added to the mean square.
     pub layer_norm_epsilon: f64,
-    /// Of training; not used.
+    /// Used in training only.
     pub initializer_factor: f64,
     /// The form of the feed-forward blocks; ReLU without a gate if not given.
     #[serde(
@@ -92,10 +92,10 @@ pub struct Config {
         deserialize_with = "deserialize_feed_forward_proj_activation"
     )]
     pub feed_forward_proj: ActivationWithOptionalGating,
-    /// Whether the output layer is the table of tokens; true if not given.
+    /// Whether the output layer shares the token table's weight; default: `true`.
     #[serde(default = "yes")]
     pub tie_word_embeddings: bool,
-    /// Not used: whether a stack is a decoder follows from the model it is in.
+    /// Not used: the model determines whether a stack is a decoder.
     #[serde(default)]
     pub is_decoder: bool,
     /// Whether there are an encoder and a decoder, as [`T5ForConditionalGeneration`](super::T5ForConditionalGeneration) needs them.
@@ -103,7 +103,7 @@ pub struct Config {
     /// Whether the decoder keeps the keys and values of tokens, so that each is given once; true if not given.
     #[serde(default = "yes")]
     pub use_cache: bool,
-    /// The token of padding.
+    /// The padding token.
     pub pad_token_id: usize,
     /// The token that ends a text.
     pub eos_token_id: usize,
@@ -184,9 +184,10 @@ impl Config {
             scale: 1.,
             source: decoder.then_some(self.d_model),
             inner: self.d_ff,
-            activation: match gated {
-                true => MlpActivation::Gated(activation.try_into()?),
-                false => MlpActivation::Plain(activation),
+            activation: if gated {
+                MlpActivation::Gated(activation.try_into()?)
+            } else {
+                MlpActivation::Plain(activation)
             },
             bias: false,
             mlp_bias: false,

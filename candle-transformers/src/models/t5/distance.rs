@@ -13,13 +13,13 @@ pub(super) struct Distances {
     /// (classes, heads) of f32.
     table: Tensor,
     classes: Classes,
-    /// Of whole texts of this length: (1, heads, length, length).
+    /// The biases of whole texts of this length: (1, heads, length, length).
     whole: Option<(usize, Tensor)>,
-    /// Of a single token at the end: (1, heads, 1, n), of which the last keys are those that there are.
+    /// The biases of a single token at the end: (1, heads, 1, n); the last keys are the existing ones.
     single: Option<Tensor>,
 }
 
-/// Which distances are of one class.
+/// The classes of distances.
 #[derive(Debug, Clone, Copy)]
 struct Classes {
     /// Those of one direction.
@@ -55,9 +55,10 @@ impl Classes {
     }
 
     fn of(self, query: usize, key: usize) -> u32 {
-        let (after, distance) = match key > query {
-            true => (if self.both { self.count } else { 0 }, key - query),
-            false => (0, query - key),
+        let (after, distance) = if key > query {
+            (if self.both { self.count } else { 0 }, key - query)
+        } else {
+            (0, query - key)
         };
         // Only causal attention, which hides them.
         if key > query && !self.both {
@@ -95,7 +96,7 @@ impl Distances {
         })
     }
 
-    /// What the scores of `queries` tokens gain, the last of `keys`: it broadcasts to (1, heads, queries, keys), f32.
+    /// The biases of the scores of `queries` tokens, the last of `keys`: broadcasts to (1, heads, queries, keys), f32.
     pub(super) fn forward(&mut self, queries: usize, keys: usize) -> Result<Tensor> {
         if queries == 1 {
             return self.of_last(keys);
@@ -113,7 +114,7 @@ impl Distances {
         }
     }
 
-    /// Of the last token of `keys`, without a read or a write of the host for each of them.
+    /// The biases of the last token of `keys`, without a read or a write of the host per call.
     fn of_last(&mut self, keys: usize) -> Result<Tensor> {
         let long_enough = |bias: &&Tensor| bias.dims().last().is_some_and(|n| *n >= keys);
         let bias = match self.single.as_ref().filter(long_enough) {

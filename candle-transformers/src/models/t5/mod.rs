@@ -108,7 +108,7 @@ impl T5EncoderModel {
         self.encoder.forward(input_ids, attention_mask, None)
     }
 
-    /// Where the weights are.
+    /// The device of the weights.
     pub fn device(&self) -> &Device {
         &self.encoder.device
     }
@@ -197,7 +197,7 @@ impl T5ForConditionalGeneration {
         self.decode(decoder_input_ids, &encoder_output)
     }
 
-    /// Where the weights are.
+    /// The device of the weights.
     pub fn device(&self) -> &Device {
         &self.model.encoder.device
     }

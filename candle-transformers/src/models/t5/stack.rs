@@ -59,14 +59,16 @@ struct Stack {
 impl Stack {
     async fn load(config: &Config, decoder: bool, weights: &mut Weights<'_>) -> Result<Self> {
         let spec = config.layer(decoder)?;
-        let (prefix, mut names) = match decoder {
-            true => ("decoder", DECODER),
-            false => ("encoder", ENCODER),
+        let (prefix, mut names) = if decoder {
+            ("decoder", DECODER)
+        } else {
+            ("encoder", ENCODER)
         };
         if !config.feed_forward_proj.gated {
-            names.up = match decoder {
-                true => "layer.2.DenseReluDense.wi",
-                false => "layer.1.DenseReluDense.wi",
+            names.up = if decoder {
+                "layer.2.DenseReluDense.wi"
+            } else {
+                "layer.1.DenseReluDense.wi"
             };
         }
         let blocks = format!("{prefix}.block");
@@ -76,9 +78,10 @@ impl Stack {
             format!("{prefix}.block.{i}.layer.0.SelfAttention.relative_attention_bias.weight")
         };
         // UMT5's layers have a table each, which only the file tells.
-        let tables = match !weights.makes_tensors() && weights.has(&table(1)) {
-            true => count,
-            false => 1,
+        let tables = if !weights.makes_tensors() && weights.has(&table(1)) {
+            count
+        } else {
+            1
         };
         let mut distances = Vec::with_capacity(tables);
         for i in 0..tables {
@@ -137,15 +140,17 @@ impl Stack {
                 kept: self.kept,
                 rotation: None,
             };
-            xs = match dtype == self.dtype {
-                true => layer.forward(xs, &visible, source)?,
+            xs = if dtype == self.dtype {
+                layer.forward(xs, &visible, source)?
+            } else {
                 // As one layer after another is needed: the whole may not fit.
-                false => layer.to_dtype(dtype)?.forward(xs, &visible, source)?,
+                layer.to_dtype(dtype)?.forward(xs, &visible, source)?
             };
         }
-        let norm = match dtype == self.dtype {
-            true => self.norm.forward(&xs)?,
-            false => self.norm.to_dtype(stream)?.forward(&xs)?,
+        let norm = if dtype == self.dtype {
+            self.norm.forward(&xs)?
+        } else {
+            self.norm.to_dtype(stream)?.forward(&xs)?
         };
         norm.to_dtype(dtype)
     }
@@ -207,7 +212,7 @@ pub(in crate::models) struct Generator {
     pub(in crate::models) encoder: Encoder,
     decoder: Stack,
     head: Projection,
-    /// What comes before a head that is the table of tokens.
+    /// Factor of the input of a head that is the token table.
     head_scale: Option<f64>,
 }
 
@@ -222,17 +227,16 @@ impl Generator {
         let encoder = Encoder::load(config, weights).await?;
         let decoder = Stack::load(config, true, weights).await?;
         let separate = weights.makes_tensors() || weights.has("lm_head.weight");
-        let head = match config.tie_word_embeddings || !separate {
-            true => encoder.table.tied(),
-            false => {
-                let head = LinearSpec {
-                    name: "lm_head".to_string(),
-                    in_dim: config.d_model,
-                    out_dim: config.vocab_size,
-                    bias: false,
-                };
-                weights.linear(&head).await?
-            }
+        let head = if config.tie_word_embeddings || !separate {
+            encoder.table.tied()
+        } else {
+            let head = LinearSpec {
+                name: "lm_head".to_string(),
+                in_dim: config.d_model,
+                out_dim: config.vocab_size,
+                bias: false,
+            };
+            weights.linear(&head).await?
         };
         let size = config.d_model as f64;
         Ok(Self {

@@ -14,7 +14,7 @@ pub fn pcm_to_mel<T: Float>(samples: &[T], filters: &[T]) -> Vec<T> {
     log_mel_spectrogram_(samples, filters, N_FFT, HOP_LENGTH, N_MELS, false)
 }
 
-/// The spectrogram of samples at 16 kHz from -1 to 1, in pieces of 30 seconds: (pieces, 128, 3000) in f32. The last piece is filled up with
+/// The spectrogram of samples at 16 kHz from -1 to 1, in chunks of 30 seconds: (chunks, 128, 3000) in f32. The last chunk is padded with
 /// zeros. `filters` are (128, 201) in rows, as [`mel_filters`](crate::models::whisper::audio::mel_filters) makes them.
 ///
 /// # Errors
@@ -30,7 +30,7 @@ pub fn extract_features(audio: &[f32], filters: &[f32], device: &Device) -> Resu
     let mel = pcm_to_mel(audio, filters);
     let frames = mel.len() / N_MELS;
     let pieces = frames.div_ceil(N_FRAMES);
-    // On the host, so that the device gets contiguous pieces.
+    // On the host, so that the device gets contiguous chunks.
     let mut all = vec![0f32; pieces * N_MELS * N_FRAMES];
     for (band, row) in mel.chunks_exact(frames.max(1)).enumerate() {
         for (piece, part) in row.chunks(N_FRAMES).enumerate() {

@@ -10,10 +10,10 @@ use super::FAMILY;
 use crate::blocks::encoder::{head_dim, EncoderLayer, Heads, NormPlace, Seen};
 use crate::blocks::{FeedForward, MergedLinear, PlainMlp};
 
-/// What all norms add to the variance.
+/// Norm epsilon.
 const NORM_EPS: f64 = 1e-5;
 const KERNEL: usize = 3;
-/// What Transformers clamps f16 to between layers: 1000 below its largest number.
+/// The bound to which Transformers clamps f16 between layers: 1000 below its largest number.
 const LIMIT_OF_F16: f64 = 64504.;
 
 /// The numbers of the encoder.
@@ -29,19 +29,19 @@ pub struct VoxtralEncoderConfig {
     pub num_hidden_layers: usize,
     /// Heads, which divide `hidden_size`.
     pub num_attention_heads: usize,
-    /// Not used: there are as many key heads as query heads.
+    /// Not used: the number of key heads is that of query heads.
     pub num_key_value_heads: usize,
-    /// Not used: heads are of `hidden_size / num_attention_heads`.
+    /// Not used: the head dimension is `hidden_size / num_attention_heads`.
     pub head_dim: usize,
     /// Not used: embeddings are not scaled.
     pub scale_embedding: bool,
-    /// Of the feed-forward blocks: `gelu` or `relu`.
+    /// Activation of the feed-forward blocks: `gelu` or `relu`.
     pub activation_function: String,
     /// Bands of the spectrogram.
     pub num_mel_bins: usize,
     /// The most vectors, of two frames each.
     pub max_source_positions: usize,
-    /// Not used by a model that is loaded.
+    /// Used in training only.
     pub initializer_range: f64,
     /// Not used: nothing is dropped.
     pub attention_dropout: f64,
@@ -100,7 +100,7 @@ pub(super) fn activation(field: &str, name: &str) -> Result<Activation> {
     }
 }
 
-/// `self_attn_layer_norm`, `self_attn.{q,k,v,out}_proj`, of which the keys have no bias, `final_layer_norm`, `fc1` and `fc2`.
+/// `self_attn_layer_norm`, `self_attn.{q,k,v,out}_proj` (the keys have no bias), `final_layer_norm`, `fc1` and `fc2`.
 fn layer(cfg: &VoxtralEncoderConfig, vb: VarBuilder) -> Result<EncoderLayer> {
     let (size, inner, heads) = (
         cfg.hidden_size,
@@ -223,11 +223,11 @@ impl VoxtralEncoder {
         self.inner
     }
 
-    /// As [`forward`](Self::forward), of a spectrogram of any length, in pieces of `chunk_size` frames that begin `overlap` frames before
-    /// the end of the one before. Where two overlap, the mean counts.
+    /// As [`forward`](Self::forward), for a spectrogram of any length, in chunks of `chunk_size` frames that begin `overlap` frames before
+    /// the end of the last one. Overlapping vectors are averaged.
     ///
     /// # Errors
-    /// As [`forward`](Self::forward), of pieces; if `overlap` is not less than `chunk_size`.
+    /// As [`forward`](Self::forward), of chunks; if `overlap` is not less than `chunk_size`.
     pub fn process_long_audio(
         &self,
         input_features: &Tensor,
@@ -258,10 +258,10 @@ impl VoxtralEncoder {
     }
 }
 
-/// `first` and then `second`, (batch, vectors, size), of which the last and the first `overlap` vectors are the same time: their mean.
+/// Concatenates `first` and `second`, (batch, vectors, size), whose last and first `overlap` vectors cover the same time and are averaged.
 fn overlapped(first: &Tensor, second: &Tensor, overlap: usize) -> Result<Tensor> {
     let (len, new) = (first.dim(1)?, second.dim(1)?);
-    // A last piece may end before what it overlaps does.
+    // A last chunk may end before the overlap does.
     let (start, both) = (len.saturating_sub(overlap), overlap.min(new).min(len));
     if both == 0 {
         return Tensor::cat(&[first, second], 1);

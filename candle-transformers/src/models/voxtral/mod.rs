@@ -1,8 +1,8 @@
 //! Voxtral, a language model that hears: [arXiv 2507.13264](https://arxiv.org/abs/2507.13264). Weight names are those of
 //! [mistralai/Voxtral-Mini-3B-2507](https://huggingface.co/mistralai/Voxtral-Mini-3B-2507) and its larger relative.
 //!
-//! Whisper's encoder makes vectors of a spectrogram. Four neighbours become one token, which takes the place of an audio token in the text
-//! of a Llama. [`extract_features`] makes the spectrogram, in pieces of 30 seconds.
+//! Whisper's encoder makes vectors of a spectrogram. Four neighbours become one token, which replaces an audio token in the text of a
+//! Llama. [`extract_features`] makes the spectrogram, in chunks of 30 seconds.
 //!
 //! ```
 //! use candle_core::{DType, Device, Tensor};

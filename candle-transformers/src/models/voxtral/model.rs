@@ -11,7 +11,7 @@ use super::FAMILY;
 use crate::generation::{LogitsProcessor, Sampling};
 use crate::models::three_axes::{places_of, spliced};
 
-/// What ends a text: Mistral's `</s>`, and ends of other vocabularies of this size that Candle looks for too.
+/// The tokens that end a text: Mistral's `</s>`, and those of other vocabularies of this size, which Candle accepts too.
 const ENDS: [u32; 4] = [2, 128_001, 128_009, 128_256];
 /// The token that fills texts up. This many in a row end a text too.
 const PADDING: (u32, usize) = (0, 5);
@@ -19,13 +19,13 @@ const PADDING: (u32, usize) = (0, 5);
 /// The numbers of the whole model.
 #[derive(Debug, Clone)]
 pub struct VoxtralConfig {
-    /// Of the encoder.
+    /// Configuration of the audio encoder.
     pub audio_config: VoxtralEncoderConfig,
-    /// Of the decoder.
+    /// Configuration of the decoder.
     pub text_config: VoxtralLlamaConfig,
-    /// The token that stands for a piece of the sound.
+    /// The placeholder token of a part of the sound.
     pub audio_token_id: usize,
-    /// Of the projector: `gelu` or `relu`.
+    /// Activation of the projector: `gelu` or `relu`.
     pub projector_hidden_act: String,
 }
 
@@ -41,7 +41,7 @@ impl Default for VoxtralConfig {
     }
 }
 
-/// What a sequence leaves behind for its next step, and the tokens of the last sound. A clone goes its own way.
+/// The per-sequence state between steps, and the tokens of the last sound. A clone is independent.
 #[derive(Debug, Clone)]
 pub struct VoxtralCache {
     cache: VoxtralLlamaCache,
@@ -73,16 +73,16 @@ impl VoxtralCache {
     }
 }
 
-/// How [`VoxtralForConditionalGeneration::generate`] chooses tokens.
+/// The settings by which [`VoxtralForConditionalGeneration::generate`] chooses tokens.
 #[derive(Debug, Clone)]
 pub struct VoxtralGenerationConfig {
     /// The most tokens that are made.
     pub max_new_tokens: usize,
-    /// What logits are divided by; 0 for the most probable token.
+    /// Divisor of the logits; 0 for the most probable token.
     pub temperature: f64,
-    /// The share of the probability that the tokens have which are drawn from.
+    /// Cumulative probability of the tokens to draw from.
     pub top_p: Option<f64>,
-    /// Of the model.
+    /// The device of the weights.
     pub device: Device,
     /// Memory to use; `None` for a new cache.
     pub cache: Option<VoxtralCache>,
@@ -117,11 +117,11 @@ impl VoxtralGenerationConfig {
     }
 }
 
-/// `inputs_embeds`, (b, t, hidden_size), with the vectors `audio_embeds`, (n, hidden_size), in the places `audio_positions`, pairs of row
-/// and column: the first in the first place, and so on. Vectors that are left over count for nothing. `device` is that of the embeddings.
+/// `inputs_embeds`, (b, t, hidden_size), with the vectors `audio_embeds`, (n, hidden_size), at `audio_positions`, pairs of row and column,
+/// in order. Surplus vectors are ignored. `device` is that of the embeddings.
 ///
 /// # Errors
-/// If there are fewer vectors than places, or a place is outside.
+/// If there are fewer vectors than positions, or a position is outside.
 pub fn replace_audio_tokens(
     inputs_embeds: &Tensor,
     audio_embeds: &Tensor,
@@ -149,7 +149,7 @@ pub fn replace_audio_tokens(
     spliced(inputs_embeds, &audio_embeds, &places)
 }
 
-/// Where `audio_token_id` is in `input_ids`, (b, t) of integers: pairs of row and column, row by row. The ids are read back.
+/// The positions of `audio_token_id` in `input_ids`, (b, t) of integers: pairs of row and column, row by row. The ids are read back.
 ///
 /// # Errors
 /// If the ids are not (b, t), or cannot be read.
@@ -231,7 +231,7 @@ impl VoxtralForConditionalGeneration {
         })
     }
 
-    /// The token that stands for a piece of the sound.
+    /// The placeholder token of a part of the sound.
     pub fn audio_token_id(&self) -> usize {
         self.audio_token_id
     }
@@ -246,8 +246,8 @@ impl VoxtralForConditionalGeneration {
         &self.audio_config
     }
 
-    /// The tokens, (n, hidden_size), of spectrograms, (pieces, num_mel_bins, frames), one piece after another: a token for each
-    /// `intermediate_size` numbers of the encoder's vectors, four vectors of two frames in all models.
+    /// The tokens, (n, hidden_size), of spectrograms, (chunks, num_mel_bins, frames), in order: a token for each `intermediate_size`
+    /// numbers of the encoder's vectors, four vectors of two frames in all models.
     ///
     /// # Errors
     /// As [`VoxtralEncoder::forward`]; if the vectors do not make whole tokens.
@@ -270,7 +270,7 @@ impl VoxtralForConditionalGeneration {
         Ok(())
     }
 
-    /// One vector for each spectrogram, (b, hidden_size): the mean of its tokens. The spectrograms go through the encoder in pieces; see
+    /// One vector for each spectrogram, (b, hidden_size): the mean of its tokens. The encoder processes the spectrograms in chunks; see
     /// [`VoxtralEncoder::process_long_audio`].
     ///
     /// # Errors
@@ -290,9 +290,9 @@ impl VoxtralForConditionalGeneration {
         tokens.reshape((vectors.dim(0)?, (), hidden))?.mean(1)
     }
 
-    /// The logits, (b, vocab) in f32, of what follows the token ids, (b, t), at the positions from `index_pos` on. At 0 a new sequence
-    /// begins. The tokens of `input_features`, which [`get_audio_embeds`](Self::get_audio_embeds) makes, take the places of the audio
-    /// tokens among the ids. They are made once as long as it is the same tensor; if none of the ids is an audio token they are not needed.
+    /// The logits, (b, vocab) in f32, after the token ids, (b, t), at the positions from `index_pos` on. At 0 a new sequence begins. The
+    /// tokens of `input_features`, which [`get_audio_embeds`](Self::get_audio_embeds) makes, replace the audio tokens among the ids. They
+    /// are computed once per tensor; without audio tokens among the ids they are not needed.
     ///
     /// # Errors
     /// As [`get_audio_embeds`](Self::get_audio_embeds), [`replace_audio_tokens`] and [`VoxtralLlama::forward`].
@@ -368,9 +368,10 @@ impl VoxtralForConditionalGeneration {
                 break;
             }
             // Without keys and values, the whole text again.
-            position = match cache.cache.use_kv_cache {
-                true => tokens.len() - 1,
-                false => 0,
+            position = if cache.cache.use_kv_cache {
+                tokens.len() - 1
+            } else {
+                0
             };
             input = Tensor::new(&tokens[position..], &config.device)?.unsqueeze(0)?;
         }

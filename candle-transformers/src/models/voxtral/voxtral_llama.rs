@@ -14,11 +14,11 @@ pub const DEFAULT_MAX_SEQ_LEN: usize = 4096;
 /// The numbers of the decoder.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct VoxtralLlamaConfig {
-    /// Size of the stream.
+    /// Size of the residual stream.
     pub hidden_size: usize,
     /// Inner size of the MLP.
     pub intermediate_size: usize,
-    /// Tokens.
+    /// Tokens in the vocabulary.
     pub vocab_size: usize,
     /// Layers.
     pub num_hidden_layers: usize,
@@ -26,17 +26,17 @@ pub struct VoxtralLlamaConfig {
     pub num_attention_heads: usize,
     /// Key and value heads.
     pub num_key_value_heads: usize,
-    /// Size of a head; `hidden_size / num_attention_heads` where missing.
+    /// Head dimension; default: `hidden_size / num_attention_heads`.
     pub head_dim: Option<usize>,
-    /// Changes nothing: attention is fused on every device.
+    /// No effect: attention is fused on every device.
     pub use_flash_attn: bool,
-    /// Added to the mean square in the norms.
+    /// RMS norm epsilon, added to the mean square.
     pub rms_norm_eps: f64,
     /// Base of the rotary frequencies.
     pub rope_theta: f32,
-    /// The longest sequence.
+    /// Maximum sequence length, in tokens.
     pub max_position_embeddings: usize,
-    /// Whether the output layer is the table of tokens.
+    /// Whether the output layer shares the token table's weight.
     pub tie_word_embeddings: bool,
 }
 
@@ -90,10 +90,10 @@ impl VoxtralLlamaConfig {
     }
 }
 
-/// What a sequence leaves behind for its next step: keys and values per layer. A clone goes its own way.
+/// The per-sequence state between steps: keys and values per layer. A clone is independent.
 #[derive(Debug, Clone)]
 pub struct VoxtralLlamaCache {
-    /// Whether keys and values are kept. Without, every call has to be given the whole sequence, at position 0.
+    /// Whether keys and values are cached. Otherwise every call needs the whole sequence, at position 0.
     pub use_kv_cache: bool,
     state: DecoderState,
     dtype: DType,
@@ -146,7 +146,7 @@ impl VoxtralLlama {
         self.decoder.embed(x)
     }
 
-    /// As [`forward`](Self::forward), from embeddings (b, t, hidden_size) in place of ids.
+    /// As [`forward`](Self::forward), from embeddings (b, t, hidden_size) instead of ids.
     ///
     /// # Errors
     /// As [`forward`](Self::forward).

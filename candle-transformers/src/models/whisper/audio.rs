@@ -21,9 +21,9 @@ pub trait Float:
 impl Float for f32 {}
 impl Float for f64 {}
 
-/// What the logarithm is taken of, at least.
+/// Minimum argument of the logarithm.
 const LEAST_POWER: f64 = 1e-10;
-/// How far below the loudest band of a recording the softest is, at most, in powers of ten.
+/// Dynamic range: bands are at most this many powers of ten below the loudest one of a recording.
 const RANGE: f64 = 8.;
 
 /// The powers of a window of samples at the frequencies from 0 to that of sampling.
@@ -42,7 +42,7 @@ impl Spectrum {
         Self::weighted((0..size).map(hann).collect())
     }
 
-    /// Of windows as long as `weights`, which samples are multiplied with.
+    /// A transform of windows with the length of `weights`, by which samples are multiplied.
     pub(in crate::models) fn weighted(weights: Vec<f64>) -> Self {
         let transform = RealFftPlanner::new().plan_fft_forward(weights.len());
         Self {
@@ -138,10 +138,7 @@ pub fn log_mel_spectrogram_<T: Float>(
     speed_up: bool,
 ) -> Vec<T> {
     let half = fft_size / 2;
-    let bins = match speed_up {
-        true => fft_size / 4 + 1,
-        false => half + 1,
-    };
+    let bins = if speed_up { fft_size / 4 + 1 } else { half + 1 };
     let filters: Vec<f64> = as_f64(&filters[..n_mel * bins]);
     let bands = Bands::new(&filters, bins);
 
@@ -198,7 +195,7 @@ pub fn pcm_to_mel<T: Float>(cfg: &Config, samples: &[T], filters: &[T]) -> Vec<T
 /// [`mel_filters`] makes them.
 ///
 /// # Errors
-/// `filters` are no rows of 201.
+/// `filters` are not rows of 201.
 pub fn log_mel(samples: &[f32], filters: &[f32]) -> Result<Vec<f32>> {
     let bins = N_FFT / 2 + 1;
     if filters.is_empty() || !filters.len().is_multiple_of(bins) {
@@ -216,7 +213,7 @@ pub fn log_mel(samples: &[f32], filters: &[f32]) -> Result<Vec<f32>> {
     for frame in 0..frames {
         let at = |i: usize| {
             let at = (frame * HOP_LENGTH + i).abs_diff(N_FFT / 2);
-            // Before the first sample the distance is the mirrored place; behind the last one it is taken back from the end.
+            // Before the first sample the distance is the mirrored index; after the last one it is subtracted from the end.
             let at = match at.checked_sub(samples.len()) {
                 Some(over) => samples.len().checked_sub(over + 2)?,
                 None => at,
@@ -250,9 +247,12 @@ pub(in crate::models) fn mel_filters_of(bands: usize, size: usize) -> Vec<f32> {
     const LINEAR: f64 = 200. / 3.;
     const BREAK: f64 = 1000.;
     let log_step = 6.4f64.ln() / 27.;
-    let hertz = |mel: f64| match mel < BREAK / LINEAR {
-        true => LINEAR * mel,
-        false => BREAK * (log_step * (mel - BREAK / LINEAR)).exp(),
+    let hertz = |mel: f64| {
+        if mel < BREAK / LINEAR {
+            LINEAR * mel
+        } else {
+            BREAK * (log_step * (mel - BREAK / LINEAR)).exp()
+        }
     };
     let highest = SAMPLE_RATE as f64 / 2.;
     let highest = BREAK / LINEAR + (highest / BREAK).ln() / log_step;
@@ -276,7 +276,7 @@ pub(in crate::models) fn mel_filters_of(bands: usize, size: usize) -> Vec<f32> {
 mod tests {
     use super::*;
 
-    /// The sum that the transform stands for.
+    /// The sum that defines the transform.
     #[test]
     fn powers_are_those_of_the_sum() {
         for size in [1usize, 2, 5, 8, 20, 25] {

@@ -77,11 +77,11 @@ pub const N_SAMPLES: usize = CHUNK_LENGTH * SAMPLE_RATE;
 /// Frames of the spectrogram that the encoder takes at once.
 pub const N_FRAMES: usize = N_SAMPLES / HOP_LENGTH;
 
-/// Where [`NO_SPEECH_TOKENS`] are more probable than this, and the text less than [`LOGPROB_THRESHOLD`], nobody speaks.
+/// A window has no speech if [`NO_SPEECH_TOKENS`] are more probable than this, and the text less than [`LOGPROB_THRESHOLD`].
 pub const NO_SPEECH_THRESHOLD: f64 = 0.6;
 /// A text of a lower mean log-probability is tried again at a higher temperature.
 pub const LOGPROB_THRESHOLD: f64 = -1.0;
-/// The temperatures that are tried one after another.
+/// The temperatures that are tried in this order.
 pub const TEMPERATURES: [f64; 6] = [0.0, 0.2, 0.4, 0.6, 0.8, 1.0];
 /// A text that compresses better than this repeats itself, and is tried again at a higher temperature.
 pub const COMPRESSION_RATIO_THRESHOLD: f64 = 2.4;
@@ -96,5 +96,5 @@ pub const TRANSLATE_TOKEN: &str = "<|translate|>";
 pub const NO_TIMESTAMPS_TOKEN: &str = "<|notimestamps|>";
 /// Ends a text.
 pub const EOT_TOKEN: &str = "<|endoftext|>";
-/// Stand where nobody speaks: of newer vocabularies and of older ones.
+/// The tokens for windows without speech: of newer vocabularies and of older ones.
 pub const NO_SPEECH_TOKENS: [&str; 2] = ["<|nocaptions|>", "<|nospeech|>"];

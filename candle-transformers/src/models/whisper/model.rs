@@ -10,9 +10,9 @@ use super::Config;
 /// The encoder and the decoder of one checkpoint.
 #[derive(Debug, Clone)]
 pub struct Whisper {
-    /// Of the sound.
+    /// The encoder of the sound.
     pub encoder: AudioEncoder,
-    /// Of the text.
+    /// The decoder of the text.
     pub decoder: TextDecoder,
     /// Its sizes.
     pub config: Config,

@@ -12,7 +12,7 @@ use crate::blocks::{
 };
 use crate::quantized_var_builder;
 
-/// What all norms add to the variance.
+/// Norm epsilon.
 const NORM_EPS: f64 = 1e-5;
 /// Dense and quantised checkpoints have two convolutions of this size.
 const KERNEL: usize = 3;
@@ -41,7 +41,7 @@ impl Source<'_> {
         }
     }
 
-    /// What activations are in.
+    /// The dtype of activations.
     fn dtype(&self) -> DType {
         match self {
             Self::Dense(vb) => vb.dtype(),
@@ -234,7 +234,7 @@ struct DecoderLayer {
     qkv: MergedLinear<3>,
     joined: Projection,
     norm: Norm,
-    /// Of attention to the sound.
+    /// Attention to the sound.
     cross: Cross,
     mlp: FeedForward,
     mlp_norm: Norm,
@@ -271,7 +271,7 @@ impl Sizes {
         (1. / (self.head_dim as f64).sqrt()) as f32
     }
 
-    /// What queries take of keys and values side by side: (batch, queries, heads * head_dim).
+    /// Attention of queries to concatenated keys and values: (batch, queries, heads * head_dim).
     fn attend(self, q: &Tensor, kv: &Tensor, causal: bool) -> Result<Tensor> {
         let options = SdpaOptions {
             scale: self.scale(),
@@ -314,10 +314,7 @@ impl DecoderLayer {
         let qkv = sizes.by_head(&self.qkv.forward_joined(&normed)?)?;
         let q = qkv.narrow(1, 0, sizes.heads)?;
         let kv = qkv.narrow(1, sizes.heads, 2 * sizes.heads)?;
-        let kv = match keep {
-            true => self.text.append(&kv)?,
-            false => kv,
-        };
+        let kv = if keep { self.text.append(&kv)? } else { kv };
         let ys = sizes.attend(&q, &kv, true)?;
         let (xs, normed) = xs.add(&self.joined, &ys)?.normed(Some(&self.cross.norm))?;
 
@@ -442,7 +439,7 @@ impl TextDecoder {
         Ok((hidden, weights))
     }
 
-    /// Forgets the sound, so that the next call reads it anew.
+    /// Forgets the sound, so that the next call reads it again.
     pub(super) fn forget_sound(&mut self) {
         for layer in &mut self.layers {
             layer.cross.sound = None;

@@ -10,9 +10,9 @@ pub use crate::quantized_var_builder::VarBuilder;
 /// The encoder and the decoder of one checkpoint. Linear layers and the table of tokens stay quantised; activations are f32.
 #[derive(Debug, Clone)]
 pub struct Whisper {
-    /// Of the sound.
+    /// The encoder of the sound.
     pub encoder: AudioEncoder,
-    /// Of the text.
+    /// The decoder of the text.
     pub decoder: TextDecoder,
     /// Its sizes.
     pub config: Config,

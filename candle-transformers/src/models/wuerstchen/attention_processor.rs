@@ -1,4 +1,4 @@
-//! Attention of the places of a picture to tokens.
+//! Attention of an image's positions to tokens.
 
 use candle_core::{bail, Module, Result, Tensor};
 use candle_nn::ops::{sdpa_with, SdpaOptions};
@@ -7,7 +7,7 @@ use candle_nn::{linear, Linear, VarBuilder};
 use crate::blocks::vision::{heads, join_heads};
 use crate::blocks::MergedLinear;
 
-/// Attention of the places of a picture to tokens.
+/// Attention of an image's positions to tokens.
 #[derive(Debug)]
 pub struct Attention {
     q: Linear,
@@ -18,7 +18,7 @@ pub struct Attention {
 }
 
 impl Attention {
-    /// Loads `to_q`, `to_k`, `to_v` and `to_out.0`: `heads` heads of size `dim_head` for pictures and tokens of size `query_dim`. Attention
+    /// Loads `to_q`, `to_k`, `to_v` and `to_out.0`: `heads` heads of size `dim_head` for images and tokens of size `query_dim`. Attention
     /// is one fused op on every device, with `use_flash_attn` or without.
     ///
     /// # Errors

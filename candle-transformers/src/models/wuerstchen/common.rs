@@ -1,4 +1,4 @@
-//! The blocks that both stages have. Pictures are (batch, channels, height, width).
+//! The blocks that both stages have. Images are (batch, channels, height, width).
 
 use candle_core::{bail, DType, Module, Result, Tensor, D};
 use candle_nn::ops::{norm, Norm};
@@ -8,7 +8,7 @@ use super::attention_processor::Attention;
 use crate::blocks::recurrence::wide;
 use crate::blocks::vision::{channels_first, channels_last, ConvSpec};
 
-/// What norms add to the variance.
+/// Norm epsilon.
 const EPS: f32 = 1e-6;
 
 /// Mean 0 and variance 1 over the last dimension, of any layout.
@@ -155,14 +155,14 @@ impl Module for GlobalResponseNorm {
     }
 }
 
-/// Which form of GELU a block has.
+/// The form of a block's GELU.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Gelu {
     Exact,
     Tanh,
 }
 
-/// The layers over the channels of a place: four times as many, a GELU, the response norm, and back.
+/// The layers over the channels of a position: four times their number, a GELU, the response norm, and back.
 #[derive(Debug)]
 pub(super) struct Channelwise {
     expand: Linear,
@@ -172,7 +172,7 @@ pub(super) struct Channelwise {
 }
 
 impl Channelwise {
-    /// Loads `channelwise.{0,2,4}` for `inputs` channels, of which `c` come out.
+    /// Loads `channelwise.{0,2,4}` for `inputs` input and `c` output channels.
     pub(super) fn load(inputs: usize, c: usize, gelu: Gelu, vb: &VarBuilder) -> Result<Self> {
         let vb = vb.pp("channelwise");
         Ok(Self {
@@ -233,7 +233,7 @@ impl ResBlock {
     }
 }
 
-/// Attention to a condition, and to the picture if the block says so.
+/// Attention to a condition, and to the image if the block says so.
 #[derive(Debug)]
 pub struct AttnBlock {
     self_attn: bool,

@@ -7,7 +7,7 @@ use candle_core::{bail, Result, Tensor};
 pub struct DDPMWSchedulerConfig {
     /// A power that bends the time.
     scaler: f64,
-    /// What the cosine is shifted by, so that the last steps have some noise.
+    /// Shift of the cosine, so that the last steps have some noise.
     s: f64,
 }
 
@@ -25,7 +25,7 @@ impl Default for DDPMWSchedulerConfig {
 #[derive(Debug, Clone)]
 pub struct DDPMWScheduler {
     timesteps: Vec<f64>,
-    /// What the scheduler was made from.
+    /// The configuration of the scheduler.
     pub config: DDPMWSchedulerConfig,
 }
 
@@ -50,7 +50,7 @@ impl DDPMWScheduler {
         &self.timesteps
     }
 
-    /// How much of the variance of a sample is that of the original.
+    /// Fraction of a sample's variance that is the original's.
     fn alpha(&self, time: f64) -> f64 {
         let DDPMWSchedulerConfig { scaler, s } = self.config;
         let time = match scaler {
@@ -94,17 +94,16 @@ impl DDPMWScheduler {
         let alpha = now / next;
         let found = (model_output * ((1. - alpha) / (1. - now).sqrt()))?;
         let mean = ((sample - found)? / alpha.sqrt())?;
-        match next_time == 0. {
-            true => Ok(mean),
-            false => {
-                let deviation = ((1. - alpha) * (1. - next) / (1. - now)).sqrt();
-                let noise = mean.randn_like(0., 1.)?;
-                mean + (noise * deviation)?
-            }
+        if next_time == 0. {
+            Ok(mean)
+        } else {
+            let deviation = ((1. - alpha) * (1. - next) / (1. - now)).sqrt();
+            let noise = mean.randn_like(0., 1.)?;
+            mean + (noise * deviation)?
         }
     }
 
-    /// What noise of deviation 1 is multiplied with before the first step: 1.
+    /// Factor of unit noise before the first step: 1.
     pub fn init_noise_sigma(&self) -> f64 {
         1.
     }

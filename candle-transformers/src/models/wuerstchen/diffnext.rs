@@ -45,14 +45,14 @@ impl ResBlockStageB {
     }
 }
 
-/// The numbers of one of a [`WDiffNeXt`]'s levels, each of which has half the height and width of the one before.
+/// The sizes of one level of a [`WDiffNeXt`]; each level has half the height and width of the one before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DiffNeXtLevel {
     /// Channels.
     pub channels: usize,
     /// Residual blocks on the way down, and as many on the way up.
     pub blocks: usize,
-    /// Heads of the attention behind each residual block, which divide the channels; the first level has no attention.
+    /// Heads of the attention after each residual block, which divide the channels; the first level has no attention.
     pub heads: usize,
     /// Whether the blocks are given the small latents.
     pub inject_effnet: bool,
@@ -85,7 +85,7 @@ struct Block {
     attention: Option<AttnBlock>,
 }
 
-/// What the blocks are told.
+/// The conditions of the blocks.
 struct Told<'a> {
     time: &'a Tensor,
     text: &'a Tensor,
@@ -195,8 +195,8 @@ impl WDiffNeXt {
     }
 
     /// The noise in latents `xs`, (batch, c_in, height, width), at times `r` from 0 to 1, (batch): (batch, c_out, height, width), and
-    /// `c_out` is `c_in`. `effnet` are the small latents, (batch, 16, h, w), of which each place takes the nearest; `clip` is the text,
-    /// (batch, tokens, clip_embd).
+    /// `c_out` is `c_in`. `effnet` are the small latents, (batch, 16, h, w), resized by nearest neighbours; `clip` is the text, (batch,
+    /// tokens, clip_embd).
     ///
     /// # Errors
     /// There is no text, the sides are not multiples of the patches of the last level, or shapes, dtypes or devices do not match.
@@ -275,7 +275,7 @@ impl WDiffNeXt {
     }
 }
 
-/// The small latents as the blocks of a level take them, at the places of `xs`.
+/// The small latents in the form for the blocks of a level, resized to `xs`.
 fn injected(mapper: &Option<Conv2d>, effnet: &Tensor, xs: &Tensor) -> Result<Option<Tensor>> {
     let Some(mapper) = mapper else {
         return Ok(None);

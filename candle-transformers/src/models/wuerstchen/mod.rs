@@ -1,4 +1,4 @@
-//! Würstchen, which makes pictures of texts in latents that are 42 times smaller than the picture:
+//! Würstchen, which makes images of texts in latents that are 42 times smaller than the image:
 //! [arXiv 2306.00637](https://arxiv.org/abs/2306.00637), [warp-ai/wuerstchen](https://huggingface.co/warp-ai/wuerstchen). Weight names are
 //! those of its checkpoints.
 //!

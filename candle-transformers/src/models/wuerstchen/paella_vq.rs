@@ -1,4 +1,4 @@
-//! The autoencoder: pictures to latents of a quarter of their height and width and back,
+//! The autoencoder: images to latents of a quarter of their height and width and back,
 //! [arXiv 2211.07292](https://arxiv.org/abs/2211.07292). The latents are not quantised.
 
 use candle_core::{Module, Result, Tensor};
@@ -10,9 +10,9 @@ use candle_nn::{
 use super::common::LayerNormNoWeights;
 use crate::blocks::vision::{channels_first, channels_last, run_all, ConvNorm, ConvSpec, Picture};
 
-/// Channels of the pictures.
+/// Channels of the images.
 const CHANNELS: usize = 3;
-/// Pixels that are one place of the first level, in each direction.
+/// Pixels per position of the first level, in each direction.
 const PATCH: usize = 2;
 /// Channels of the latents.
 const LATENT: usize = 4;
@@ -130,10 +130,10 @@ impl PaellaVQ {
         })
     }
 
-    /// From pictures (batch, 3, height, width), whose sides are multiples of 4, to latents (batch, 4, height / 4, width / 4).
+    /// From images (batch, 3, height, width), whose sides are multiples of 4, to latents (batch, 4, height / 4, width / 4).
     ///
     /// # Errors
-    /// The pictures have another shape, dtype or device.
+    /// The images have another shape, dtype or device.
     pub fn encode(&self, xs: &Tensor) -> Result<Tensor> {
         let picture = Picture {
             multiple: 2 * PATCH,
@@ -146,7 +146,7 @@ impl PaellaVQ {
         self.to_latents.forward(&second.forward(&xs)?)
     }
 
-    /// From latents (batch, 4, height, width) to pictures (batch, 3, 4 * height, 4 * width).
+    /// From latents (batch, 4, height, width) to images (batch, 3, 4 * height, 4 * width).
     ///
     /// # Errors
     /// The latents have another shape, dtype or device.
@@ -163,7 +163,7 @@ impl PaellaVQ {
     }
 }
 
-/// Pictures through the latents and back, (batch, 3, height, width) to the same shape.
+/// Images through the latents and back, (batch, 3, height, width) to the same shape.
 impl Module for PaellaVQ {
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
         self.decode(&self.encode(xs)?)

@@ -1,4 +1,4 @@
-//! What the numbers of COCO stand for, [arXiv 1405.0312](https://arxiv.org/abs/1405.0312).
+//! The names of COCO's classes and joints, by number, [arXiv 1405.0312](https://arxiv.org/abs/1405.0312).
 
 /// The classes of objects.
 pub const CLASSES: [&str; 80] = [
@@ -105,7 +105,7 @@ pub const POINTS: [&str; 17] = [
     "right ankle",
 ];
 
-/// Which points are joined by a line.
+/// The pairs of points that are joined by a line.
 pub const LIMBS: [(usize, usize); 16] = [
     (0, 1),
     (0, 2),

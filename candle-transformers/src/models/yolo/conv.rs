@@ -10,7 +10,7 @@ pub struct Spec {
     pub outputs: usize,
     pub kernel: usize,
     pub stride: usize,
-    /// Of the batch norm.
+    /// Batch norm epsilon.
     pub eps: f64,
     pub activation: Activation,
 }

@@ -17,7 +17,7 @@ pub struct Object {
 pub struct Limits {
     /// It is more likely than that.
     pub confidence: f32,
-    /// It overlaps with a likelier one of its class by that at the most.
+    /// Maximum overlap (IoU) with a more probable one of its class.
     pub iou: f32,
 }
 
@@ -44,9 +44,12 @@ pub fn objects(candidates: &Tensor, classes: usize, limits: Limits) -> Result<Ve
     let mut of_classes: Vec<Vec<Bbox<Object>>> = vec![Vec::new(); classes];
     for i in 0..boxes[0].len() {
         // The first of the likeliest.
-        let best = |best: usize, class: usize| match likely[class][i] > likely[best][i] {
-            true => class,
-            false => best,
+        let best = |best: usize, class: usize| {
+            if likely[class][i] > likely[best][i] {
+                class
+            } else {
+                best
+            }
         };
         let class = (0..classes).fold(0, best);
         let confidence = likely[class][i];
@@ -76,7 +79,7 @@ pub fn objects(candidates: &Tensor, classes: usize, limits: Limits) -> Result<Ve
     Ok(objects)
 }
 
-/// An object in a picture of the size `to`, where the network saw it in one of the size `from`. What is outside is moved to the edge.
+/// An object in an image of the size `to`, where the network saw it in one of the size `from`. What is outside is moved to the edge.
 pub fn scaled(mut object: Bbox<Object>, from: (u32, u32), to: (u32, u32)) -> Bbox<Object> {
     let scale = |at: f32, from: u32, to: u32| {
         let to = to as f32;

@@ -1,6 +1,6 @@
-//! YOLOv8 and YOLOv3: where things of COCO's classes are in a picture. Weight names are those of lmz/candle-yolo-v8 and lmz/candle-yolo-v3.
+//! YOLOv8 and YOLOv3: detection of COCO's classes in an image. Weight names are those of lmz/candle-yolo-v8 and lmz/candle-yolo-v3.
 //!
-//! A network gives candidates, a box and probabilities for each place of the picture; [`found::objects`] picks the objects among them.
+//! A network returns candidates, a box and probabilities for each position of the image; [`found::objects`] picks the objects among them.
 //!
 //! ```no_run
 //! use candle_core::{DType, Device, Module, Tensor};
@@ -30,7 +30,7 @@ pub mod v8;
 
 use candle_core::{bail, Result, Tensor};
 
-/// What the sides of a picture have to be multiples of: the last layers see it that much smaller.
+/// Number of which the sides of an image must be multiples: the factor by which the last layers shrink it.
 pub const MULTIPLE: usize = 32;
 
 /// Fails unless `xs` is (batch, 3, height, width) with sides that fit.

@@ -7,19 +7,19 @@ use candle_nn::{conv2d, ops, Activation, Conv2d, VarBuilder};
 use super::check;
 use super::conv::{Conv, Spec};
 
-/// Residual blocks between halvings of the picture.
+/// Residual blocks between halvings of the image.
 const STAGES: [usize; 5] = [1, 2, 8, 8, 4];
-/// Pixels between the places of each scale, and widths and heights in pixels that its boxes are multiples of.
+/// Pixels between the positions of each scale, and widths and heights in pixels that scale its boxes.
 const SCALES: [(usize, [[f32; 2]; ANCHORS]); 3] = [
     (32, [[116., 90.], [156., 198.], [373., 326.]]),
     (16, [[30., 61.], [62., 45.], [59., 119.]]),
     (8, [[10., 13.], [16., 30.], [33., 23.]]),
 ];
 const ANCHORS: usize = 3;
-/// Numbers of a box before its classes: its place, its size, and whether there is an object.
+/// Numbers of a box before its classes: position, size, and whether there is an object.
 const BOX: usize = 5;
 
-/// What differs between networks.
+/// The differences between networks.
 #[derive(Debug, Clone, Copy)]
 pub struct Config {
     /// Channels of the first convolution.
@@ -78,7 +78,7 @@ impl Layers<'_> {
     }
 }
 
-/// Halves a picture, and adds to it what pairs of convolutions find.
+/// Halves an image, and adds to it what pairs of convolutions find.
 #[derive(Debug)]
 struct Stage {
     down: Conv,
@@ -112,16 +112,16 @@ impl Module for Stage {
     }
 }
 
-/// What is said at one scale.
+/// The detection layers of one scale.
 #[derive(Debug)]
 struct Scale {
     /// Makes the features of the scale before fit; the first one has none before it.
     narrowed: Option<Conv>,
-    /// What the next scale sees comes out of them.
+    /// The convolutions whose output the next scale also reads.
     convs: Vec<Conv>,
     wide: Conv,
     last: Conv2d,
-    /// Of the boxes, in pixels, (1, 3, 2, 1).
+    /// Sizes of the anchor boxes, in pixels, (1, 3, 2, 1).
     anchors: Tensor,
     stride: usize,
 }
@@ -131,7 +131,7 @@ impl Scale {
     fn load(number: usize, inner: usize, classes: usize, layers: &mut Layers) -> Result<Self> {
         let mut narrowed = None;
         if number > 0 {
-            // Back to the features before the last convolutions, narrowed, enlarged, and joined with those of the picture.
+            // Back to the features before the last convolutions, narrowed, enlarged, and joined with those of the image.
             layers.skip();
             narrowed = Some(layers.conv(2 * inner, inner, 1, 1)?);
             layers.skip();
@@ -162,7 +162,7 @@ impl Scale {
         Ok(scale)
     }
 
-    /// From features of the picture and those of the scale before to those for the next one, and (batch, 3 * (5 + classes), rows, columns).
+    /// From features of the image and those of the scale before to those for the next one, and (batch, 3 * (5 + classes), rows, columns).
     fn forward(&self, xs: &Tensor, before: Option<&Tensor>) -> Result<(Tensor, Tensor)> {
         let mut xs = xs.clone();
         if let (Some(narrowed), Some(before)) = (&self.narrowed, before) {
@@ -226,12 +226,12 @@ impl YoloV3 {
     }
 }
 
-/// From pictures (batch, 3, height, width) with numbers from 0 to 1 and sides that are multiples of 32 to candidates (batch, 4 + classes,
+/// From images (batch, 3, height, width) with numbers from 0 to 1 and sides that are multiples of 32 to candidates (batch, 4 + classes,
 /// boxes): the centre, width and height of a box in pixels, and how likely it is of each class, which is how likely there is an object times
 /// how likely an object is of the class.
 ///
 /// # Errors
-/// The pictures have another shape, or another dtype or device than the weights.
+/// The images have another shape, or another dtype or device than the weights.
 impl Module for YoloV3 {
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
         check(xs)?;

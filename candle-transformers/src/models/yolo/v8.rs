@@ -1,6 +1,6 @@
-//! YOLOv8 by [Ultralytics](https://docs.ultralytics.com/models/yolov8/): a network that says for each place of a picture, at three scales,
-//! how far the edges of a box are and of which class it is, without anchors. The distances are expectations over 16 steps, as in Generalized
-//! Focal Loss, [arXiv 2006.04388](https://arxiv.org/abs/2006.04388). Weight names are those of lmz/candle-yolo-v8.
+//! YOLOv8 by [Ultralytics](https://docs.ultralytics.com/models/yolov8/): a network that predicts for each position of an image, at three
+//! scales, the distances to the edges of a box and its class, without anchors. The distances are expectations over 16 steps, as in
+//! Generalized Focal Loss, [arXiv 2006.04388](https://arxiv.org/abs/2006.04388). Weight names are those of lmz/candle-yolo-v8.
 
 use candle_core::{Module, Result, Tensor};
 use candle_nn::{conv2d, ops, Activation, Conv2d, VarBuilder};
@@ -8,7 +8,7 @@ use candle_nn::{conv2d, ops, Activation, Conv2d, VarBuilder};
 use super::conv::{Conv, Spec};
 use super::{check, MULTIPLE};
 
-/// Pixels between the places of each scale.
+/// Pixels between the positions of each scale.
 const STRIDES: [usize; 3] = [8, 16, 32];
 /// Steps that a distance is an expectation over.
 const STEPS: usize = 16;
@@ -20,22 +20,23 @@ pub const POINTS: usize = 17;
 /// The longer side of what the network sees, in pixels.
 const SIDE: u32 = 640;
 
-/// The size, width and height, in which the network sees a picture: the longer side is 640, the shorter one in proportion, but for what a
+/// The size, width and height, in which the network sees an image: the longer side is 640, the shorter one in proportion, but for what a
 /// multiple of 32 takes.
 pub fn input_size((w, h): (u32, u32)) -> (u32, u32) {
     let multiple = MULTIPLE as u32;
     let shorter = |side: u32, longer: u32| {
         let side = u64::from(side) * u64::from(SIDE) / u64::from(longer.max(1));
-        // At the most 640.
+        // At most 640.
         (side as u32 / multiple * multiple).max(multiple)
     };
-    match w < h {
-        true => (shorter(w, h), SIDE),
-        false => (SIDE, shorter(h, w)),
+    if w < h {
+        (shorter(w, h), SIDE)
+    } else {
+        (SIDE, shorter(h, w))
     }
 }
 
-/// How large a network is.
+/// The size of a network.
 #[derive(Debug, Clone, Copy)]
 pub struct Size {
     /// Channels of the first convolution. The next layers have twice, four and eight times as many.
@@ -133,17 +134,14 @@ impl Module for Block {
         let mut kept = vec![both];
         for [first, second] in &self.pairs {
             let ys = second.forward(&first.forward(&xs)?)?;
-            xs = match self.residual {
-                true => (xs + ys)?,
-                false => ys,
-            };
+            xs = if self.residual { (xs + ys)? } else { ys };
             kept.push(xs.clone());
         }
         self.last.forward(&Tensor::cat(&kept, 1)?)
     }
 }
 
-/// The largest around each place, in three neighbourhoods.
+/// The maximum around each position, in three neighbourhoods.
 #[derive(Debug)]
 struct Pools {
     first: Conv,
@@ -176,10 +174,10 @@ impl Module for Pools {
     }
 }
 
-/// From a picture to its features at three scales.
+/// From an image to its features at three scales.
 #[derive(Debug)]
 struct Backbone {
-    /// Each begins with a convolution that halves the picture.
+    /// Each begins with a convolution that halves the image.
     stages: [(Conv, Block); 4],
     stem: Conv,
     pools: Pools,
@@ -210,7 +208,7 @@ impl Backbone {
         })
     }
 
-    /// An eighth, a sixteenth and a thirty-second of the picture's size.
+    /// An eighth, a sixteenth and a thirty-second of the image's size.
     fn forward(&self, xs: &Tensor) -> Result<[Tensor; 3]> {
         let stage = |xs: &Tensor, i: usize| {
             let (down, block) = &self.stages[i];
@@ -223,7 +221,7 @@ impl Backbone {
     }
 }
 
-/// What the scales tell each other: first from the smallest to the largest, then back.
+/// Fuses the features of the scales: first from the smallest to the largest, then back.
 #[derive(Debug)]
 struct Neck {
     up: [Block; 2],
@@ -265,7 +263,7 @@ impl Neck {
     }
 }
 
-/// What the head says of one thing, at each scale.
+/// The head of one quantity, at each scale.
 #[derive(Debug)]
 struct Branches([(Conv, Conv, Conv2d); 3]);
 
@@ -283,7 +281,7 @@ impl Branches {
         Ok(Self([branch(0)?, branch(1)?, branch(2)?]))
     }
 
-    /// (batch, outputs, places): the rows of each scale, one scale after another.
+    /// (batch, outputs, positions): the rows of all scales, concatenated.
     fn forward(&self, scales: &[Tensor; 3]) -> Result<Tensor> {
         let branch = |((first, second, last), xs): (&(Conv, Conv, Conv2d), &Tensor)| {
             let ys = last.forward(&second.forward(&first.forward(xs)?)?)?;
@@ -294,7 +292,7 @@ impl Branches {
     }
 }
 
-/// Where the places are.
+/// The positions of all scales.
 struct Places {
     /// Their centres, (1, 2, places), in steps of their scale.
     centres: Tensor,
@@ -327,11 +325,11 @@ impl Places {
 pub struct YoloV8 {
     backbone: Backbone,
     neck: Neck,
-    /// How likely each step of each of a box's four distances is.
+    /// The probability of each step of each of a box's four distances.
     distances: Branches,
     classes: Branches,
     points: Option<Branches>,
-    /// What the steps stand for, (1, 1, 16, 1).
+    /// The values of the steps, (1, 1, 16, 1).
     steps: Tensor,
 }
 
@@ -370,7 +368,7 @@ impl YoloV8 {
         })
     }
 
-    /// Centre, width and height in pixels, (batch, 4, places).
+    /// Centre, width and height in pixels, (batch, 4, positions).
     fn boxes(&self, scales: &[Tensor; 3], places: &Places) -> Result<Tensor> {
         let distances = self.distances.forward(scales)?;
         let (b, _, count) = distances.dims3()?;
@@ -383,12 +381,12 @@ impl YoloV8 {
     }
 }
 
-/// From pictures (batch, 3, height, width) with numbers from 0 to 1 and sides that are multiples of 32 to candidates
-/// (batch, 4 + classes + 3 * points, places): the centre, width and height of a box in pixels, how likely it is of each class, and for each
-/// point where it is and how likely it can be seen.
+/// From images (batch, 3, height, width) with numbers from 0 to 1 and sides that are multiples of 32 to candidates (batch, 4 + classes + 3
+/// * points, positions): the centre, width and height of a box in pixels, the probability of each class, and for each point its position
+/// and the probability that it is visible.
 ///
 /// # Errors
-/// The pictures have another shape, or another dtype or device than the weights.
+/// The images have another shape, or another dtype or device than the weights.
 impl Module for YoloV8 {
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
         check(xs)?;

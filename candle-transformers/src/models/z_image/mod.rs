@@ -1,9 +1,9 @@
-//! Z-Image, which makes pictures of texts: a transformer of 6 billion parameters with one stream for text and picture,
+//! Z-Image, which makes images of texts: a transformer of 6 billion parameters with one stream for text and image,
 //! [arXiv 2511.22699](https://arxiv.org/abs/2511.22699). [Z-Image-Turbo](https://huggingface.co/Tongyi-MAI/Z-Image-Turbo); weight names are
 //! those of its folders `transformer`, `text_encoder` and `vae`.
 //!
 //! [`text_encoder`] makes vectors of a text's tokens, [`transformer`] runs from noise to latents along the times of [`scheduler`], and
-//! [`vae`] makes the picture.
+//! [`vae`] makes the image.
 //!
 //! ```
 //! use candle_core::{DType, Device, Tensor};
@@ -30,7 +30,7 @@
 //! let vae = AutoEncoderKL::new(&vae, vb)?;
 //!
 //! let tokens = encoder.forward(&Tensor::new(&[[7u32, 8, 9]], &device)?)?.squeeze(0)?;
-//! // A picture of 32 x 48 pixels.
+//! // An image of 32 x 48 pixels.
 //! let mut latents = get_noise(1, 16, 4, 6, &device)?;
 //! let inputs = prepare_inputs(&latents, &[tokens], &device)?;
 //! let mut scheduler = FlowMatchEulerDiscreteScheduler::new(SchedulerConfig::z_image_turbo());
@@ -60,5 +60,5 @@ pub use text_encoder::{TextEncoderConfig, ZImageTextEncoder};
 pub use transformer::{Config, ZImageTransformer2DModel};
 pub use vae::{AutoEncoderKL, VaeConfig};
 
-/// Of errors.
+/// The name in errors.
 const FAMILY: &str = "z_image";

@@ -5,7 +5,7 @@ use candle_core::{bail, Device, Result, Tensor};
 use super::transformer::SEQ_MULTI_OF;
 use super::FAMILY;
 
-/// What [`super::ZImageTransformer2DModel::forward`] is given.
+/// The inputs of [`super::ZImageTransformer2DModel::forward`].
 #[derive(Debug, Clone)]
 pub struct PreparedInputs {
     /// (batch, channels, 1, height, width)
@@ -18,7 +18,7 @@ pub struct PreparedInputs {
     pub text_lengths: Vec<usize>,
 }
 
-/// How many tokens are missing to a multiple of [`SEQ_MULTI_OF`].
+/// Number of padding tokens up to a multiple of [`SEQ_MULTI_OF`].
 pub fn compute_padding_len(ori_len: usize) -> usize {
     ori_len.next_multiple_of(SEQ_MULTI_OF) - ori_len
 }

@@ -4,7 +4,7 @@ use candle_core::{DType, Device, Result, Tensor};
 
 use crate::blocks::diffusion::schedule;
 
-/// Noise in place of latents, (batch_size, channels, height, width) of f32. A picture of the VAE has 8 times the height and width.
+/// Noise with the shape of latents, (batch_size, channels, height, width) of f32. An image of the VAE has 8 times the height and width.
 ///
 /// # Errors
 /// If the device has no memory.
@@ -24,10 +24,10 @@ pub fn get_schedule(num_steps: usize, mu: f64) -> Vec<f64> {
     schedule(num_steps, Some(mu))
 }
 
-/// From pictures of numbers from -1 to 1 to the same shape of u8 from 0 to 255; what is outside is cut off.
+/// From images of numbers from -1 to 1 to the same shape of u8 from 0 to 255; what is outside is cut off.
 ///
 /// # Errors
-/// The pictures are not of a float dtype.
+/// The images are not of a float dtype.
 pub fn postprocess_image(image: &Tensor) -> Result<Tensor> {
     let from_zero = (image.clamp(-1., 1.)? + 1.)?;
     (from_zero * 127.5)?.to_dtype(DType::U8)
@@ -36,7 +36,7 @@ pub fn postprocess_image(image: &Tensor) -> Result<Tensor> {
 /// Guidance without a classifier, [arXiv 2207.12598](https://arxiv.org/abs/2207.12598).
 #[derive(Debug, Clone)]
 pub struct CfgConfig {
-    /// How far a prediction is moved away from that of the other text.
+    /// Scale of classifier-free guidance, away from the prediction for the other text.
     pub guidance_scale: f64,
     /// The time from 0, noise, to 1 after which there is no guidance.
     pub cfg_truncation: f64,

@@ -6,24 +6,24 @@ use serde::Deserialize;
 use super::FAMILY;
 use crate::blocks::diffusion::{shift_of, shifted};
 
-/// Patches of a picture that [`BASE_SHIFT`] is for.
+/// Patches of an image that [`BASE_SHIFT`] is for.
 pub const BASE_IMAGE_SEQ_LEN: usize = 256;
-/// Patches of a picture that [`MAX_SHIFT`] is for.
+/// Patches of an image that [`MAX_SHIFT`] is for.
 pub const MAX_IMAGE_SEQ_LEN: usize = 4096;
-/// What times of small pictures are moved by.
+/// Shift of the times of small images.
 pub const BASE_SHIFT: f64 = 0.5;
-/// What times of large pictures are moved by.
+/// Shift of the times of large images.
 pub const MAX_SHIFT: f64 = 1.15;
 
 /// The numbers of a `scheduler_config.json`, which leaves out those that are as [`Default`] has them.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(default)]
 pub struct SchedulerConfig {
-    /// What a time of 1, noise, is called.
+    /// The time step of pure noise, which is time 1.
     pub num_train_timesteps: usize,
-    /// By what the ratio of noise to picture grows.
+    /// By what the ratio of noise to image grows.
     pub shift: f64,
-    /// Whether it grows by `exp(mu)` in place of `shift`, where `mu` is that of [`FlowMatchEulerDiscreteScheduler::set_timesteps`].
+    /// Whether it grows by `exp(mu)` instead of `shift`, where `mu` is that of [`FlowMatchEulerDiscreteScheduler::set_timesteps`].
     pub use_dynamic_shifting: bool,
 }
 
@@ -62,7 +62,7 @@ pub struct FlowMatchEulerDiscreteScheduler {
     pub config: SchedulerConfig,
     /// Times of the steps from `num_train_timesteps`, noise, on; before [`set_timesteps`](Self::set_timesteps) those of the training.
     pub timesteps: Vec<f64>,
-    /// The same from 1 on, and after [`set_timesteps`](Self::set_timesteps) a 0 behind the last.
+    /// The same from 1 on, and after [`set_timesteps`](Self::set_timesteps) followed by a 0.
     pub sigmas: Vec<f64>,
     /// The smallest time of the training.
     pub sigma_min: f64,
@@ -115,7 +115,7 @@ impl FlowMatchEulerDiscreteScheduler {
         (1000. - time.unwrap_or(0.)) / 1000.
     }
 
-    /// The sample after a step: `sample + (next - now) * model_output`, of one shape and dtype. The model's results point to the picture
+    /// The sample after a step: `sample + (next - now) * model_output`, of one shape and dtype. The model's results point to the image
     /// and have to be negated first.
     ///
     /// # Errors
@@ -138,12 +138,12 @@ impl FlowMatchEulerDiscreteScheduler {
         self.step_index = 0;
     }
 
-    /// How many steps there are.
+    /// The number of steps.
     pub fn num_inference_steps(&self) -> usize {
         self.timesteps.len()
     }
 
-    /// How many steps are done.
+    /// The number of steps done.
     pub fn step_index(&self) -> usize {
         self.step_index
     }
@@ -154,8 +154,8 @@ impl FlowMatchEulerDiscreteScheduler {
     }
 }
 
-/// What times are moved by for a picture of `image_seq_len` patches: `base_shift` for `base_seq_len` of them and `max_shift` for
-/// `max_seq_len`, and on the line through both.
+/// The shift of the times for an image of `image_seq_len` patches: linear, `base_shift` for `base_seq_len` of them and `max_shift` for
+/// `max_seq_len`.
 pub fn calculate_shift(
     image_seq_len: usize,
     base_seq_len: usize,

@@ -12,7 +12,7 @@ use crate::models::qwen3;
 #[derive(Debug, Clone, Deserialize)]
 #[serde(default)]
 pub struct TextEncoderConfig {
-    /// Ids.
+    /// Tokens in the vocabulary.
     pub vocab_size: usize,
     /// Size of a token.
     pub hidden_size: usize,
@@ -24,9 +24,9 @@ pub struct TextEncoderConfig {
     pub num_attention_heads: usize,
     /// Key and value heads.
     pub num_key_value_heads: usize,
-    /// Size of a head.
+    /// Head dimension.
     pub head_dim: usize,
-    /// Added to the mean square in the norms.
+    /// RMS norm epsilon, added to the mean square.
     pub rms_norm_eps: f64,
     /// Base of the rotary frequencies.
     pub rope_theta: f64,
@@ -34,7 +34,7 @@ pub struct TextEncoderConfig {
     pub attention_bias: bool,
     /// Activation of the feed-forward blocks' gate.
     pub hidden_act: Activation,
-    /// The longest text.
+    /// Maximum text length, in tokens.
     pub max_position_embeddings: usize,
 }
 

@@ -1,4 +1,4 @@
-//! The autoencoder between pictures and latents: FLUX's, with diffusers' weight names.
+//! The autoencoder between images and latents: FLUX's, with diffusers' weight names.
 
 use candle_core::{Module, Result, Tensor};
 use candle_nn::VarBuilder;
@@ -11,9 +11,9 @@ use crate::blocks::diffusion::{latents, KlHalf, KlNames, KlSpec};
 #[derive(Debug, Clone, Deserialize)]
 #[serde(default)]
 pub struct VaeConfig {
-    /// Channels of the pictures that are encoded.
+    /// Channels of the encoded images.
     pub in_channels: usize,
-    /// Channels of the pictures that are decoded.
+    /// Channels of the decoded images.
     pub out_channels: usize,
     /// Channels of the latents.
     pub latent_channels: usize,
@@ -21,7 +21,7 @@ pub struct VaeConfig {
     pub block_out_channels: Vec<usize>,
     /// Residual blocks of a level of the encoder; the decoder has one more.
     pub layers_per_block: usize,
-    /// What latents are multiplied with, less `shift_factor`.
+    /// Factor of the latents, applied after subtracting `shift_factor`.
     pub scaling_factor: f64,
     /// The mean of latents.
     pub shift_factor: f64,
@@ -66,7 +66,7 @@ impl VaeConfig {
     }
 }
 
-/// From pictures to the moments of latents.
+/// From images to the moments of latents.
 #[derive(Debug, Clone)]
 pub struct Encoder {
     half: KlHalf,
@@ -88,14 +88,14 @@ impl Encoder {
 /// for four levels.
 ///
 /// # Errors
-/// The pictures have another shape, dtype or device, or sides that would leave nothing.
+/// The images have another shape, dtype or device, or sides that would leave nothing.
 impl Module for Encoder {
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
         self.half.forward(xs)
     }
 }
 
-/// From latents to pictures.
+/// From latents to images.
 #[derive(Debug, Clone)]
 pub struct Decoder {
     half: KlHalf,
@@ -171,7 +171,7 @@ impl AutoEncoderKL {
         })
     }
 
-    /// A sample of the latents of pictures from -1 to 1: from (batch, in_channels, height, width) to
+    /// A sample of the latents of images from -1 to 1: from (batch, in_channels, height, width) to
     /// (batch, latent_channels, height / 8, width / 8) for four levels.
     ///
     /// # Errors
@@ -181,7 +181,7 @@ impl AutoEncoderKL {
         (latents - self.shift_factor)? * self.scale_factor
     }
 
-    /// The pictures of latents, from -1 to 1: from (batch, latent_channels, height, width) to (batch, out_channels, 8 * height, 8 * width)
+    /// The images of latents, from -1 to 1: from (batch, latent_channels, height, width) to (batch, out_channels, 8 * height, 8 * width)
     /// for four levels.
     ///
     /// # Errors
@@ -191,7 +191,7 @@ impl AutoEncoderKL {
         self.decoder.forward(&latents)
     }
 
-    /// What latents are multiplied with.
+    /// Factor of the latents.
     pub fn scale_factor(&self) -> f64 {
         self.scale_factor
     }

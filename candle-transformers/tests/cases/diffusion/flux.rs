@@ -28,7 +28,7 @@ fn config() -> model::Config {
     }
 }
 
-/// What a model is given: two pictures of six patches, two texts of five tokens.
+/// The inputs of a model: two images of six patches, two texts of five tokens.
 #[derive(Clone)]
 struct Inputs {
     state: sampling::State,
@@ -99,7 +99,7 @@ fn transformer(device: &Device) -> Result<()> {
         }
     })?;
     assert_close(&strided.run(&flux)?, &results, 1e-5);
-    // One place, time and vector for the whole batch.
+    // One position, time and vector for the whole batch.
     let s = &both.state;
     let first = |t: &Tensor| t.narrow(0, 0, 1);
     let shared = Inputs {
@@ -130,7 +130,7 @@ fn transformer(device: &Device) -> Result<()> {
 }
 test_device!(transformer);
 
-/// The order of tokens matters by their places alone, and every input changes the result.
+/// The order of tokens matters only through their positions, and every input changes the result.
 fn every_input_matters(device: &Device) -> Result<()> {
     let flux = model::Flux::new(&config(), weights(DType::F32, device))?;
     let both = Inputs::new(device)?;
@@ -151,7 +151,7 @@ fn every_input_matters(device: &Device) -> Result<()> {
             Ok(())
         }),
         ("txt_ids", |i| {
-            // Places of single tokens; those of all tokens together would only shift them against the picture.
+            // Places of single tokens; those of all tokens together would only shift them against the image.
             let far = i.state.txt_ids.narrow(1, 0, 1)?;
             let far = (far + 3.)?;
             let rest = i.state.txt_ids.narrow(1, 1, 4)?;
@@ -192,7 +192,7 @@ fn every_input_matters(device: &Device) -> Result<()> {
 }
 test_device!(every_input_matters);
 
-/// Places in 16 bits give the angles of f32, and integers are places too.
+/// Positions in 16 bits give the angles of f32, and integer positions work too.
 fn places(device: &Device) -> Result<()> {
     let embed = model::EmbedNd::new(8, 10_000, vec![4, 4]);
     let ids = Tensor::new(&[[[0u32, 5], [200, 63]]], device)?;
@@ -233,7 +233,7 @@ fn places(device: &Device) -> Result<()> {
 }
 test_device!(places);
 
-/// Weights that are kept as they are asked for.
+/// Weights that are recorded at each request.
 struct Recorded(Arc<Mutex<BTreeMap<String, Tensor>>>);
 
 impl SimpleBackend for Recorded {
@@ -250,7 +250,7 @@ impl SimpleBackend for Recorded {
     }
 
     fn get_unchecked(&self, name: &str, _: DType, _: &Device) -> Result<Tensor> {
-        candle_core::bail!("{name} is asked for without a shape")
+        candle_core::bail!("{name} is requested without a shape")
     }
 
     fn contains_tensor(&self, _: &str) -> bool {

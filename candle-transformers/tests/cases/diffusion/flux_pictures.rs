@@ -161,7 +161,7 @@ fn patches(device: &Device) -> Result<()> {
 }
 test_device!(patches);
 
-/// A model whose direction is the time, and what it was asked.
+/// A model whose direction is the time, and its recorded calls.
 struct Times(Mutex<Vec<(f32, f32)>>);
 
 impl WithForward for Times {

@@ -22,7 +22,7 @@ fn config() -> model::Config {
     }
 }
 
-/// Latents, times, texts and their tokens, for two pictures.
+/// Latents, times, texts and their tokens, for two images.
 #[derive(Clone)]
 struct Inputs([Tensor; 4]);
 
@@ -110,7 +110,7 @@ fn transformer(device: &Device) -> Result<()> {
 }
 test_device!(transformer);
 
-/// The model is its public parts one after another.
+/// The model is the composition of its public parts.
 fn parts_make_the_whole(device: &Device) -> Result<()> {
     let (cfg, vb) = (config(), weights(DType::F32, device));
     let hidden = cfg.depth * cfg.head_size;
@@ -151,7 +151,7 @@ fn parts_make_the_whole(device: &Device) -> Result<()> {
 }
 test_device!(parts_make_the_whole);
 
-/// What a file has decides which blocks there are and which norms they have.
+/// The tensors of a file determine its blocks and their norms.
 fn files_decide(device: &Device) -> Result<()> {
     let both = Inputs::new(device)?;
     let results = both.run(&load(weights(DType::F32, device))?, None)?;
@@ -195,7 +195,7 @@ fn skipped_blocks(device: &Device) -> Result<()> {
 }
 test_device!(skipped_blocks);
 
-/// Queries, keys and values are in the order of the file, and the middle of the table has the places of few patches.
+/// Queries, keys and values are in the order of the file, and the middle of the table has the positions of few patches.
 #[test]
 fn layouts() -> Result<()> {
     let device = &Device::Cpu;

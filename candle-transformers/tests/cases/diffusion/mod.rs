@@ -1,4 +1,4 @@
-//! Models that make pictures of noise, each with tiny weights that depend on their names alone.
+//! Models that make images of noise, each with tiny weights that depend on their names alone.
 
 mod flux;
 mod flux_pictures;

@@ -52,7 +52,7 @@ impl Inputs {
         Ok(Self([f(0, x)?, f(1, t)?, f(2, text)?, f(3, mask)?]))
     }
 
-    /// With one of them in place of what was.
+    /// The inputs with one of them replaced.
     fn with(&self, which: usize, other: &Tensor) -> Result<Self> {
         self.map(|i, t| Ok(if i == which { other.clone() } else { t.clone() }))
     }
@@ -99,7 +99,7 @@ fn model(device: &Device) -> Result<()> {
         difference(&changed(2, 1)?.get(1)?, &results.get(1)?)? > 1e-4,
         "a token does not matter"
     );
-    // A text without tokens is no NaN.
+    // A text without tokens does not give NaN.
     let nothing = both.with(3, &mask.zeros_like()?)?.run(&model)?;
     assert!(difference(&nothing, &results)?.is_finite());
 
@@ -159,7 +159,7 @@ fn filled_up(device: &Device) -> Result<()> {
     let expected = transformer::unpatchify(&ys, size, 2, 1, 4)?;
     assert_close(&found, &expected, 2e-5);
 
-    // A text of 40 tokens beside it: 64 places, of which the short one has 32.
+    // A text of 40 tokens in the same batch: 64 positions, of which the short one has 32.
     let long = Numbers::new(8).tensor(&[40, 10], 1., device)?;
     let short = text.squeeze(0)?;
     let (texts, masks, _) = preprocess::pad_text_embeddings(&[short, long], 9., device)?;
@@ -228,7 +228,7 @@ fn blocks_need_their_time() -> Result<()> {
     Ok(())
 }
 
-/// Patches of several frames: the numbers of each are those of its places.
+/// Patches of several frames contain the numbers of their positions.
 fn patches(device: &Device) -> Result<()> {
     let (b, c, f, h, w) = (2, 3, 4, 4, 6);
     let numbers = Tensor::arange(0f32, (b * c * f * h * w) as f32, device)?;
@@ -278,7 +278,7 @@ fn patches(device: &Device) -> Result<()> {
 }
 test_device!(patches);
 
-/// Late places have the angles of f64.
+/// Late positions have the angles of f64.
 fn rotations(device: &Device) -> Result<()> {
     let rope = transformer::RopeEmbedder::new(256., vec![4, 2], vec![1536, 8], device, DType::F32)?;
     let ids = Tensor::new(&[[1535u32, 7], [0, 2]], device)?;

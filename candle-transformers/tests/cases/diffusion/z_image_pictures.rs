@@ -139,7 +139,7 @@ fn times_follow_the_noise() -> Result<()> {
         "{:?}",
         dynamic.sigmas
     );
-    // Nothing to do is no panic.
+    // Zero steps do not panic.
     let none = SchedulerConfig {
         num_train_timesteps: 0,
         ..SchedulerConfig::default()

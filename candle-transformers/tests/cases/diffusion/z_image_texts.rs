@@ -26,7 +26,7 @@ fn text_encoder(device: &Device) -> Result<()> {
     let ids = Tensor::new(&[[3u32, 9, 1, 30, 7], [8, 2, 11, 0, 0]], device)?;
     let both = encoder.forward(&ids)?;
     assert_eq!(both.dims(), &[2, 5, 16]);
-    // What follows a text does not change it, and the next text begins anew.
+    // Tokens after a text do not change it, and the next text starts again.
     let short = encoder.forward(&ids.narrow(0, 1, 1)?.narrow(1, 0, 3)?)?;
     assert_close(&short, &both.narrow(0, 1, 1)?.narrow(1, 0, 3)?, 2e-5);
     assert_close(&encoder.forward(&ids)?, &both, 1e-6);

@@ -55,7 +55,7 @@ pub(super) const MODELS: &[Model] = &[Model {
     size: "num_hidden_layers",
 }];
 
-/// Pictures to text, through the encoder of pictures.
+/// Images to text, through the encoder of images.
 fn pictures(device: &Device) -> Result<()> {
     let (made, text) = (Made::default(), ids(2, 3, 2, device)?);
     let seen = Numbers::new(5).tensor(&[2, 3, 32, 32], 1., device)?;

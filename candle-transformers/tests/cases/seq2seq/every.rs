@@ -91,7 +91,7 @@ fn padding_changes_nothing(device: &Device) -> Result<()> {
 }
 test_device!(padding_changes_nothing);
 
-/// What a device gives is what the CPU gives, where it is compared with crates.io's Candle.
+/// A device agrees with the CPU, which is compared with crates.io's Candle.
 fn agrees_with_the_cpu(device: &Device) -> Result<()> {
     for model in models() {
         let run = |device: &Device| {

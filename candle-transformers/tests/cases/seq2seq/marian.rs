@@ -47,7 +47,7 @@ pub(super) const MODELS: &[Model] = &[Model {
     size: "decoder_ffn_dim",
 }];
 
-/// A mask that is given takes the place of the rule that tokens see what is before them.
+/// A given mask replaces causal visibility.
 fn masks_that_are_added(device: &Device) -> Result<()> {
     let causal = causal(4, device)?;
     let made = Made::default();

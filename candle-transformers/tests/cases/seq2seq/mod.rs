@@ -16,7 +16,7 @@ use writer::{in_pieces, Loaded, Model, OfPicture, Writer};
 
 const VOCAB: usize = 64;
 const HIDDEN: usize = 32;
-/// The size of what is read, where it is a picture.
+/// The size of what is read, where it is an image.
 const PICTURE: usize = 24;
 /// The longest text, where there is one.
 const LIMIT: usize = 40;
@@ -27,7 +27,7 @@ fn config<T: serde::de::DeserializeOwned>(json: &Value) -> Result<T> {
     serde_json::from_value(json.clone()).map_err(candle_core::Error::wrap)
 }
 
-/// `json` with these fields in place of those it has.
+/// `json` with these fields replaced.
 fn with(mut json: Value, fields: Value) -> Value {
     let (Value::Object(all), Value::Object(fields)) = (&mut json, fields) else {
         panic!("not objects")
@@ -46,7 +46,7 @@ fn last(logits: Tensor) -> Result<Tensor> {
     logits.narrow(1, logits.dim(1)? - 1, 1)?.squeeze(1)
 }
 
-/// Vectors for a picture, which depend on the ids.
+/// Vectors for an image, which depend on the ids.
 fn picture(ids: &Tensor, dtype: DType) -> Result<Tensor> {
     let (b, t) = ids.dims2()?;
     let sum: u32 = ids.flatten_all()?.to_vec1::<u32>()?.iter().sum();
@@ -56,10 +56,7 @@ fn picture(ids: &Tensor, dtype: DType) -> Result<Tensor> {
 
 /// Added to scores, the rule that a token of `t` sees what is before it.
 fn causal(t: usize, device: &Device) -> Result<Tensor> {
-    let hidden = |i: usize| match i % t > i / t {
-        true => f32::NEG_INFINITY,
-        false => 0.,
-    };
+    let hidden = |i: usize| if i % t > i / t { f32::NEG_INFINITY } else { 0. };
     Tensor::from_vec((0..t * t).map(hidden).collect::<Vec<_>>(), (t, t), device)
 }
 

@@ -100,7 +100,7 @@ fn optional_weights_of_trocr() -> Result<()> {
     Ok(())
 }
 
-/// A mask that is given takes the place of the rule that tokens see what is before them.
+/// A given mask replaces causal visibility.
 fn masks_that_are_added(device: &Device) -> Result<()> {
     let (made, text) = (Made::default(), ids(1, 4, 2, device)?);
     let vb = made.vb(DType::F32, device);
@@ -115,7 +115,7 @@ fn masks_that_are_added(device: &Device) -> Result<()> {
 }
 test_device!(masks_that_are_added);
 
-/// Pictures to text, through the encoder of pictures.
+/// Images to text, through the encoder of images.
 fn pictures(device: &Device) -> Result<()> {
     let (made, text) = (Made::default(), ids(2, 3, 2, device)?);
     let seen = Numbers::new(5).tensor(&[2, 3, 32, 32], 1., device)?;

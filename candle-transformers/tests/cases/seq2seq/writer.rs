@@ -8,7 +8,7 @@ use super::Made;
 
 /// A model behind one interface.
 pub(super) trait Writer {
-    /// What is read, from ids of a text or of a picture's vectors.
+    /// The encoder's output, for ids of a text or of an image's vectors.
     fn encode(&mut self, ids: &Tensor, mask: Option<&Tensor>) -> Result<Tensor>;
     /// The logits after the last of `ids`, (batch, vocab); `start` tokens came before.
     fn decode(
@@ -21,7 +21,7 @@ pub(super) trait Writer {
     fn reset(&mut self);
 }
 
-/// The logits after each of `pieces` of a text of these lengths, one after another.
+/// The logits after each of `pieces`, consecutive parts of a text with these lengths.
 pub(super) fn in_pieces(
     model: &mut dyn Writer,
     ids: &Tensor,
@@ -39,7 +39,7 @@ pub(super) fn in_pieces(
     Ok(logits)
 }
 
-/// A model of pictures, and the dtype that it computes in.
+/// A model of images, and the dtype that it computes in.
 pub(super) struct OfPicture<M>(pub(super) M, pub(super) DType);
 
 pub(super) type Loaded = Result<Box<dyn Writer>>;

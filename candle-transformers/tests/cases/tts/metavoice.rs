@@ -30,7 +30,7 @@ fn decoder(dtype: DType, device: &Device) -> Result<transformer::Model> {
     transformer::Model::new(&decoder_config(), Made::default().vb(dtype, device))
 }
 
-/// Pieces are the whole; the second row has no voice; one row is taken for both; a call at position 0 begins anew.
+/// Pieces give the same as the whole; the second row has no voice; one row counts for both; a call at position 0 starts again.
 fn pieces_are_the_whole(device: &Device) -> Result<()> {
     let mut model = decoder(DType::F32, device)?;
     let text = ids(&[2, 9], VOCAB, 1, device)?;
@@ -204,7 +204,7 @@ fn decoders_that_cannot_be() -> Result<()> {
         let (_, weight) = asked
             .iter()
             .find(|(n, _)| n == name)
-            .expect("it is asked for");
+            .expect("it was requested");
         assert_eq!(weight.dims(), &dims, "{name}");
     }
     Ok(())
@@ -285,7 +285,7 @@ fn second_stage(device: &Device) -> Result<()> {
             &run(&model, &strided.contiguous()?)?,
             F32_TOLERANCE,
         );
-        // More codebooks than are read, of which the first count.
+        // More codebooks than are read; the first ones count.
         let more = Tensor::cat(&[&sound, &sound], 1)?;
         assert_close(&run(&model, &more)?, &both, F32_TOLERANCE);
         let begun = run(&model, &sound.narrow(2, 0, 5)?)?;
@@ -422,7 +422,7 @@ fn gates_of_the_second_stage() -> Result<()> {
         let (_, gate) = asked
             .iter()
             .find(|(name, _)| name == gate)
-            .expect("it is asked for");
+            .expect("it was requested");
         assert_eq!(gate.dims(), &[96, DIM]);
         assert!(!asked.iter().any(|(name, _)| name.ends_with("bias")));
     }

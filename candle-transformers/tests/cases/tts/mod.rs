@@ -19,7 +19,7 @@ use super::support::{assert_close, Numbers};
 /// f32 sums in another order.
 const F32_TOLERANCE: f32 = 2e-5;
 
-/// Weights in place of those of their names; of a name and a shape.
+/// Replacement weights, by name and shape.
 type Instead = fn(&str, &[usize]) -> Option<Vec<f32>>;
 
 /// Makes any weight that a model asks for, and notes it.
@@ -27,7 +27,7 @@ type Instead = fn(&str, &[usize]) -> Option<Vec<f32>>;
 struct Made {
     /// The weights are variables, as in training.
     vars: bool,
-    /// What the names of weights contain that are not there.
+    /// Parts of the names of missing weights.
     lacking: &'static [&'static str],
     instead: Option<Instead>,
     asked: Arc<Mutex<Vec<(String, Tensor)>>>,
@@ -54,9 +54,10 @@ impl SimpleBackend for Made {
         };
         let weight = Tensor::from_vec(values, s, &Device::Cpu)?;
         let placed = weight.to_dtype(dtype)?.to_device(dev)?;
-        let placed = match self.vars {
-            true => Var::from_tensor(&placed)?.as_tensor().clone(),
-            false => placed,
+        let placed = if self.vars {
+            Var::from_tensor(&placed)?.as_tensor().clone()
+        } else {
+            placed
         };
         let noted = if self.vars { placed.clone() } else { weight };
         self.asked().push((name.to_string(), noted));
@@ -64,7 +65,7 @@ impl SimpleBackend for Made {
     }
 
     fn get_unchecked(&self, name: &str, _: DType, _: &Device) -> Result<Tensor> {
-        bail!("{name} is asked for without a shape")
+        bail!("{name} is requested without a shape")
     }
 
     fn contains_tensor(&self, name: &str) -> bool {
@@ -81,7 +82,7 @@ impl Made {
         self.asked.lock().expect("no thread panicked")
     }
 
-    /// What was asked for, as a GGUF file: matrices with rows of blocks in `format`, the rest as it is.
+    /// The requested tensors as a GGUF file: matrices with rows of blocks in `format`, the others unchanged.
     fn gguf(
         &self,
         format: GgmlDType,
@@ -121,9 +122,12 @@ fn ids(shape: &[usize], vocab: usize, seed: usize, device: &Device) -> Result<Te
 
 /// Added to scores, the rule that the last `t` of `end` positions see those before them.
 fn causal(t: usize, end: usize, device: &Device) -> Result<Tensor> {
-    let hidden = |i: usize| match i % end > i / end + end - t {
-        true => f32::NEG_INFINITY,
-        false => 0.,
+    let hidden = |i: usize| {
+        if i % end > i / end + end - t {
+            f32::NEG_INFINITY
+        } else {
+            0.
+        }
     };
     let mask = (0..t * end).map(hidden).collect::<Vec<_>>();
     Tensor::from_vec(mask, (t, end), device)

@@ -179,7 +179,7 @@ fn agrees_with_f32_in_16_bits(device: &Device) -> Result<()> {
 }
 test_device!(agrees_with_f32_in_16_bits);
 
-/// Of variables the heads stay separate, so that an optimizer's change shows.
+/// Heads of variables stay separate, so that an optimizer's change takes effect.
 fn heads_follow_variables(device: &Device) -> Result<()> {
     let made = Made {
         vars: true,
@@ -237,7 +237,7 @@ fn greedy() -> LogitsProcessor {
 /// Enough for draws to tell small differences.
 const STEPS: usize = 24;
 
-/// What is generated is what the decoder gives for it, each book a step behind the one before it; again and again, in any dtype.
+/// Generation gives the decoder's tokens, each codebook one step after the one before it; repeatedly, in any dtype.
 fn generates_what_the_decoder_gives(device: &Device) -> Result<()> {
     let mut model = model(Made::default().vb(DType::F32, device))?;
     // Neither of them is ever drawn: there is sound at each step, and no book ends.
@@ -307,7 +307,8 @@ fn always<const A: u32, const B: u32, const C: u32>(
     }
 }
 
-/// Books start one after another, end with the token for that, and are cut to the shortest; the first and the last token are no sound.
+/// Codebooks start one step apart, end with the token for that, and are truncated to the shortest; the first and the last token are not
+/// sound.
 fn books_start_and_end(device: &Device) -> Result<()> {
     let run = |instead: Instead, steps| {
         let made = Made {
@@ -391,7 +392,7 @@ fn configurations_that_contradict_themselves() -> Result<()> {
         let (_, weight) = asked
             .iter()
             .find(|(n, _)| *n == name)
-            .expect("it is asked for");
+            .expect("it was requested");
         assert_eq!(weight.dims(), &[HIDDEN, HIDDEN]);
     }
     Ok(())
@@ -454,7 +455,7 @@ fn arguments_that_do_not_fit() -> Result<()> {
     Ok(())
 }
 
-/// What a whole model looks for, up to its codec; a description's vectors of the decoder's size need no layer in between.
+/// The weights of a whole model, up to its codec; if a description's vectors have the decoder's size, no layer is needed in between.
 #[test]
 fn names_of_weights() -> Result<()> {
     let names = |json: Value| {

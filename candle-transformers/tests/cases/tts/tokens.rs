@@ -33,7 +33,7 @@ fn byte_pairs() -> Result<()> {
 }
 
 #[test]
-fn files_that_are_no_tokenizers() {
+fn files_that_are_not_tokenizers() {
     let read = |json: Value| tokenizers::BPE::from_json(&json, 0);
     let with = |field: &str, value: Value| {
         let mut json = words();

@@ -119,13 +119,13 @@ fn spectrogram(wav: &[f32], filters: &[f32], first: usize) -> Vec<Vec<f32>> {
     (first..first + 6).map(frame).collect()
 }
 
-/// The vector of a recording is that of the mean over its parts, of which the last one counts if enough of it is there.
+/// The vector of a recording is the mean over its parts; the last part counts if it is long enough.
 fn recordings(device: &Device) -> Result<()> {
     let made = Made::default();
     let model = speaker_encoder::Model::new(voice_config(), made.vb(DType::F32, device))?;
     let filters = mel_filters(8);
     let sample = |i: usize| (i as f32 * 0.3).sin() * 0.4 + (i as f32 * 0.011).sin() * 0.3;
-    // Parts of 960 samples, 50 of which begin in a second: at every second frame.
+    // Parts of 960 samples, 50 of which begin per second: at every second frame.
     for (samples, coverage, starts) in [
         (0, 0.75, &[0][..]),
         (500, 0.75, &[0]),

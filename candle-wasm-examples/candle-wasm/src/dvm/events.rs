@@ -34,7 +34,7 @@ fn call(Fields(object): Fields) {
     // Out of the cell before it is called: a listener may set another.
     let listener = LISTENER.with(|current| current.borrow().clone());
     if let Some(listener) = listener {
-        // What a listener throws is its own affair; the service goes on.
+        // An exception in a listener is ignored; the service continues.
         let _ = listener.call1(&JsValue::NULL, &object);
     }
 }

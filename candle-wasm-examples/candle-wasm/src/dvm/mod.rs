@@ -106,7 +106,7 @@ impl BrowserDvm {
         Ok(self.keys.public_key().to_bech32()?)
     }
 
-    /// The secret key, as nsec1…, to be kept for the next visit: whoever has it can speak for this machine.
+    /// The secret key, as nsec1…, to be stored for the next visit. Anyone who has it can act as this machine.
     pub fn secret_key(&self) -> Result<String, JsError> {
         Ok(self.keys.secret_key().to_bech32()?)
     }
@@ -139,20 +139,20 @@ impl BrowserDvm {
         Ok(())
     }
 
-    /// Where the model runs, and why if that is the CPU; `undefined` without a model.
+    /// The model's device, with the reason if it is the CPU; `undefined` without a model.
     #[wasm_bindgen(getter)]
     pub fn device(&self) -> Option<String> {
         let state = self.state.borrow();
         state.model.as_ref().map(|model| model.device.clone())
     }
 
-    /// Where jobs are remembered; `undefined` before `start`.
+    /// The location of the jobs' journal; `undefined` before `start`.
     #[wasm_bindgen(getter)]
     pub fn journal(&self) -> Option<String> {
         self.state.borrow().journal.clone()
     }
 
-    /// Does one job of nobody's: the text that follows a prompt.
+    /// Runs one job without a customer: the continuation of a prompt.
     pub async fn process_job(&self, prompt: String) -> Result<String, JsError> {
         let model = self.model()?;
         let request = CompletionRequest {
@@ -166,13 +166,13 @@ impl BrowserDvm {
         Ok(done.await.map_err(error)?.text)
     }
 
-    /// Tells `listener` of all that happens, from now on and until another one takes its place: of every machine of this worker.
+    /// Calls `listener` for all events of every machine of this worker, until another listener replaces it.
     pub fn on_event(&self, listener: JsListener) {
         events::listen(listener.unchecked_into::<Function>());
     }
 
-    /// Begins to serve on `relays`. Settings are those of `candle-dvm serve`, by the names of its configuration file, as far as a browser
-    /// has what they name.
+    /// Starts to serve on `relays`. Settings are those of `candle-dvm serve`, by the names of its configuration file, except those for
+    /// features that a browser lacks.
     pub async fn start(
         &self,
         relays: Vec<String>,
@@ -228,7 +228,7 @@ impl BrowserDvm {
         Ok(())
     }
 
-    /// How it stands, in one line.
+    /// The status, in one line.
     #[wasm_bindgen(getter)]
     pub fn status(&self) -> String {
         match &self.state.borrow().running {
@@ -242,7 +242,7 @@ impl BrowserDvm {
         let Some(running) = self.state.borrow_mut().running.take() else {
             return Ok(());
         };
-        // If nobody listens any more, it has stopped.
+        // If the receiver is gone, it has stopped.
         let _ = running.stop.send(());
         match running.stopped.await {
             Ok(Err(problem)) => Err(JsError::new(&problem)),
@@ -315,7 +315,7 @@ fn read_settings(settings: Option<JsSettings>) -> Result<Settings, JsError> {
     serde_json::from_str(&text).map_err(|err| JsError::new(&format!("settings: {err}")))
 }
 
-/// What the generated types cannot say.
+/// Types that the generated ones cannot express.
 #[wasm_bindgen(typescript_custom_section)]
 const TYPES: &str = r#"
 /** Settings of `candle-dvm serve`, by the names of its configuration file; `serve.example.toml` tells of all. */

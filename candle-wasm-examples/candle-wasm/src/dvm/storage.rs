@@ -12,7 +12,7 @@ use web_sys::{
     FileSystemReadWriteOptions, FileSystemSyncAccessHandle, WorkerGlobalScope,
 };
 
-/// Why there is no file.
+/// The reason why there is no file.
 pub enum Problem {
     /// Another worker has it open.
     InUse,
@@ -41,7 +41,7 @@ impl File {
         let scope: WorkerGlobalScope = js_sys::global().dyn_into().map_err(|_| {
             Problem::Missing("browsers offer such files only in dedicated workers".to_string())
         })?;
-        // Not there at all where the page is no secure context.
+        // Missing if the page is not a secure context.
         let storage = Reflect::get(&scope.navigator(), &"storage".into()).map_err(missing)?;
         if storage.is_undefined() {
             return Err(Problem::Missing(
@@ -66,10 +66,7 @@ impl File {
                 let taken = err
                     .dyn_ref::<DomException>()
                     .is_some_and(|err| err.name() == "NoModificationAllowedError");
-                Err(match taken {
-                    true => Problem::InUse,
-                    false => missing(err),
-                })
+                Err(if taken { Problem::InUse } else { missing(err) })
             }
         }
     }
@@ -92,9 +89,10 @@ impl StorageBackend for File {
 
     fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), Error> {
         let read = self.0.read_with_u8_array_and_options(out, &at(offset));
-        match read.map_err(failed)? as usize == out.len() {
-            true => Ok(()),
-            false => Err(ErrorKind::UnexpectedEof.into()),
+        if read.map_err(failed)? as usize == out.len() {
+            Ok(())
+        } else {
+            Err(ErrorKind::UnexpectedEof.into())
         }
     }
 
@@ -112,9 +110,10 @@ impl StorageBackend for File {
         let written = self
             .0
             .write_with_js_u8_array_and_options(&bytes, &at(offset));
-        match written.map_err(failed)? as usize == data.len() {
-            true => Ok(()),
-            false => Err(ErrorKind::StorageFull.into()),
+        if written.map_err(failed)? as usize == data.len() {
+            Ok(())
+        } else {
+            Err(ErrorKind::StorageFull.into())
         }
     }
 

@@ -8,7 +8,7 @@ use candle_core::{Device, DeviceLocation, DeviceProbe};
 use crate::error::line;
 use crate::{Error, Result};
 
-/// What `--device` asks for.
+/// The value of `--device`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DeviceChoice {
     /// The best that is present: CUDA, then Metal, then WebGPU on a GPU, then the CPU.
@@ -133,7 +133,7 @@ fn failed(asked: DeviceChoice, err: &candle_core::Error) -> Error {
     }
 }
 
-/// Why the best device is not this one; `None` if it is.
+/// The reason why the best device is not this one; `None` if it is.
 fn reason(probe: &DeviceProbe, best: &Device) -> Option<String> {
     match &probe.found {
         Err(err) => Some(line(err)),
@@ -149,10 +149,7 @@ fn reason(probe: &DeviceProbe, best: &Device) -> Option<String> {
 pub(crate) fn name(device: &Device) -> String {
     #[cfg(feature = "webgpu")]
     if let Some(gpu) = device.as_wgpu() {
-        let kind = match device.is_metal() {
-            true => "metal",
-            false => "webgpu",
-        };
+        let kind = if device.is_metal() { "metal" } else { "webgpu" };
         return format!("{kind} ({})", gpu.name());
     }
     #[cfg(feature = "cuda")]
@@ -211,9 +208,10 @@ fn devices_of(first: &Device) -> Vec<(usize, String)> {
         };
         return cards.into_iter().map(about).enumerate().collect();
     }
-    match first.is_cpu() {
-        true => Vec::new(),
-        false => vec![(0, name(first))],
+    if first.is_cpu() {
+        Vec::new()
+    } else {
+        vec![(0, name(first))]
     }
 }
 
@@ -257,7 +255,7 @@ mod tests {
         devices.open().unwrap();
     }
 
-    /// Where there is an adapter, a software one included.
+    /// Needs an adapter, which may be a software one.
     #[cfg(feature = "webgpu")]
     #[test]
     fn every_guest_gets_another_gpu() {

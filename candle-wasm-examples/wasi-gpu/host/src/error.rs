@@ -6,22 +6,22 @@ use std::time::Duration;
 /// The most bytes of a text that comes from a guest or a driver.
 const MAX_TEXT: usize = 1000;
 
-/// Why a guest cannot be had, or what became of it. Each is one line.
+/// The reason why a guest cannot be loaded, or how it ended. Each message is one line.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// A name of a device that does not exist.
     #[error("the device {asked:?} is not known: give auto, cuda, cuda:N, metal, metal:N, webgpu, webgpu:N or cpu")]
     UnknownDevice {
-        /// What was asked for.
+        /// The requested name.
         asked: String,
     },
     /// A device that is not present, or does not work.
-    #[error("the device {asked} was asked for and cannot be used: {reason}; `wasi-gpu devices` lists those that can")]
+    #[error("the requested device {asked} cannot be used: {reason}; `wasi-gpu devices` lists those that can")]
     Device {
-        /// What was asked for.
+        /// The requested device.
         asked: String,
-        /// Why it cannot be used.
+        /// The reason.
         reason: String,
     },
     /// A language model that cannot be loaded.
@@ -51,9 +51,9 @@ pub enum Error {
     /// A file that is larger than it may be.
     #[error("the guest's file has {size} bytes, it may have {limit}: build it for release and without debug information, or allow it more with --guest-size")]
     TooLarge {
-        /// How many bytes it has.
+        /// Number of bytes.
         size: u64,
-        /// How many it may have.
+        /// Maximum number of bytes.
         limit: usize,
     },
     /// Bytes that are neither a component nor a core module, or one that does not validate.
@@ -80,7 +80,7 @@ pub enum Error {
     /// No export has this name.
     #[error("the guest exports no function {asked:?}: it exports {}", list(.exports))]
     NoExport {
-        /// What was asked for.
+        /// The requested name.
         asked: String,
         /// The functions that it exports.
         exports: Vec<String>,
@@ -88,7 +88,7 @@ pub enum Error {
     /// Several exports have this name.
     #[error("{asked:?} is exported more than once: name one of {}", list(.exports))]
     Ambiguous {
-        /// What was asked for.
+        /// The requested name.
         asked: String,
         /// The functions with this name.
         exports: Vec<String>,

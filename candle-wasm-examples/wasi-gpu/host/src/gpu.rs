@@ -20,7 +20,7 @@ use compute::{BufferId, GpuError};
 /// and others go on: on the CPU some 10 ms of work, and a GPU's queue holds up who fills it. The change of threads costs 10 us.
 const MOST_IN_CALL: u128 = 1 << 24;
 
-/// How the device does its work, as far as a thread has to wait for it.
+/// How a thread waits for the device's work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Work {
     /// In the call.

@@ -17,7 +17,7 @@ use crate::runner::{Export, Program};
 use crate::stats::Stats;
 use crate::{Error, Result};
 
-/// What the host keeps for one guest.
+/// The host's state of one guest.
 pub(crate) struct State {
     pub(crate) gpu: Gpu,
     #[cfg(feature = "llm")]
@@ -183,7 +183,7 @@ impl Guest {
         self.enter_func(func, args).await
     }
 
-    /// What the guest asked of `wasi:gpu` until now.
+    /// The guest's calls of `wasi:gpu` so far.
     pub fn stats(&self) -> &Stats {
         &self.store.data().gpu.stats
     }
@@ -220,9 +220,10 @@ impl Guest {
     }
 
     fn enter(&mut self) -> Result<()> {
-        match std::mem::replace(&mut self.ended, true) {
-            true => Err(Error::Ended),
-            false => Ok(()),
+        if std::mem::replace(&mut self.ended, true) {
+            Err(Error::Ended)
+        } else {
+            Ok(())
         }
     }
 

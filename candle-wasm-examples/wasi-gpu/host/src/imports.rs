@@ -16,16 +16,16 @@ const WASI: &str = "0.2.12";
 /// The version of `wasi:gpu` in `wit/0.1`.
 const WASI_GPU: &str = "0.1.0";
 
-/// What [`Runner::inspect`](crate::Runner::inspect) finds. Its `Display` is a report of several lines.
+/// The result of [`Runner::inspect`](crate::Runner::inspect). Its `Display` is a report of several lines.
 #[derive(Clone, Debug)]
 pub struct Inspection {
     /// Whether it is a core module, and the rest is of the component made from it.
     pub core_module: bool,
     /// Whether it exports `wasi:cli/run`.
     pub command: bool,
-    /// What it wants from its host.
+    /// The imported interfaces.
     pub imports: Vec<Interface>,
-    /// What it offers.
+    /// The exported interfaces.
     pub exports: Vec<Interface>,
 }
 
@@ -36,7 +36,7 @@ pub struct Interface {
     pub name: String,
     /// Its functions.
     pub functions: Vec<Function>,
-    /// Set on what is no interface of functions, such as a component, with its kind. No host of this crate has these.
+    /// The kind of an import or export that is not an interface of functions, such as a component. No host of this crate supports these.
     pub unsupported: Option<&'static str>,
 }
 
@@ -52,7 +52,7 @@ pub struct Function {
 }
 
 impl Interface {
-    /// What this host lacks of it: its name if that is all, else names of functions.
+    /// The parts that this host lacks: the interface's name if it lacks all of it, else names of functions.
     pub fn lacking(&self) -> Vec<String> {
         if let Some(kind) = self.unsupported {
             return vec![format!("{} ({kind})", self.name)];
@@ -73,13 +73,15 @@ impl Interface {
 
 impl fmt::Display for Inspection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let kind = match self.command {
-            true => "a command",
-            false => "a library",
+        let kind = if self.command {
+            "a command"
+        } else {
+            "a library"
         };
-        match self.core_module {
-            true => writeln!(f, "{kind}, a core module; as a component it has")?,
-            false => writeln!(f, "{kind}, a component")?,
+        if self.core_module {
+            writeln!(f, "{kind}, a core module; as a component it has")?
+        } else {
+            writeln!(f, "{kind}, a component")?
         }
         for (title, interfaces) in [("imports", &self.imports), ("exports", &self.exports)] {
             writeln!(
@@ -101,15 +103,14 @@ impl fmt::Display for Inspection {
 
 impl fmt::Display for Interface {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let indent = match self.name.is_empty() {
-            true => "  ",
-            false => {
-                let kind = self
-                    .unsupported
-                    .map_or(String::new(), |kind| format!(" ({kind})"));
-                writeln!(f, "  {}{kind}", self.name)?;
-                "    "
-            }
+        let indent = if self.name.is_empty() {
+            "  "
+        } else {
+            let kind = self
+                .unsupported
+                .map_or(String::new(), |kind| format!(" ({kind})"));
+            writeln!(f, "  {}{kind}", self.name)?;
+            "    "
         };
         for function in &self.functions {
             let lacking = if function.lacking { "  [lacking]" } else { "" };
@@ -145,14 +146,14 @@ pub(crate) fn exports(engine: &Engine, component: &Component) -> Vec<Export> {
         .collect()
 }
 
-/// What a component exports.
+/// The exports of a component.
 pub(crate) fn exported(engine: &Engine, component: &Component) -> Vec<Interface> {
     let ty = component.component_type();
     let items = ty.exports(engine).map(|(name, item)| (name, item.ty));
     interfaces(engine, items, |_, _| false)
 }
 
-/// What a component imports, each function with whether `linker` lacks it.
+/// The imports of a component, each function with whether `linker` lacks it.
 pub(crate) fn imported(
     engine: &Engine,
     linker: &Linker<State>,
@@ -188,9 +189,10 @@ fn offered(name: &str) -> String {
         return name.to_string();
     };
     let compatible = asked.major == have.major && asked.minor == have.minor && asked.pre.is_empty();
-    match compatible {
-        true => format!("{interface}@{ours}"),
-        false => name.to_string(),
+    if compatible {
+        format!("{interface}@{ours}")
+    } else {
+        name.to_string()
     }
 }
 

@@ -27,5 +27,5 @@ pub use stats::{Calls, Stats};
 pub use wasmtime::component::Val;
 pub use wasmtime_wasi::{FsPerms, WasiCtx, WasiCtxBuilder};
 
-/// What this crate's functions return.
+/// The result of this crate's functions.
 pub type Result<T> = std::result::Result<T, Error>;

@@ -12,7 +12,7 @@ const INSTANCES: usize = 1000;
 const TABLES: usize = 1000;
 const MEMORIES: usize = 100;
 
-/// What a guest may use of the host. Past a limit the guest gets an error or ends; the host and other guests go on.
+/// The host's resources that a guest may use. Beyond a limit the guest gets an error or ends; the host and other guests continue.
 #[derive(Clone, Debug)]
 pub struct Limits {
     /// Bytes of its file, which bound the time that it takes to compile: some seconds for each 10 MiB and core.
@@ -21,15 +21,15 @@ pub struct Limits {
     pub memory: usize,
     /// Bytes of all its buffers together; `out-of-memory` beyond. [`Runner::start`](crate::Runner::start) gives it to the backend.
     pub gpu_memory: u64,
-    /// How many buffers it has at a time; as `gpu_memory`.
+    /// Maximum number of buffers at a time; as `gpu_memory`.
     pub buffers: usize,
     /// Bytes that one call may take from the guest to the host, such as a `buffer-write`. A call with more traps.
     pub transfer: usize,
-    /// How many handles of resources it has at a time, such as open files. It traps beyond.
+    /// Maximum number of resource handles at a time, such as open files. Beyond it the guest traps.
     pub handles: usize,
-    /// How long a call into the guest may take, the time in which it waits for the device included. `None` is without end.
+    /// Maximum time of a call into the guest, including waits for the device. `None` is without end.
     pub timeout: Option<Duration>,
-    /// How much it may compute in its life, about 1 for an instruction. `None` is without end and runs faster.
+    /// Maximum computation in its life, about 1 for an instruction. `None` is without end and runs faster.
     pub fuel: Option<u64>,
 }
 
@@ -56,8 +56,8 @@ pub(crate) struct Quota {
     table: Share,
 }
 
-/// What was granted stays counted, also if the growth then fails: wasmtime reports failures of growths that it did not ask for too, so
-/// a guest that provokes these would get its quota back.
+/// Granted memory stays counted, also if the growth then fails: wasmtime reports failures of growths for which it did not request memory
+/// too, so a guest that provokes these would get its quota back.
 #[derive(Debug)]
 struct Share {
     limit: usize,

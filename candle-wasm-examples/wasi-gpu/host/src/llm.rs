@@ -19,7 +19,7 @@ use crate::error::{bounded, line, shortened};
 use crate::guest::State;
 use crate::{Error, Result};
 
-/// What a guest gets that gives no parameters: Spin's.
+/// The defaults for a guest that passes no parameters: Spin's.
 const PARAMS: llm::InferencingParams = llm::InferencingParams {
     max_tokens: 100,
     repeat_penalty: 1.1,
@@ -145,7 +145,7 @@ impl From<candle_engine::Error> for llm::Error {
     }
 }
 
-/// Says to a model that nobody waits for its text any more, once this is dropped.
+/// Cancels a model's text when it is dropped.
 #[derive(Default)]
 struct Waiting(Arc<AtomicBool>);
 
@@ -173,9 +173,12 @@ impl llm::Host for Models {
         let waiting = Waiting::default();
         let given_up = waiting.0.clone();
         let done = spawn_blocking(move || {
-            model.complete_stream(&request, &mut |_| match given_up.load(Ordering::Relaxed) {
-                true => ControlFlow::Break(()),
-                false => ControlFlow::Continue(()),
+            model.complete_stream(&request, &mut |_| {
+                if given_up.load(Ordering::Relaxed) {
+                    ControlFlow::Break(())
+                } else {
+                    ControlFlow::Continue(())
+                }
             })
         })
         .await?;

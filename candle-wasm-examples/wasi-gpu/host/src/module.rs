@@ -44,9 +44,10 @@ fn encode(module: &[u8]) -> anyhow::Result<Vec<u8>> {
         let world = resolve.select_world(&[package], Some("ml-compute"))?;
         embed_component_metadata(&mut module, &resolve, world, StringEncoding::UTF8)?;
     }
-    let adapter = match start {
-        true => adapters::WASI_SNAPSHOT_PREVIEW1_COMMAND_ADAPTER,
-        false => adapters::WASI_SNAPSHOT_PREVIEW1_REACTOR_ADAPTER,
+    let adapter = if start {
+        adapters::WASI_SNAPSHOT_PREVIEW1_COMMAND_ADAPTER
+    } else {
+        adapters::WASI_SNAPSHOT_PREVIEW1_REACTOR_ADAPTER
     };
     ComponentEncoder::default()
         .module(&module)?

@@ -14,7 +14,7 @@ use crate::guest::State;
 use crate::imports::{self, is_run, Inspection};
 use crate::{componentize, gpu, is_core_module, Error, Guest, Limits, Result};
 
-/// How often guests look whether their time is up. A look costs some microseconds.
+/// Interval at which guests check whether their time is up. A check costs some microseconds.
 const TICK: Duration = Duration::from_millis(10);
 
 /// Compiles guests and starts them, each under the same limits.
@@ -98,11 +98,11 @@ impl Runner {
         &self.limits
     }
 
-    /// Compiles a component, or a core module after [`componentize`]. It takes as long as the file's size lets it: once begun, nothing
-    /// ends it.
+    /// Compiles a component, or a core module after [`componentize`]. The time depends on the file's size, and there is no timeout.
     ///
     /// # Errors
-    /// [`Error::TooLarge`] past [`Limits::program`], [`Error::Invalid`] if the bytes are no valid WebAssembly, [`Error::Componentize`] as [`componentize`] says,
+    /// [`Error::TooLarge`] past [`Limits::program`], [`Error::Invalid`] if the bytes are not valid WebAssembly, [`Error::Componentize`] as
+    /// for [`componentize`],
     /// [`Error::MissingImports`] and [`Error::Link`] if the guest imports what this host does not have.
     pub fn load(&self, wasm: &[u8]) -> Result<Program> {
         let component = self.compile(wasm)?;
@@ -122,7 +122,7 @@ impl Runner {
         Ok(Program { pre, exports })
     }
 
-    /// What a guest imports and exports, and which of it this host lacks.
+    /// The imports and exports of a guest, and those that this host lacks.
     ///
     /// # Errors
     /// [`Error::TooLarge`], [`Error::Invalid`] and [`Error::Componentize`], as for [`Runner::load`].
@@ -187,12 +187,11 @@ impl Runner {
             });
         }
         let made;
-        let wasm = match is_core_module(wasm) {
-            true => {
-                made = componentize(wasm)?;
-                &made
-            }
-            false => wasm,
+        let wasm = if is_core_module(wasm) {
+            made = componentize(wasm)?;
+            &made
+        } else {
+            wasm
         };
         Component::from_binary(&self.engine, wasm).map_err(|err| Error::Invalid(line(&err)))
     }

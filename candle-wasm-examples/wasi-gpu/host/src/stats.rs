@@ -42,9 +42,9 @@ const NAMES: [&str; 14] = [
 /// The calls of one function.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Calls {
-    /// How many there were.
+    /// Number of calls.
     pub count: u64,
-    /// How many of them returned a `gpu-error`.
+    /// Number of calls that returned a `gpu-error`.
     pub errors: u64,
     /// Bytes written, read, copied or created by those that did not.
     pub bytes: u64,
@@ -80,7 +80,7 @@ impl Stats {
         self.0.iter().fold(Calls::default(), add)
     }
 
-    /// How often the guest waited for the device: its calls of `buffer-read` and `sync`.
+    /// Number of waits for the device: the guest's calls of `buffer-read` and `sync`.
     pub fn waits(&self) -> u64 {
         self.of(Function::BufferRead).count + self.of(Function::Sync).count
     }

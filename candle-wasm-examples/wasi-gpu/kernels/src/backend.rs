@@ -9,7 +9,7 @@ use crate::{
 };
 
 bitflags::bitflags! {
-    /// What a buffer is meant for: a hint, see [`GpuBackend::buffer_create`].
+    /// The purpose of a buffer: a hint, see [`GpuBackend::buffer_create`].
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct BufferUsage: u32 {
         const MAP_READ = 1;
@@ -38,7 +38,7 @@ pub struct DeviceInfo {
     pub compute_capability: String,
 }
 
-/// Bytes on their way from the device. It borrows nothing of the backend; dropped, it is forgotten.
+/// Bytes in transit from the device. It does not borrow the backend; dropping it cancels the read.
 pub type PendingRead = Pin<Box<dyn Future<Output = Result<Vec<u8>>> + Send>>;
 
 /// One guest's memory and kernels on one device.
@@ -69,7 +69,7 @@ pub trait GpuBackend: Send + Sync {
     /// once what is known to be wrong.
     fn begin_read(&self, buffer: BufferId, offset: u64, size: u32) -> Result<PendingRead>;
 
-    /// Overlapping ranges of one buffer are copied as if by way of a third.
+    /// Overlapping ranges of one buffer are copied as if through a temporary one.
     fn buffer_copy(
         &self,
         src: BufferId,
@@ -89,7 +89,7 @@ pub trait GpuBackend: Send + Sync {
     /// Waits for all that was called before. It cannot fail: the next read says what went wrong.
     fn sync(&self);
 
-    /// Draws `n_samples` u32 below `max_index`, with replacement. A number depends on its place and on the seed alone, so every device
+    /// Draws `n_samples` u32 below `max_index`, with replacement. A number depends on its index and on the seed alone, so every device
     /// draws the same.
     ///
     /// # Errors
@@ -109,7 +109,7 @@ pub trait GpuBackend: Send + Sync {
     ///
     /// # Errors
     /// [`InvalidParams`](crate::GpuError::InvalidParams) if there are no features or not this one, or for more than 2⁴⁶ comparisons.
-    /// [`KernelError`](crate::GpuError::KernelError) for an index that is no row's: scores are then arbitrary.
+    /// [`KernelError`](crate::GpuError::KernelError) for an index that is not a row: scores are then arbitrary.
     fn kernel_find_split(
         &self,
         params: FindSplitParams,

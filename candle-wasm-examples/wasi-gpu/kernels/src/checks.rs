@@ -1,4 +1,4 @@
-//! Which calls are valid. Sizes are computed in 128 bits, where nothing that a guest can say overflows.
+//! Validation of calls. Sizes are computed in 128 bits, in which a guest's arguments cannot overflow.
 
 use crate::{
     AverageParams, BatchPredictParams, BootstrapParams, BufferId, ElementwiseOp, ElementwiseParams,
@@ -185,7 +185,7 @@ pub(crate) fn reduce(params: &ReduceParams, input: Given, output: Given) -> Resu
     output.holds(1, "1 f32")
 }
 
-/// What a walk down a tree may do.
+/// The limits of a walk down a tree.
 pub(crate) struct Walk {
     pub(crate) node_count: u32,
     pub(crate) depth: u32,

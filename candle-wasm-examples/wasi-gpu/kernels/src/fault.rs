@@ -33,7 +33,7 @@ impl Fault {
     #[cfg(any(feature = "webgpu", feature = "cuda"))]
     pub(crate) const BYTES: usize = 16;
 
-    /// What the status buffer says; `None` if its first word is 0.
+    /// The fault in the status buffer; `None` if its first word is 0.
     #[cfg(any(feature = "webgpu", feature = "cuda"))]
     pub(crate) fn from_words([code, a, b, c]: [u32; 4]) -> Option<Self> {
         Some(match code {

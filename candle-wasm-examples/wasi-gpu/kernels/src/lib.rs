@@ -1,7 +1,8 @@
-//! What `wasi:gpu@0.1.0` promises to a guest, as a trait and its backends over Candle's devices.
+//! The interface `wasi:gpu@0.1.0` as a trait, and its backends over Candle's devices.
 //!
-//! [`GpuBackend`] has a method for each function of the interface, with the same parameters. Nothing here knows of WebAssembly: a host
-//! (`wasi-gpu`, beside this crate) puts it behind a guest's imports, natively or in a browser, and a Rust program can call it directly.
+//! [`GpuBackend`] has a method for each function of the interface, with the same parameters. This crate does not depend on WebAssembly: a
+//! host (`wasi-gpu`, in the folder next to it) connects it to a guest's imports, natively or in a browser, and a Rust program can call it
+//! directly.
 //!
 //! ```
 //! use candle_core::Device;
@@ -62,12 +63,12 @@ pub use params::{
 /// A [`GpuBackend`]'s answer.
 pub type Result<T> = std::result::Result<T, GpuError>;
 
-/// What one guest may have of a device.
+/// The resources of a device that one guest may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes that its buffers may have together; what it is told as the device's memory.
+    /// Total bytes of its buffers; reported to the guest as the device's memory.
     pub memory: u64,
-    /// How many buffers it may have at a time.
+    /// Maximum number of buffers at a time.
     pub buffers: usize,
 }
 

@@ -1,16 +1,16 @@
 //! The parameters of the kernels, with the interface's names. Counts are in elements.
 
-/// Of `kernel-bootstrap-sample`.
+/// Parameters of `kernel-bootstrap-sample`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BootstrapParams {
-    /// How many indices to draw.
+    /// Number of indices to draw.
     pub n_samples: u32,
     pub seed: u32,
     /// Indices are below it.
     pub max_index: u32,
 }
 
-/// Of `kernel-find-split`.
+/// Parameters of `kernel-find-split`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FindSplitParams {
     /// Rows in the node: how many indices there are.
@@ -22,14 +22,14 @@ pub struct FindSplitParams {
     pub n_thresholds: u32,
 }
 
-/// Of `kernel-average`.
+/// Parameters of `kernel-average`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AverageParams {
     pub n_trees: u32,
     pub n_samples: u32,
 }
 
-/// Of `kernel-matmul`: C = alpha · op(A) · op(B) + beta · C, all row-major.
+/// Parameters of `kernel-matmul`: C = alpha · op(A) · op(B) + beta · C, all row-major.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MatmulParams {
     pub m: u32,
@@ -44,7 +44,7 @@ pub struct MatmulParams {
     pub beta: f32,
 }
 
-/// What `kernel-elementwise` computes.
+/// The function of `kernel-elementwise`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ElementwiseOp {
     Relu,
@@ -57,32 +57,32 @@ pub enum ElementwiseOp {
     Log,
 }
 
-/// Of `kernel-elementwise`.
+/// Parameters of `kernel-elementwise`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ElementwiseParams {
     pub n_elements: u32,
     pub op: ElementwiseOp,
 }
 
-/// What `kernel-reduce` computes.
+/// The function of `kernel-reduce`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReduceOp {
     Sum,
     Max,
     Min,
     Mean,
-    /// Of the population: divided by the number of elements.
+    /// The population variance: divided by the number of elements.
     Variance,
 }
 
-/// Of `kernel-reduce`.
+/// Parameters of `kernel-reduce`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReduceParams {
     pub n_elements: u32,
     pub op: ReduceOp,
 }
 
-/// Of `kernel-batch-predict`.
+/// Parameters of `kernel-batch-predict`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BatchPredictParams {
     pub batch_size: u32,

@@ -1,14 +1,15 @@
-//! How long work is cut into dispatches, the same on every GPU.
+//! Splits long work into dispatches, the same on every GPU.
 //!
-//! Mesa's processor adapters end a kernel's loops after 65,535 turns, and a loop with four ways out of it after a quarter of that, so no
-//! invocation takes more than 60,000, and [`MOST_STEPS`] down a tree. Dispatches take some 10 ms, so that a display goes on and a host can destroy the device between them.
+//! Mesa's software adapters end a kernel's loops after 65,535 iterations, and a loop with four exits after a quarter of that, so no
+//! invocation takes more than 60,000, and [`MOST_STEPS`] down a tree. Dispatches take some 10 ms, so that a display stays responsive and a
+//! host can destroy the device between them.
 
 /// Invocations of a workgroup, threads of a block: `SIZE` of the kernels.
 pub(crate) const GROUP: u64 = 256;
 /// Turns of all loops that an invocation takes: what [`TILES`] is made for.
 #[cfg(test)]
 const MOST_TURNS: u64 = 60_000;
-/// Steps down trees that an invocation takes, and a turn for each tree.
+/// Steps down trees per invocation, plus one iteration per tree.
 const MOST_STEPS: u64 = 12_000;
 /// Bytes of scratch memory of one dispatch, about.
 const SCRATCH: u64 = 64 << 20;
@@ -21,7 +22,7 @@ pub(crate) fn parts(len: u64, part: u64) -> impl Iterator<Item = (u64, u64)> {
 
 /// Slices of the rows, as long as they are not too long.
 const SLICES: u64 = 64;
-/// Tiles of a slice, at most: an invocation takes as many turns for each as a tile has rows, and some.
+/// Tiles of a slice, at most: for each, an invocation takes one iteration per row of a tile, and some more.
 const TILES: u64 = 128;
 /// The slices of a grid's second dimension; `split_sums.wgsl` has it too.
 #[cfg(feature = "webgpu")]
@@ -29,7 +30,7 @@ pub(crate) const SLICE_FOLD: u64 = 32_768;
 /// Bytes of one column's sums in one slice.
 const SUM_BYTES: u64 = 12;
 
-/// How a node's rows and thresholds are spread over workgroups and dispatches.
+/// The distribution of a node's rows and thresholds over workgroups and dispatches.
 pub(crate) struct Split {
     /// Tiles of [`GROUP`] rows in a slice.
     pub(crate) tiles: u64,
@@ -53,7 +54,7 @@ impl Split {
     }
 }
 
-/// How a forest's walks are spread over invocations and dispatches.
+/// The distribution of a forest's walks over invocations and dispatches.
 pub(crate) struct Walks {
     /// Trees of one invocation.
     pub(crate) block: u64,

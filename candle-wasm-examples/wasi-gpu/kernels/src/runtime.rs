@@ -18,9 +18,10 @@ impl Stop {
     }
 
     pub(crate) fn check(&self) -> Result<()> {
-        match self.0.load(Ordering::Relaxed) {
-            true => Err(GpuError::DeviceUnavailable),
-            false => Ok(()),
+        if self.0.load(Ordering::Relaxed) {
+            Err(GpuError::DeviceUnavailable)
+        } else {
+            Ok(())
         }
     }
 }
@@ -33,7 +34,7 @@ pub(crate) struct Description {
     pub(crate) compute_capability: String,
 }
 
-/// Bytes on their way to the host.
+/// Bytes in transit to the host.
 pub(crate) trait Pending: Send + 'static {
     /// Waits on this thread.
     fn wait(self) -> Result<Vec<u8>>;
@@ -62,14 +63,14 @@ pub(crate) struct Forest<'a, B> {
     pub(crate) samples: &'a B,
     pub(crate) nodes: &'a B,
     pub(crate) offsets: &'a B,
-    /// How many nodes the buffer has room for.
+    /// Number of nodes that fit in the buffer.
     pub(crate) node_count: u32,
     /// As many steps as a walk may take: no more than there are nodes, since a longer one goes in a circle.
     pub(crate) depth: u32,
 }
 
-/// A device that runs valid calls: ranges and sizes are inside the buffers, counts are not zero, the output is no input. All that a
-/// kernel still has to look at is what buffers hold.
+/// A device that runs valid calls: ranges and sizes are inside the buffers, counts are not zero, the output is not an input. A kernel only
+/// has to check the contents of buffers.
 ///
 /// A buffer is a sequence of little-endian words of 32 bits; the last one may be longer than what the guest asked for.
 pub(crate) trait Runtime: Send + Sync + 'static {

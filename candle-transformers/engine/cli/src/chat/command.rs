@@ -1,4 +1,4 @@
-//! Commands that can be typed beside messages.
+//! Commands that can be typed instead of messages.
 
 /// One line of input.
 #[derive(Debug, PartialEq, Eq)]

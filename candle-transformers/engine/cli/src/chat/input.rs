@@ -14,7 +14,7 @@ use std::io::{IsTerminal, StdinLock};
 /// Opens and closes a text of several lines, as in ollama.
 const QUOTE: &str = "\"\"\"";
 
-/// Lets a text that begins with [`QUOTE`] go on over lines until the next one.
+/// Continues a text that begins with [`QUOTE`] over lines until the next one.
 pub(super) struct Quoted;
 
 impl Helper for Quoted {}
@@ -28,9 +28,10 @@ impl Hinter for Quoted {
 impl Validator for Quoted {
     fn validate(&self, line: &mut ValidationContext) -> rustyline::Result<ValidationResult> {
         let open = line.input().trim_start().strip_prefix(QUOTE);
-        Ok(match open.is_some_and(|text| !text.contains(QUOTE)) {
-            true => ValidationResult::Incomplete,
-            false => ValidationResult::Valid(None),
+        Ok(if open.is_some_and(|text| !text.contains(QUOTE)) {
+            ValidationResult::Incomplete
+        } else {
+            ValidationResult::Valid(None)
         })
     }
 }
@@ -44,7 +45,7 @@ fn unquoted(text: String) -> String {
     }
 }
 
-/// Where messages come from.
+/// The source of messages.
 pub(super) enum Input {
     /// A terminal, with line editing and a history of this conversation. A pasted text is one message, whatever line breaks it has.
     Editor(Box<Editor<Quoted, DefaultHistory>>),
@@ -58,9 +59,10 @@ impl Input {
             return Ok(Self::Lines(std::io::stdin().lines()));
         }
         // Standard output has the answers: if it is a file, the editor draws on the terminal itself.
-        let behavior = match std::io::stdout().is_terminal() {
-            true => Behavior::Stdio,
-            false => Behavior::PreferTerm,
+        let behavior = if std::io::stdout().is_terminal() {
+            Behavior::Stdio
+        } else {
+            Behavior::PreferTerm
         };
         let config = Config::builder()
             .behavior(behavior)

@@ -45,7 +45,7 @@ struct Report<'a> {
     fits: Vec<Row>,
 }
 
-/// How many layers fit into free memory.
+/// Number of layers that fit into free memory.
 #[derive(Serialize)]
 struct Row {
     free: u64,
@@ -84,14 +84,15 @@ pub(super) fn run(args: Args) -> Result<()> {
         on_gpu: needs.with(needs.layers()),
         fits: GIGABYTES.iter().map(row).collect(),
     };
-    match args.json {
-        true => print_json(&report),
-        false => print(&text(
+    if args.json {
+        print_json(&report)
+    } else {
+        print(&text(
             &report,
             &needs,
             &files.format().name(),
             args.kv_dtype.dtype().as_str(),
-        )),
+        ))
     }
 }
 

@@ -138,9 +138,9 @@ impl Events {
         self.write(&piece, out);
     }
 
-    /// Adds a piece to the thoughts, which it begins.
+    /// Adds a chunk to the thoughts, and starts the item if necessary.
     fn think(&mut self, piece: &str, out: &mut Vec<Value>) {
-        // Thoughts between two parts of an answer are for nobody.
+        // Thoughts between two parts of an answer are dropped.
         if piece.is_empty() || self.message.is_some() {
             return;
         }
@@ -191,7 +191,7 @@ impl Events {
         self.message = Some(message);
     }
 
-    /// Adds a piece to the message, which it begins.
+    /// Adds a chunk to the message, and starts the item if necessary.
     fn write(&mut self, piece: &str, out: &mut Vec<Value>) {
         if piece.is_empty() {
             return;

@@ -1,4 +1,4 @@
-//! What was said, from the items of responses to the messages of chat.
+//! Converts the items of `/v1/responses` to chat messages.
 
 use super::super::error::short;
 use super::super::fields::Fields;
@@ -63,7 +63,7 @@ fn message(role: &str, text: String) -> Item {
 fn add(messages: &mut Vec<Item>, at: usize, item: Item) -> Result<(), ApiError> {
     let mut fields = Fields::of(format!("input[{at}]."), item);
     let kind: Option<String> = fields.take("type", "a text")?;
-    // Of an answer that is sent back.
+    // Fields of an answer that is sent back.
     for name in ["id", "status", "phase"] {
         fields.take::<Value>(name, "any value")?;
     }

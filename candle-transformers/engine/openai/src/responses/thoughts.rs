@@ -27,7 +27,7 @@ impl Thoughts {
         })
     }
 
-    /// The events that begin the item at this place of the output.
+    /// The events that start the item at this index of the output.
     pub(super) fn begin(&self, at: usize) -> [(&'static str, Value); 2] {
         let mut item = self.item("in_progress");
         item["content"] = json!([]);

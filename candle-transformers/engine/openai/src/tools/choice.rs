@@ -8,7 +8,7 @@ use serde_json::{json, Map, Value};
 
 const EXPECTED: &str = "expected none, auto, required or a function";
 
-/// Which function is called.
+/// The function to call.
 #[derive(Clone, Default)]
 pub(super) enum Choice {
     /// None: the model does not hear of them.
@@ -55,9 +55,10 @@ impl Choice {
                 return Err(wrong(format!("{choice} is not supported; {EXPECTED}")));
             }
         };
-        match names.is_empty() {
-            true => Err(wrong("found no tools to choose from".to_string())),
-            false => Ok(choice),
+        if names.is_empty() {
+            Err(wrong("found no tools to choose from".to_string()))
+        } else {
+            Ok(choice)
         }
     }
 }
@@ -103,9 +104,10 @@ impl Tools {
     pub(in super::super) fn begins(&self, template: &str) -> &'static str {
         const BEGIN: &str = "<tool_call>\n";
         let has_to = matches!(self.choice, Choice::Required | Choice::One(_));
-        match has_to && template.contains(OPEN) {
-            true => BEGIN,
-            false => "",
+        if has_to && template.contains(OPEN) {
+            BEGIN
+        } else {
+            ""
         }
     }
 }

@@ -18,7 +18,7 @@ impl Said {
         }
     }
 
-    /// Adds a piece, and gives what is certainly no part of a call since the last time.
+    /// Adds a chunk, and returns the new text that is certainly not part of a call.
     pub(in super::super) fn push(&mut self, piece: &str) -> &str {
         self.whole.push_str(piece);
         let start = self.out_to;
@@ -29,9 +29,10 @@ impl Said {
     /// The calls of the whole text; without any, the rest of the text.
     pub(in super::super) fn end(&self) -> (&str, Vec<Call>) {
         let calls = self.tools.read(&self.whole).calls;
-        match calls.is_empty() {
-            true => (&self.whole[self.out_to..], calls),
-            false => ("", calls),
+        if calls.is_empty() {
+            (&self.whole[self.out_to..], calls)
+        } else {
+            ("", calls)
         }
     }
 }

@@ -66,7 +66,7 @@ impl Costs {
 }
 
 impl Cost {
-    /// Of a source whose own work for a token takes this part of a step.
+    /// The costs of a source whose own work per token takes this fraction of a step.
     pub(super) fn expected(work: f64) -> Self {
         Self {
             expected: work + ROW,

@@ -62,13 +62,14 @@ impl DraftModel {
     /// # Errors
     /// A number of tokens out of range.
     pub(crate) fn check_tokens(tokens: usize) -> Result<()> {
-        match (1..=MOST).contains(&tokens) {
-            true => Ok(()),
-            false => Err(Error::Parameter {
+        if (1..=MOST).contains(&tokens) {
+            Ok(())
+        } else {
+            Err(Error::Parameter {
                 name: "draft_tokens",
                 value: tokens.to_string(),
                 expected: "a number from 1 to 64",
-            }),
+            })
         }
     }
 
@@ -87,7 +88,7 @@ impl DraftModel {
 pub(crate) struct Drafter<'a> {
     model: &'a DraftModel,
     session: Session<'a>,
-    /// The tokens that it has seen, but for the last it was fed in a round that is under way.
+    /// The tokens that it has read, except the last one fed in an unfinished round.
     seen: Vec<u32>,
 }
 
@@ -129,12 +130,12 @@ impl<'a> Drafter<'a> {
         }
     }
 
-    /// How many tokens of a text it would have to read before it can propose one.
+    /// Number of a text's tokens that it would have to read before it can propose one.
     pub(crate) fn unread(&self, known: &[u32]) -> usize {
         known.len() - self.same(known)
     }
 
-    /// How many tokens at the beginning of `known` it has seen, one less than all: one has to be fed, for logits to come out.
+    /// Number of the first tokens of `known` that it has read, at most all but one: one has to be fed to get logits.
     fn same(&self, known: &[u32]) -> usize {
         let most = self.seen.len().min(known.len().saturating_sub(1));
         let pairs = self.seen[..most].iter().zip(known);

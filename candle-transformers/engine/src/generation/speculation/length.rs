@@ -1,24 +1,24 @@
-//! How many tokens are worth a proposal: by how often they are right, and by what one costs.
+//! The length of a proposal: by the rate of correct tokens, and by their cost.
 
-/// How quickly a source of proposals is believed, and given up.
+/// The speed at which the estimate of a source of proposals adapts.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Habits {
     /// Number of the last proposals that count.
     memory: f64,
     /// Whether right proposals come in bursts: then a wrong one shortens the next proposal at once.
     in_bursts: bool,
-    /// Where proposals do not pay, the most tokens until another try.
+    /// Maximum number of tokens between tries while proposals do not pay.
     longest_pause: usize,
 }
 
 impl Habits {
-    /// Of repetitions: either a passage is repeated, and all is right, or nothing is.
+    /// For lookup: either a passage is repeated, and all is right, or nothing is.
     pub(super) const OF_LOOKUP: Self = Self {
         memory: 12.,
         in_bursts: true,
         longest_pause: 8,
     };
-    /// Of a draft model, which is about as often right everywhere in a text.
+    /// For a draft model, whose rate of correct tokens is about the same everywhere in a text.
     pub(super) const OF_DRAFTS: Self = Self {
         memory: 40.,
         in_bursts: false,
@@ -28,9 +28,9 @@ impl Habits {
 
 /// The first pause, in tokens.
 const SHORTEST_PAUSE: usize = 4;
-/// Right and tried proposals of a source of which nothing is known.
+/// Initial counts of correct and of tried proposals of a source.
 const FIRST: (f64, f64) = (1.4, 2.);
-/// How many are proposed first.
+/// Initial number of proposed tokens.
 const FIRST_LENGTH: usize = 2;
 
 /// The length of one source's proposals in one text.
@@ -67,7 +67,7 @@ impl Length {
         self.right / self.tried
     }
 
-    /// How many to propose, where one costs `cost` of what a step without any takes. One, where none pays, when it is time for a try.
+    /// Number of tokens to propose, where each costs `cost` of a step without any. One for a try if none pays and a try is due.
     pub(super) fn next(&self, cost: f64) -> usize {
         match self.best(self.share(), cost) {
             _ if self.rest > 0 => 0,
@@ -76,7 +76,7 @@ impl Length {
         }
     }
 
-    /// How many give the most tokens for the time, where this share of proposals is right.
+    /// The number with the most tokens per time, if this fraction of proposals is right.
     fn best(&self, share: f64, cost: f64) -> usize {
         let (mut tokens, mut likely) = (1., 1.);
         let (mut best, mut most) = (0, 1.);
@@ -102,19 +102,21 @@ impl Length {
         self.rest = self.rest.saturating_sub(1);
     }
 
-    /// Of `made` proposals `right` were right, and one costs `cost` as in [`next`](Self::next).
+    /// Records that `right` of `made` proposals were right, where each costs `cost` as in [`next`](Self::next).
     pub(super) fn saw(&mut self, made: usize, right: usize, cost: f64) {
         let all_right = right == made;
         let compared = (right + usize::from(!all_right)) as f64;
         let kept = (1. - 1. / self.habits.memory).powf(compared);
         self.right = self.right * kept + right as f64;
         self.tried = self.tried * kept + compared;
-        self.grown = match all_right {
-            true => self.grown.max(2 * made),
-            false if self.habits.in_bursts => right.max(1),
-            false => (right + 1).max(self.grown / 2).max(FIRST_LENGTH),
-        }
-        .min(self.most);
+        let grown = if all_right {
+            self.grown.max(2 * made)
+        } else if self.habits.in_bursts {
+            right.max(1)
+        } else {
+            (right + 1).max(self.grown / 2).max(FIRST_LENGTH)
+        };
+        self.grown = grown.min(self.most);
         if self.best(self.share(), cost) > 0 {
             self.pause = SHORTEST_PAUSE;
         } else if !all_right || self.best(1., cost) == 0 {
@@ -128,7 +130,8 @@ impl Length {
 mod tests {
     use super::{Habits, Length};
 
-    /// Writes 4,000 tokens, each of which a proposal has with this chance, and gives the tokens for the time of one step, and the rounds with a proposal.
+    /// Writes 4,000 tokens, each of which a proposal contains with probability `chance`; returns the tokens per time of one step, and the
+    /// number of rounds with a proposal.
     fn speed(mut length: Length, chance: f64, cost: f64) -> (f64, usize) {
         let mut state = 3u64;
         let mut is_right = |_: &usize| {

@@ -1,19 +1,18 @@
-//! Tokens that may come next, found in the text itself: where an answer repeats what it was given, such as code or a quotation, several
-//! are right at once, and the model sees them together for the time of one.
+//! Proposes tokens from the text itself: where an answer repeats a part of its prompt, such as code or a quotation, several proposed tokens
+//! are right, and the model verifies them in the time of one.
 
-/// As many tokens in a row are looked for, so that what follows them is worth a guess.
+/// Minimum length of the repeated suffix for its continuation to be proposed.
 const LEAST: usize = 2;
-/// More in a row say nothing more.
+/// Maximum length to compare: longer matches add no information.
 const MOST: usize = 8;
 
-/// What follows the place where the longest end of `tokens` was before, the latest of such places: at most `most` tokens, and none where
-/// the end is new.
+/// The tokens after the latest earlier occurrence of the longest possible suffix of `tokens`: at most `most`, none if the suffix is new.
 pub(super) fn proposal(tokens: &[u32], most: usize) -> &[u32] {
     let common = |end: usize| {
         let pairs = tokens[..end].iter().rev().zip(tokens.iter().rev());
         pairs.take(MOST).take_while(|(a, b)| a == b).count()
     };
-    // The last of equal ones is taken.
+    // The last of equal ones.
     let best = (1..tokens.len()).max_by_key(|end| common(*end));
     match best {
         Some(end) if common(end) >= LEAST => {
@@ -41,9 +40,9 @@ mod tests {
             (&[1, 2, 3, 4, 1, 2], 0, &[]),
             // The longer match, though another is later.
             (&[7, 1, 2, 3, 9, 1, 2, 4, 7, 1, 2], 1, &[3]),
-            // Of equal ones the later.
+            // The later one among equals.
             (&[1, 2, 3, 1, 2, 4, 1, 2], 1, &[4]),
-            // A text that repeats one token goes on with it.
+            // A text that repeats one token continues with it.
             (&[5, 5, 5, 5], 3, &[5]),
         ] {
             assert_eq!(proposal(tokens, most), expected, "{tokens:?}, {most}");

@@ -145,7 +145,7 @@ impl Speculation {
         self.guesses
     }
 
-    /// Tokens that may follow those of the writer, of which the model has seen all but `unseen`.
+    /// Tokens that may follow those of the writer. The model has read all of the writer's tokens but `unseen`.
     ///
     /// # Errors
     /// Failures of the device.
@@ -234,7 +234,7 @@ impl Proposed {
 }
 
 impl Proposal {
-    /// How many tokens there are.
+    /// Number of tokens.
     pub(crate) fn len(&self) -> usize {
         self.tokens.len()
     }
@@ -259,7 +259,7 @@ impl Proposal {
     /// The tokens, once the step that verifies them is queued.
     ///
     /// # Errors
-    /// Failures of the device, and logits of a draft model of which no token can be drawn.
+    /// Failures of the device, and logits of a draft model that do not define a distribution.
     pub(crate) async fn known(
         self,
         wait: Wait,

@@ -49,7 +49,7 @@ fn rows_of_a_step_are_those_of_single_steps() {
     }
 }
 
-/// A draft goes on from what it has in common with a text, whatever became of its last proposals.
+/// A draft model continues from the prefix that it shares with a text, whether or not its last proposals were accepted.
 #[test]
 fn a_drafter_forgets_what_was_wrong() {
     let load = || {

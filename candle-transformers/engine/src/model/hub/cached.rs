@@ -41,7 +41,7 @@ pub struct Removal {
     links: Vec<PathBuf>,
     blobs: Vec<PathBuf>,
     refs: Vec<PathBuf>,
-    /// The folder of the repository, if nothing is left of it.
+    /// The folder of the repository, if the removal leaves nothing in it.
     whole: Option<PathBuf>,
     bytes: u64,
 }
@@ -239,7 +239,7 @@ impl Hub {
         let blobs = blobs.difference(&kept).cloned();
         let blobs: Vec<PathBuf> = blobs.collect();
         removal.bytes = blobs.iter().filter_map(|blob| length(blob)).sum();
-        // Where a system has no links, a snapshot has the file itself.
+        // On systems without links, a snapshot has the file itself.
         let inside = std::fs::canonicalize(folder.join("blobs"));
         let inside = inside.map_err(|err| Error::file(&folder, err))?;
         let ours = blobs.into_iter().filter(|blob| blob.starts_with(&inside));

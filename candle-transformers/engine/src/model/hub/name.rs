@@ -46,7 +46,7 @@ impl HubModel {
         })
     }
 
-    /// What to call the model where its owner and revision do not matter: the file's stem, or the name.
+    /// The model's name where owner and revision do not matter: the file's stem, or the name.
     pub fn short_name(&self) -> &str {
         let file = self.file.as_deref().filter(|file| file.ends_with(".gguf"));
         let path = file.unwrap_or(&self.repo);
@@ -134,7 +134,7 @@ pub(super) fn gguf_file<'a>(
     }
 }
 
-/// The other files of a model of which `file` is one.
+/// The other files of the model that `file` is part of.
 pub(super) fn parts_of(file: &str) -> Vec<String> {
     let (folder, name) = file
         .rsplit_once('/')
@@ -147,7 +147,7 @@ pub(super) fn parts_of(file: &str) -> Vec<String> {
     parts.map(inside).filter(|part| part != file).collect()
 }
 
-/// What is before the first `mark` and, if there is one, what is behind it.
+/// The text before the first `mark`, and the text after it if there is one.
 fn split(text: &str, mark: char) -> (&str, Option<&str>) {
     match text.split_once(mark) {
         Some((before, behind)) => (before, Some(behind)),

@@ -1,4 +1,4 @@
-//! Attention that remembers the keys and values of earlier pieces.
+//! Attention with a cache of the keys and values of earlier pieces.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use candle_nn::{Linear, VarBuilder};
 
 use super::{linear, Config};
 
-/// Rotary position embeddings, which turn element `i` of a head together with `i + head_dim / 2`.
+/// Rotary position embeddings, which rotate element `i` of a head with `i + head_dim / 2`.
 #[derive(Debug, Clone)]
 pub struct RotaryEmbedding {
     /// (positions, head_dim / 2), f32.
@@ -31,7 +31,7 @@ fn tables(rates: &[f32], start: usize, len: usize, device: &Device) -> Result<(T
 }
 
 impl RotaryEmbedding {
-    /// Of heads of `dim` elements, with the base `theta`. Positions below `max_seq_len` are computed now, others when they come.
+    /// A rotation of heads of `dim` elements, with the base `theta`. Positions below `max_seq_len` are computed now, others on demand.
     ///
     /// # Errors
     /// `dim` is odd, or the device fails.
@@ -47,12 +47,13 @@ impl RotaryEmbedding {
 
     /// Cosines and sines of `len` positions from `start` on, in the dtype of `xs`.
     fn rows(&self, start: usize, len: usize, xs: &Tensor) -> Result<(Tensor, Tensor)> {
-        let (cos, sin) = match start + len <= self.cos.dim(0)? {
-            true => (
+        let (cos, sin) = if start + len <= self.cos.dim(0)? {
+            (
                 self.cos.narrow(0, start, len)?,
                 self.sin.narrow(0, start, len)?,
-            ),
-            false => tables(&self.rates, start, len, self.cos.device())?,
+            )
+        } else {
+            tables(&self.rates, start, len, self.cos.device())?
         };
         Ok((cos.to_dtype(xs.dtype())?, sin.to_dtype(xs.dtype())?))
     }
@@ -68,7 +69,7 @@ impl RotaryEmbedding {
     }
 }
 
-/// Which keys a query sees.
+/// The keys that a query sees.
 #[derive(Clone, Copy)]
 pub(super) enum Seen<'a> {
     /// Its own and those before it in the window.
@@ -132,7 +133,7 @@ struct Past {
 }
 
 impl Past {
-    /// With those of a new piece.
+    /// Appends those of a new piece.
     fn joined(past: &Option<Self>, keys: Tensor, values: Tensor) -> Result<Self> {
         Ok(match past {
             Some(past) => Self {
@@ -150,9 +151,10 @@ impl Past {
         let cut = |xs: &Tensor| {
             let last = xs.narrow(2, len - count, count)?;
             // A view would keep all of a long piece in memory.
-            match len > 2 * count {
-                true => last.contiguous(),
-                false => Ok(last),
+            if len > 2 * count {
+                last.contiguous()
+            } else {
+                Ok(last)
             }
         };
         match count {
@@ -207,9 +209,8 @@ impl StreamingMultiheadAttention {
         })
     }
 
-    /// The positions (batch, time, `d_model`) that come next, as they attend to those before them and to each other. All see all keys that
-    /// are there: those of up to `context - 1` positions before, the oldest first, and those of this piece; `mask` (time, keys) of u8 is 1
-    /// where a key is hidden.
+    /// Attention of the next positions, (batch, time, `d_model`), to earlier ones and to each other. All see all cached keys: those of up
+    /// to `context - 1` earlier positions, the oldest first, and those of this piece; `mask` (time, keys) of u8 is 1 where a key is hidden.
     ///
     /// # Errors
     /// The shapes do not go together.

@@ -1,4 +1,4 @@
-//! Transformers of frames that come in pieces: each frame sees itself and a number of frames before it.
+//! Transformers over frames that arrive in pieces: each frame sees itself and a number of earlier frames.
 
 mod attention;
 mod parts;
@@ -18,13 +18,14 @@ use super::NormType;
 use attention::{Heads, Seen};
 
 fn linear(from: usize, to: usize, bias: bool, vb: VarBuilder) -> Result<Linear> {
-    match bias {
-        true => candle_nn::linear(from, to, vb),
-        false => linear_no_bias(from, to, vb),
+    if bias {
+        candle_nn::linear(from, to, vb)
+    } else {
+        linear_no_bias(from, to, vb)
     }
 }
 
-/// How frames know their positions.
+/// The kind of position embedding of frames.
 #[derive(Debug, Copy, Clone, PartialEq, Eq)]
 pub enum PositionalEmbedding {
     /// Queries and keys are rotated.
@@ -44,9 +45,9 @@ pub struct Config {
     pub num_heads: usize,
     /// Layers.
     pub num_layers: usize,
-    /// Whether frames see none that come later; only that is supported.
+    /// Whether frames see only earlier ones; has to be `true`.
     pub causal: bool,
-    /// Whether norms are before the blocks; only that is supported.
+    /// Whether norms precede the blocks; has to be `true`.
     pub norm_first: bool,
     /// Whether feed-forward blocks without a gate have biases.
     pub bias_ff: bool,
@@ -54,21 +55,21 @@ pub struct Config {
     pub bias_attn: bool,
     /// Whether blocks have a factor for each channel, and what training began with.
     pub layer_scale: Option<f64>,
-    /// How frames know their positions.
+    /// The kind of position embedding.
     pub positional_embedding: PositionalEmbedding,
     /// Not supported.
     pub use_conv_block: bool,
     /// Whether layers attend to another sequence.
     pub cross_attention: bool,
-    /// Of convolutions, which are not supported.
+    /// Kernel size of convolutions, which are not supported.
     pub conv_kernel_size: usize,
-    /// Of convolutions, which are not supported.
+    /// Whether convolutions, which are not supported, have a bias.
     pub use_conv_bias: bool,
     /// Activation of gated feed-forward blocks; they have no gate without it.
     pub gating: Option<Activation>,
     /// Norm before each block.
     pub norm: NormType,
-    /// Frames that one sees, itself included.
+    /// Number of frames that a frame sees, itself included.
     pub context: usize,
     /// Base of the positions' angles.
     pub max_period: usize,
@@ -212,7 +213,7 @@ impl StreamingTransformer {
         })
     }
 
-    /// The next positions (batch, time, `d_model`): a piece gives what it gives as a part of the whole.
+    /// The output of the next positions, (batch, time, `d_model`): the same as for the whole sequence.
     ///
     /// # Errors
     /// The shape is another, or the batch is not that of the pieces before it.
@@ -323,9 +324,10 @@ impl ProjectedTransformer {
 
     /// (batch, channels, time) as (batch, time, channels), and back, if that is the layout.
     fn turned(&self, xs: &Tensor) -> Result<Tensor> {
-        match self.conv_layout {
-            true => xs.transpose(1, 2)?.contiguous(),
-            false => Ok(xs.clone()),
+        if self.conv_layout {
+            xs.transpose(1, 2)?.contiguous()
+        } else {
+            Ok(xs.clone())
         }
     }
 

@@ -1,4 +1,4 @@
-//! What layers have beside attention.
+//! The parts of layers other than attention.
 
 use candle_core::{bail, Module, Result, Tensor};
 use candle_nn::ops::rms_norm;
@@ -53,7 +53,7 @@ pub enum Mlp {
         linear_in: Linear,
         /// From a half to `d_model`.
         linear_out: Linear,
-        /// Of the first half.
+        /// The activation of the first half.
         activation: Activation,
         /// Entered around the block.
         span: Span,
@@ -83,9 +83,10 @@ impl Mlp {
             });
         };
         let vb = vb.pp("gating");
-        let half = match inner == 4 * model {
-            true => 11 * model / 4,
-            false => 2 * inner / 3,
+        let half = if inner == 4 * model {
+            11 * model / 4
+        } else {
+            2 * inner / 3
         };
         Ok(Self::Gating {
             linear_in: linear(model, 2 * half, false, vb.pp("linear_in"))?,

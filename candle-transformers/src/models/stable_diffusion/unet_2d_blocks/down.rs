@@ -97,15 +97,15 @@ impl Down {
 pub struct DownEncoderBlock2DConfig {
     /// Residual blocks.
     pub num_layers: usize,
-    /// What norms add to the variance.
+    /// Norm epsilon.
     pub resnet_eps: f64,
     /// Groups of the norms.
     pub resnet_groups: usize,
-    /// What the result of each residual block is divided by.
+    /// Divisor of the result of each residual block.
     pub output_scale_factor: f64,
     /// Whether the size is halved.
     pub add_downsample: bool,
-    /// The zeros around the picture before its size is halved; 0 for a row and a column at the bottom and the right.
+    /// Padding before the size is halved; 0 for a row and a column at the bottom and the right.
     pub downsample_padding: usize,
 }
 
@@ -126,7 +126,7 @@ impl Default for DownEncoderBlock2DConfig {
 #[derive(Debug)]
 pub struct DownEncoderBlock2D {
     down: Down,
-    /// What it was made from.
+    /// The configuration of the block.
     pub config: DownEncoderBlock2DConfig,
 }
 
@@ -170,15 +170,15 @@ impl Module for DownEncoderBlock2D {
 pub struct DownBlock2DConfig {
     /// Residual blocks.
     pub num_layers: usize,
-    /// What norms add to the variance.
+    /// Norm epsilon.
     pub resnet_eps: f64,
     /// Groups of the norms.
     pub resnet_groups: usize,
-    /// What the result of each residual block is divided by.
+    /// Divisor of the result of each residual block.
     pub output_scale_factor: f64,
     /// Whether the size is halved.
     pub add_downsample: bool,
-    /// The zeros around the picture before its size is halved; 0 for a row and a column at the bottom and the right.
+    /// Padding before the size is halved; 0 for a row and a column at the bottom and the right.
     pub downsample_padding: usize,
 }
 
@@ -199,7 +199,7 @@ impl Default for DownBlock2DConfig {
 #[derive(Debug)]
 pub struct DownBlock2D {
     down: Down,
-    /// What it was made from.
+    /// The configuration of the block.
     pub config: DownBlock2DConfig,
 }
 
@@ -235,13 +235,13 @@ impl DownBlock2D {
 /// The numbers of a [`CrossAttnDownBlock2D`].
 #[derive(Debug, Clone, Copy)]
 pub struct CrossAttnDownBlock2DConfig {
-    /// Of all but attention.
+    /// The configuration of the parts other than attention.
     pub downblock: DownBlock2DConfig,
     /// Heads, which divide the channels.
     pub attn_num_head_channels: usize,
     /// Size of the text's tokens.
     pub cross_attention_dim: usize,
-    /// Of no effect: [`CrossAttention::new`](crate::models::stable_diffusion::attention::CrossAttention::new).
+    /// No effect: [`CrossAttention::new`](crate::models::stable_diffusion::attention::CrossAttention::new).
     pub sliced_attention_size: Option<usize>,
     /// Whether transformers begin and end in linear layers, or in 1x1 convolutions.
     pub use_linear_projection: bool,
@@ -267,7 +267,7 @@ impl Default for CrossAttnDownBlock2DConfig {
 pub struct CrossAttnDownBlock2D {
     downblock: DownBlock2D,
     attentions: Vec<SpatialTransformer>,
-    /// What it was made from.
+    /// The configuration of the block.
     pub config: CrossAttnDownBlock2DConfig,
 }
 
@@ -305,7 +305,7 @@ impl CrossAttnDownBlock2D {
         })
     }
 
-    /// As [`DownBlock2D::forward`], with a text that the transformers attend to; without one they attend to the picture again.
+    /// As [`DownBlock2D::forward`], with a text that the transformers attend to; without one they attend to the image again.
     ///
     /// # Errors
     /// Shapes, dtypes or devices do not match.

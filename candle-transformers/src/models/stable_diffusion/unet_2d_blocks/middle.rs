@@ -47,7 +47,7 @@ impl<A> Middle<A> {
     }
 }
 
-/// The groups that are asked for, or one for four channels and 32 at most.
+/// The requested number of groups, or by default one per four channels, at most 32.
 fn groups(asked: Option<usize>, channels: usize) -> usize {
     asked.unwrap_or_else(|| usize::min(channels / 4, 32))
 }
@@ -55,15 +55,15 @@ fn groups(asked: Option<usize>, channels: usize) -> usize {
 /// The numbers of a [`UNetMidBlock2D`].
 #[derive(Debug, Clone, Copy)]
 pub struct UNetMidBlock2DConfig {
-    /// How often attention and a residual block follow the first one.
+    /// Number of pairs of attention and a residual block after the first residual block.
     pub num_layers: usize,
-    /// What norms add to the variance.
+    /// Norm epsilon.
     pub resnet_eps: f64,
     /// Groups of the norms; a quarter of the channels, and 32 at most, without it.
     pub resnet_groups: Option<usize>,
-    /// Size of a head; one head for all channels without it.
+    /// Head dimension; `None` for one head over all channels.
     pub attn_num_head_channels: Option<usize>,
-    /// What the result of each part is divided by.
+    /// Divisor of the result of each part.
     pub output_scale_factor: f64,
 }
 
@@ -83,7 +83,7 @@ impl Default for UNetMidBlock2DConfig {
 #[derive(Debug)]
 pub struct UNetMidBlock2D {
     middle: Middle<AttentionBlock>,
-    /// What it was made from.
+    /// The configuration of the block.
     pub config: UNetMidBlock2DConfig,
 }
 
@@ -132,19 +132,19 @@ impl UNetMidBlock2D {
 /// The numbers of a [`UNetMidBlock2DCrossAttn`].
 #[derive(Debug, Clone, Copy)]
 pub struct UNetMidBlock2DCrossAttnConfig {
-    /// How often a transformer and a residual block follow the first one.
+    /// Number of pairs of a transformer and a residual block after the first residual block.
     pub num_layers: usize,
-    /// What norms add to the variance.
+    /// Norm epsilon.
     pub resnet_eps: f64,
     /// Groups of the norms; a quarter of the channels, and 32 at most, without it.
     pub resnet_groups: Option<usize>,
     /// Heads, which divide the channels.
     pub attn_num_head_channels: usize,
-    /// What the result of each residual block is divided by.
+    /// Divisor of the result of each residual block.
     pub output_scale_factor: f64,
     /// Size of the text's tokens.
     pub cross_attn_dim: usize,
-    /// Of no effect: [`CrossAttention::new`](crate::models::stable_diffusion::attention::CrossAttention::new).
+    /// No effect: [`CrossAttention::new`](crate::models::stable_diffusion::attention::CrossAttention::new).
     pub sliced_attention_size: Option<usize>,
     /// Whether transformers begin and end in linear layers, or in 1x1 convolutions.
     pub use_linear_projection: bool,
@@ -172,7 +172,7 @@ impl Default for UNetMidBlock2DCrossAttnConfig {
 #[derive(Debug)]
 pub struct UNetMidBlock2DCrossAttn {
     middle: Middle<SpatialTransformer>,
-    /// What it was made from.
+    /// The configuration of the block.
     pub config: UNetMidBlock2DCrossAttnConfig,
 }
 

@@ -1,6 +1,6 @@
 //! The blocks of a UNet and of an autoencoder: residual blocks, attention behind each of them in some, and a change of the size behind all.
 //!
-//! Pictures are (batch, channels, height, width), the time is (batch, temb_channels), a text is (batch, tokens, cross_attention_dim). Each
+//! Images are (batch, channels, height, width), the time is (batch, temb_channels), a text is (batch, tokens, cross_attention_dim). Each
 //! block's pass is a [`tracing`] span.
 
 mod down;

@@ -39,11 +39,11 @@ impl Upsample {
 pub struct UpDecoderBlock2DConfig {
     /// Residual blocks.
     pub num_layers: usize,
-    /// What norms add to the variance.
+    /// Norm epsilon.
     pub resnet_eps: f64,
     /// Groups of the norms.
     pub resnet_groups: usize,
-    /// What the result of each residual block is divided by.
+    /// Divisor of the result of each residual block.
     pub output_scale_factor: f64,
     /// Whether the size is doubled.
     pub add_upsample: bool,
@@ -66,7 +66,7 @@ impl Default for UpDecoderBlock2DConfig {
 pub struct UpDecoderBlock2D {
     resnets: Vec<ResnetBlock2D>,
     upsample: Option<Upsample>,
-    /// What it was made from.
+    /// The configuration of the block.
     pub config: UpDecoderBlock2DConfig,
 }
 
@@ -118,11 +118,11 @@ impl Module for UpDecoderBlock2D {
 pub struct UpBlock2DConfig {
     /// Residual blocks.
     pub num_layers: usize,
-    /// What norms add to the variance.
+    /// Norm epsilon.
     pub resnet_eps: f64,
     /// Groups of the norms.
     pub resnet_groups: usize,
-    /// What the result of each residual block is divided by.
+    /// Divisor of the result of each residual block.
     pub output_scale_factor: f64,
     /// Whether the size is doubled.
     pub add_upsample: bool,
@@ -146,7 +146,7 @@ pub struct UpBlock2D {
     /// The residual blocks.
     pub resnets: Vec<ResnetBlock2D>,
     upsample: Option<Upsample>,
-    /// What it was made from.
+    /// The configuration of the block.
     pub config: UpBlock2DConfig,
 }
 
@@ -174,9 +174,12 @@ impl UpBlock2D {
         };
         let layers = config.num_layers;
         let inputs = first_then(prev_output_channels, out_channels, layers);
-        let inputs = inputs.enumerate().map(|(i, inputs)| match i + 1 == layers {
-            true => inputs + in_channels,
-            false => inputs + out_channels,
+        let inputs = inputs.enumerate().map(|(i, inputs)| {
+            if i + 1 == layers {
+                inputs + in_channels
+            } else {
+                inputs + out_channels
+            }
         });
         Ok(Self {
             resnets: resnets(inputs, resnet, &vs)?,
@@ -186,7 +189,7 @@ impl UpBlock2D {
     }
 
     /// From (batch, prev_output_channels, height, width) to (batch, out_channels, 2 * height, 2 * width), or `upsample_size`, or the same
-    /// size. `res_xs` is what the way down left, the last of which the first residual block takes.
+    /// size. `res_xs` are the skip connections of the down blocks; the first residual block takes the last one.
     ///
     /// # Errors
     /// There are fewer `res_xs` than residual blocks, or shapes, dtypes or devices do not match.
@@ -232,13 +235,13 @@ impl UpBlock2D {
 /// The numbers of a [`CrossAttnUpBlock2D`].
 #[derive(Debug, Clone, Copy)]
 pub struct CrossAttnUpBlock2DConfig {
-    /// Of all but attention.
+    /// The configuration of the parts other than attention.
     pub upblock: UpBlock2DConfig,
     /// Heads, which divide the channels.
     pub attn_num_head_channels: usize,
     /// Size of the text's tokens.
     pub cross_attention_dim: usize,
-    /// Of no effect: [`CrossAttention::new`](crate::models::stable_diffusion::attention::CrossAttention::new).
+    /// No effect: [`CrossAttention::new`](crate::models::stable_diffusion::attention::CrossAttention::new).
     pub sliced_attention_size: Option<usize>,
     /// Whether transformers begin and end in linear layers, or in 1x1 convolutions.
     pub use_linear_projection: bool,
@@ -266,7 +269,7 @@ pub struct CrossAttnUpBlock2D {
     pub upblock: UpBlock2D,
     /// The transformers, one for each residual block.
     pub attentions: Vec<SpatialTransformer>,
-    /// What it was made from.
+    /// The configuration of the block.
     pub config: CrossAttnUpBlock2DConfig,
     span: Span,
 }
@@ -313,7 +316,7 @@ impl CrossAttnUpBlock2D {
         })
     }
 
-    /// As [`UpBlock2D::forward`], with a text that the transformers attend to; without one they attend to the picture again.
+    /// As [`UpBlock2D::forward`], with a text that the transformers attend to; without one they attend to the image again.
     ///
     /// # Errors
     /// There is not a transformer for each residual block, and those of [`UpBlock2D::forward`].

@@ -84,26 +84,26 @@ impl CorrectorConfiguration {
 /// The numbers of the scheduler.
 #[derive(Debug, Clone)]
 pub struct UniPCSchedulerConfig {
-    /// Which steps are corrected.
+    /// The steps that are corrected.
     pub corrector: CorrectorConfiguration,
-    /// How much noise there is at each training step.
+    /// Noise level at each training step.
     pub sigma_schedule: SigmaSchedule,
-    /// Which of them are taken.
+    /// The training steps used.
     pub timestep_schedule: TimestepSchedule,
     /// The order: how many originals a step is computed from. 2 is good for guided sampling, 3 for sampling without guidance.
     pub solver_order: usize,
-    /// What the model gives.
+    /// The quantity that the model predicts.
     pub prediction_type: PredictionType,
     /// Steps in training.
     pub num_training_timesteps: usize,
     /// Whether originals are clamped to what most of their elements keep to, for models of pixels: section 2.3 of
     /// [arXiv 2205.11487](https://arxiv.org/abs/2205.11487).
     pub thresholding: bool,
-    /// How many of the elements, from 0 to 1, the threshold of a picture is not below.
+    /// Quantile, from 0 to 1, of an image's elements that is its threshold.
     pub dynamic_thresholding_ratio: f64,
-    /// What the threshold is at least.
+    /// Minimum of the threshold.
     pub sample_max_value: f64,
-    /// What the polynomial is scaled with.
+    /// The scaling of the polynomial.
     pub solver_type: SolverType,
     /// Whether the order is less in the last steps, down to 1.
     pub lower_order_final: bool,
@@ -134,21 +134,21 @@ impl SchedulerConfig for UniPCSchedulerConfig {
     }
 }
 
-/// What a step knows of those before it.
+/// The results of earlier steps.
 #[derive(Debug, Clone)]
 struct History {
     /// The step, from 0.
     index: usize,
-    /// How many steps followed each other.
+    /// Number of consecutive steps so far.
     taken: usize,
     order: usize,
-    /// What the step began at.
+    /// The sample before the step.
     sample: Tensor,
     /// The training steps and the originals that were predicted there, the latest first.
     originals: VecDeque<(usize, Tensor)>,
 }
 
-/// The scheduler. Its steps follow each other; one that does not come after the last one begins anew.
+/// The scheduler. Its steps follow each other; a step that does not follow the last one starts again.
 #[derive(Debug, Clone)]
 pub struct EdmDpmMultistepScheduler {
     config: UniPCSchedulerConfig,
@@ -213,13 +213,14 @@ impl EdmDpmMultistepScheduler {
         let (alpha, sigma) = self.alpha_sigma(timestep);
         let [[of_sample, of_output], _] = self.config.prediction_type.factors(alpha, sigma);
         let original = weighted_sum(&[(of_sample, sample), (of_output, model_output)])?;
-        match self.config.thresholding {
-            true => self.thresholded(&original),
-            false => Ok(original),
+        if self.config.thresholding {
+            self.thresholded(&original)
+        } else {
+            Ok(original)
         }
     }
 
-    /// `xs` clamped to a threshold for each picture, and larger where that took something from it.
+    /// `xs` clamped to a threshold for each image, and larger where that took something from it.
     fn thresholded(&self, xs: &Tensor) -> Result<Tensor> {
         let wide = xs.to_dtype(DType::F32)?;
         let (sizes, _) = wide.abs()?.flatten_from(1)?.sort_last_dim(true)?;
@@ -264,7 +265,7 @@ impl EdmDpmMultistepScheduler {
             SolverType::Bh2 => (-h).exp_m1(),
         };
 
-        // Where the originals beside the latest are, in steps of h from it.
+        // The positions of the other originals, in steps of h from the latest.
         let others = earlier.iter().skip(1).take(order - 1);
         let mut places = Vec::with_capacity(order);
         let mut originals = Vec::with_capacity(order);
@@ -291,8 +292,7 @@ impl EdmDpmMultistepScheduler {
     }
 }
 
-/// The weights of the differences to the latest original, which are at `places` steps of `h` from it, over `scale`: formula 11 of the
-/// paper.
+/// The weights of the differences to the latest original, at `places` steps of `h` from it, over `scale`: formula 11 of the paper.
 fn weights(places: &[f64], h: f64, scale: f64) -> Result<Vec<f64>> {
     let (mut phi, mut factorial) = ((-h).exp_m1() / -h - 1., 1.);
     let mut rows = Vec::with_capacity(places.len());
@@ -306,7 +306,7 @@ fn weights(places: &[f64], h: f64, scale: f64) -> Result<Vec<f64>> {
     solved(rows)
 }
 
-/// The solution of linear equations, each of which has its right side last: Gauss's elimination.
+/// The solution of linear equations by Gaussian elimination; the last element of each row is its right-hand side.
 fn solved(mut rows: Vec<Vec<f64>>) -> Result<Vec<f64>> {
     let n = rows.len();
     for column in 0..n {

@@ -1,4 +1,4 @@
-//! How much noise there is at each step, and which steps are taken.
+//! The noise levels, and the training steps that are used.
 
 use candle_core::{bail, Result};
 
@@ -95,7 +95,7 @@ impl Default for ExponentialSigmaSchedule {
     }
 }
 
-/// Which of the training steps are taken.
+/// The training steps that are used.
 #[derive(Debug, Clone)]
 pub enum TimestepSchedule {
     /// Those that the logarithms of the sigmas point to.

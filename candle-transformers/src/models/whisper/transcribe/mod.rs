@@ -1,8 +1,8 @@
 //! From a recording of any length to its text.
 //!
-//! Windows of 30 seconds are decoded one after another, each from where the last whole piece of text of the one before ended, with that text
-//! as its prompt. A text that repeats itself or is improbable is tried again at higher temperatures; windows in which nobody speaks are
-//! passed over. After section 3.8 and 4.5 of [the paper](https://arxiv.org/abs/2212.04356).
+//! Windows of 30 seconds are decoded in sequence. Each starts where the last whole segment of the window before ended, with that text as
+//! its prompt. A text that repeats itself or is improbable is decoded again at higher temperatures; windows without speech are skipped.
+//! After section 3.8 and 4.5 of [the paper](https://arxiv.org/abs/2212.04356).
 //!
 //! ```no_run
 //! use candle_core::Device;
@@ -23,7 +23,7 @@
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
 //! let config = serde_json::from_slice(&std::fs::read("config.json")?)?;
-//! // SAFETY: nobody changes the file while it is mapped.
+//! // SAFETY: nothing changes the file while it is mapped.
 //! let vb = unsafe { VarBuilder::from_mmaped_safetensors(&["model.safetensors"], DTYPE, &Device::Cpu)? };
 //! let tokens = Tokens(tokenizers::Tokenizer::from_file("tokenizer.json")?);
 //! let mut whisper = Transcriber::new(Whisper::load(&vb, config)?, Box::new(tokens), Options::default())?;
@@ -65,7 +65,7 @@ use words::Alignment;
 
 /// Frames of the spectrogram in a position of the encoder's output.
 const FRAMES: usize = 2;
-/// When a piece of text is said, in seconds from the start of its window, and its tokens with the times around it.
+/// A segment's times, in seconds from the start of its window, and its tokens with the time tokens around it.
 type Piece = (std::ops::Range<f64>, Vec<u32>);
 /// Above this temperature a text does not become the prompt for the next window.
 const TRUSTED: f64 = 0.5;
@@ -98,11 +98,10 @@ impl From<quantized_model::Whisper> for Network {
     }
 }
 
-/// What is asked for besides the text.
+/// The settings of a transcription.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// The code of the language that is spoken, one of [`LANGUAGES`]; without one the first window is listened to. Models of English alone
-    /// take `en`.
+    /// The code of the spoken language, one of [`LANGUAGES`]; `None` detects it in the first window. English-only models take `en`.
     pub language: Option<String>,
     /// Translates to English.
     pub translate: bool,
@@ -115,9 +114,9 @@ pub struct Options {
     pub alignment_heads: Vec<(usize, usize)>,
     /// Gives each window the text of the ones before.
     pub condition_on_previous_text: bool,
-    /// A text that comes before the first window's: names and spellings.
+    /// A text before the first window's, with names and spellings.
     pub initial_prompt: Vec<u32>,
-    /// Tried one after another; 0 takes the most probable token.
+    /// Temperatures, tried in this order; 0 takes the most probable token.
     pub temperatures: Vec<f64>,
     /// The seed of what is chosen at temperatures above 0.
     pub seed: u64,
@@ -151,7 +150,7 @@ impl Default for Options {
 /// A word and when it is said, in seconds.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Word {
-    /// The word with the space before it and the punctuation beside it.
+    /// The word with the space before it and adjacent punctuation.
     pub text: String,
     /// When it begins.
     pub start: f64,
@@ -161,7 +160,7 @@ pub struct Word {
     pub probability: f64,
 }
 
-/// A piece of text and when it is said, in seconds.
+/// A segment of the text and its times, in seconds.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Segment {
     /// The start of its window, in frames of 0.01 s.
@@ -178,16 +177,16 @@ pub struct Segment {
     pub temperature: f64,
     /// The mean log-probability of the window's tokens.
     pub avg_logprob: f64,
-    /// How often the window's text would fit into its compressed form.
+    /// Compression ratio of the window's text.
     pub compression_ratio: f64,
-    /// How probable it is that nobody speaks in the window.
+    /// The probability that the window has no speech.
     pub no_speech_prob: f64,
     /// Its words, if they were asked for.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub words: Vec<Word>,
 }
 
-/// What was said.
+/// The result of a transcription.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Transcript {
     /// The code of the language; `en` for models of English alone.
@@ -215,7 +214,7 @@ pub enum Heard<'a> {
     Segment(&'a Segment),
 }
 
-/// A network, its vocabulary, and what is asked of them.
+/// A network, its vocabulary, and the settings.
 pub struct Transcriber {
     network: Network,
     vocabulary: Box<dyn Vocabulary>,
@@ -224,7 +223,7 @@ pub struct Transcriber {
     filters: Vec<f32>,
     /// Frames that the encoder takes at once.
     window: usize,
-    /// What the encoder takes.
+    /// The dtype of the encoder's input.
     dtype: DType,
     device: Device,
 }
@@ -313,7 +312,7 @@ impl Transcriber {
         self.transcribe_while(samples, || Ok(()), heard)
     }
 
-    /// As [`Self::transcribe`]; `go_on` runs after each token, also where nobody speaks, and ends the transcription with an error.
+    /// As [`Self::transcribe`]; `go_on` runs after each token, also without speech, and ends the transcription with an error.
     ///
     /// # Errors
     /// The device fails, or `go_on` or `heard` does.
@@ -333,8 +332,8 @@ impl Transcriber {
         ))
     }
 
-    /// As [`Transcriber::transcribe`], without blocking the thread while the device works: the form for browsers. `heard` also gets the
-    /// text after each token, and may let others have a turn before it returns.
+    /// As [`Transcriber::transcribe`], without blocking the thread while the device works: the form for browsers. `heard` is also called
+    /// with the text after each token, and may yield to other tasks before it returns.
     ///
     /// # Errors
     /// The device fails, or `heard` does, which ends the transcription.
@@ -416,9 +415,10 @@ impl Transcriber {
                 self.add_words(&mut found, &sound, size, offset, &language, reading)
                     .await?;
             }
-            match self.options.condition_on_previous_text && temperature <= TRUSTED {
-                true => before.extend(found.iter().flat_map(|segment| &segment.tokens)),
-                false => before.clear(),
+            if self.options.condition_on_previous_text && temperature <= TRUSTED {
+                before.extend(found.iter().flat_map(|segment| &segment.tokens))
+            } else {
+                before.clear()
             }
             for segment in &found {
                 heard(Heard::Segment(segment)).await?;
@@ -482,9 +482,10 @@ impl Transcriber {
         let mut prompt = vec![self.special.start];
         if !self.special.languages.is_empty() {
             prompt.push(self.special.language(language)?);
-            prompt.push(match self.options.translate {
-                true => self.special.translate,
-                false => self.special.transcribe,
+            prompt.push(if self.options.translate {
+                self.special.translate
+            } else {
+                self.special.transcribe
             });
         }
         Ok(prompt)
@@ -555,8 +556,8 @@ impl Transcriber {
         Ok(last)
     }
 
-    /// The pieces of text between times, in seconds from the start of a window of `size` frames, and the frames up to where the next window
-    /// begins.
+    /// The segments between time tokens, in seconds from the start of a window of `size` frames, and the number of frames up to the start
+    /// of the next window.
     fn pieces(&self, tokens: &[u32], size: usize) -> (Vec<Piece>, usize) {
         let is_time = |token: &u32| *token >= self.special.first_time;
         let seconds_of = |token: &u32| self.special.seconds(*token);
@@ -589,9 +590,10 @@ impl Transcriber {
                 pieces.push((seconds_of(first)..last, piece.to_vec()));
             }
         }
-        let advance = match ends_whole {
-            true => size,
-            false => (last * 100.).round() as usize,
+        let advance = if ends_whole {
+            size
+        } else {
+            (last * 100.).round() as usize
         };
         // A window that begins where this one does would give the same text for ever.
         let advance = if advance == 0 { size } else { advance };
@@ -630,7 +632,7 @@ impl Transcriber {
         let texts = texts.concat();
         let words = alignment.words(&texts, sound, positions, decoder, reading);
         let words = words.await?;
-        // A word belongs to the segment in whose text it ends; what a vocabulary writes otherwise piece by piece, to the last.
+        // A word belongs to the segment in whose text it ends; text that a vocabulary writes differently token by token, to the last.
         let mut words = words.into_iter().peekable();
         let mut taken = 0;
         let mut until = 0;
@@ -665,7 +667,7 @@ fn seconds(frames: usize) -> f64 {
     (frames * HOP_LENGTH) as f64 / SAMPLE_RATE as f64
 }
 
-/// How much longer a text is than its compressed form; more for one that repeats itself.
+/// Ratio of a text's length to that of its compressed form; higher for a text that repeats itself.
 pub fn compression_ratio(text: &str) -> f64 {
     let compressed = miniz_oxide::deflate::compress_to_vec_zlib(text.as_bytes(), 6);
     text.len() as f64 / compressed.len().max(1) as f64

@@ -1,16 +1,16 @@
-//! Which tokens may come next.
+//! The rules for the next token.
 
 use super::vocabulary::Special;
 
 /// The latest time of a window's first word, in steps of 0.02 s.
 const LATEST_START: u32 = 50;
 
-/// What the decoder has to keep to in one window.
+/// The constraints on the decoder's tokens in one window.
 pub(super) struct Rules<'a> {
     pub(super) special: &'a Special,
     /// Tokens that are never chosen.
     pub(super) never: &'a [u32],
-    /// Whether times stand around pieces of text.
+    /// Whether segments have time tokens.
     pub(super) times: bool,
 }
 
@@ -47,10 +47,11 @@ impl Rules<'_> {
         };
         let opens = is_time(last) && before.is_some() && !is_time(before);
         if is_time(last) {
-            match opens {
-                // The end of a piece: the start of the next one follows, or the end of all.
-                true => logits[..(special.end as usize).min(first_time)].fill(f32::NEG_INFINITY),
-                false => logits[first_time..].fill(f32::NEG_INFINITY),
+            if opens {
+                // The end of a segment: the start of the next one follows, or the end of the text.
+                logits[..(special.end as usize).min(first_time)].fill(f32::NEG_INFINITY)
+            } else {
+                logits[first_time..].fill(f32::NEG_INFINITY)
             }
         }
         if let Some(time) = text.iter().rev().find(|t| **t >= special.first_time) {

@@ -11,14 +11,14 @@ pub trait Vocabulary: Send {
     /// The number of a token, by its text as the vocabulary has it.
     fn id(&self, token: &str) -> Option<u32>;
 
-    /// The text of tokens that are no special ones. Bytes that are no whole character become U+FFFD.
+    /// The text of tokens without special ones. Bytes that do not form a character become U+FFFD.
     ///
     /// # Errors
     /// A token is unknown.
     fn text(&self, tokens: &[u32]) -> Result<String>;
 }
 
-/// What the models know, by the codes of ISO 639 in the order of their tokens. Models before `large-v3` lack the last one.
+/// The models' languages, by the codes of ISO 639 in the order of their tokens. Models before `large-v3` lack the last one.
 pub const LANGUAGES: [&str; 100] = [
     "en", "zh", "de", "es", "ru", "ko", "fr", "ja", "pt", "tr", "pl", "ca", "nl", "ar", "sv", "it",
     "id", "hi", "fi", "vi", "he", "uk", "el", "ms", "cs", "ro", "da", "hu", "ta", "no", "th", "ur",
@@ -33,7 +33,7 @@ pub const LANGUAGES: [&str; 100] = [
 const MULTILINGUAL: usize = 51_865;
 /// A space by itself, as byte-level vocabularies write it.
 const SPACE: &str = "Ġ";
-/// Stands before the text of earlier windows.
+/// Precedes the text of earlier windows.
 const PREVIOUS_TOKEN: &str = "<|startofprev|>";
 /// Asks for a language model alone.
 const LANGUAGE_MODEL_TOKEN: &str = "<|startoflm|>";
@@ -57,7 +57,7 @@ pub(super) struct Special {
 }
 
 impl Special {
-    /// Of a model with a vocabulary of `size`.
+    /// The special tokens of a model with a vocabulary of `size`.
     pub(super) fn of(vocabulary: &dyn Vocabulary, size: usize) -> Result<Self> {
         let id = |token: &str| match vocabulary.id(token) {
             Some(id) => Ok(id),
@@ -67,9 +67,10 @@ impl Special {
         };
         let no_timestamps = id(NO_TIMESTAMPS_TOKEN)?;
         let language = |code: &&'static str| Some((*code, vocabulary.id(&format!("<|{code}|>"))?));
-        let mut languages: Vec<_> = match size >= MULTILINGUAL {
-            true => LANGUAGES.iter().filter_map(language).collect(),
-            false => Vec::new(),
+        let mut languages: Vec<_> = if size >= MULTILINGUAL {
+            LANGUAGES.iter().filter_map(language).collect()
+        } else {
+            Vec::new()
         };
         languages.retain(|(_, id)| (*id as usize) < size);
         Ok(Self {

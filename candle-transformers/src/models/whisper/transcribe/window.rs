@@ -9,7 +9,7 @@ use super::rules::{log_sum_exp, Rules};
 use crate::models::reading::Reading;
 use crate::models::whisper::parts::TextDecoder;
 
-/// What the decoder is asked.
+/// The request for one decoding.
 pub(super) struct Question<'a> {
     pub(super) rules: Rules<'a>,
     /// Tokens before the text, with [`Special::start`] at `start`.
@@ -19,14 +19,14 @@ pub(super) struct Question<'a> {
     pub(super) most: usize,
 }
 
-/// What the decoder answers.
+/// The result of a decoding.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Answer {
     /// Text and times, without the end.
     pub(super) tokens: Vec<u32>,
     /// The mean log-probability of the tokens and the end.
     pub(super) mean_log_probability: f64,
-    /// How probable it is that nobody speaks.
+    /// The probability that the window has no speech.
     pub(super) no_speech: f64,
 }
 
@@ -59,7 +59,7 @@ impl Question<'_> {
             let mut logits = logits_at(decoder, &hidden, input.len() - 1, reading).await?;
             self.rules.apply(&mut logits, &answer.tokens);
             let next = choose(&logits, temperature, rng)?;
-            // Of the rules' choice at temperature 1, whatever chose it.
+            // The probability at temperature 1, given the rules, independently of the temperature used.
             sum += probability(&logits, next).max(f64::MIN_POSITIVE).ln();
             if next == special.end {
                 break;

@@ -19,13 +19,13 @@ const OPENING: &str = "\"'“¿([{-";
 /// Stand at the end of the word before.
 const CLOSING: &str = "\"'.。,，!！?？:：”)]}、";
 
-/// What is aligned.
+/// The inputs of an alignment.
 pub(super) struct Alignment<'a> {
     pub(super) special: &'a Special,
     pub(super) vocabulary: &'a dyn Vocabulary,
-    /// The heads that look at what is said now, (layer, head); without any, all of the later half of the layers.
+    /// The heads that attend to the sound of the current token, (layer, head); without any, all of the later half of the layers.
     pub(super) heads: &'a [(usize, usize)],
-    /// What comes before a text.
+    /// The tokens before a text.
     pub(super) prompt: &'a [u32],
     pub(super) language: Option<&'a str>,
 }
@@ -140,7 +140,7 @@ fn with_punctuation(words: Vec<Word>) -> Vec<Word> {
     joined
 }
 
-/// Where tokens look, as the mean over heads.
+/// The attention weights of tokens, as the mean over heads.
 struct Looks {
     mean: Vec<Vec<f64>>,
 }

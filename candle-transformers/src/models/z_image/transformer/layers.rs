@@ -12,7 +12,7 @@ use crate::blocks::diffusion::{
 use crate::blocks::{GatedMlp, MergedLinear};
 use crate::models::z_image::FAMILY;
 
-/// Of the norms of queries and keys, whatever `norm_eps` is.
+/// The epsilon of the norms of queries and keys, which is independent of `norm_eps`.
 const QK_NORM_EPS: f64 = 1e-5;
 
 /// Vectors of times.
@@ -37,7 +37,7 @@ impl TimestepEmbedder {
     /// From times of any dtype, (batch), to (batch, out_size) in the dtype of the weights.
     ///
     /// # Errors
-    /// The times are no vector.
+    /// `t` is not a vector.
     pub fn forward(&self, t: &Tensor) -> Result<Tensor> {
         let vectors = sinusoids(t, FREQUENCY_EMBEDDING_SIZE)?;
         let vectors = vectors.to_dtype(self.first.weight().dtype())?;
@@ -105,7 +105,7 @@ impl QkNorm {
     }
 }
 
-/// Tables of the rotations of places that have several numbers.
+/// Tables of the rotations of positions with several axes.
 #[derive(Debug, Clone)]
 pub struct RopeEmbedder {
     /// Cosines and sines of each axis, (positions, pairs).
@@ -113,10 +113,10 @@ pub struct RopeEmbedder {
 }
 
 impl RopeEmbedder {
-    /// Of the base `theta`, with `axes_dims` elements of a head and `axes_lens` positions for each number of a place.
+    /// With the base `theta`, and `axes_dims` elements of a head and `axes_lens` positions per axis.
     ///
     /// # Errors
-    /// There are not as many lengths as axes, an axis has an odd number of elements, or the device has no memory.
+    /// The numbers of lengths and of axes differ, an axis has an odd number of elements, or the device has no memory.
     pub fn new(
         theta: f64,
         axes_dims: Vec<usize>,
@@ -147,10 +147,10 @@ impl RopeEmbedder {
         })
     }
 
-    /// From places (seq, axes) of u32 to cosines and sines, (seq, head_dim / 2) each.
+    /// From positions (seq, axes) of u32 to cosines and sines, (seq, head_dim / 2) each.
     ///
     /// # Errors
-    /// Places have fewer numbers than there are axes, or larger ones than an axis has positions (where the device can tell).
+    /// Positions have fewer numbers than there are axes, or larger ones than an axis has positions (where the device can tell).
     pub fn forward(&self, ids: &Tensor) -> Result<(Tensor, Tensor)> {
         let (_, axes) = ids.dims2()?;
         if axes < self.tables.len() {
@@ -179,7 +179,7 @@ pub fn apply_rotary_emb(x: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor
     rope_i(&x.transpose(1, 2)?, cos, sin)?.transpose(1, 2)
 }
 
-/// What is added to scores for a mask (batch, seq) of ones and zeros: nothing, and so much that a key is not seen.
+/// The addend of scores for a mask (batch, seq) of ones and zeros: 0, or a number so low that a key is not seen.
 pub(super) fn hidden_keys(mask: &Tensor) -> Result<Tensor> {
     let mask = mask.to_dtype(DType::F32)?.unsqueeze(1)?.unsqueeze(1)?;
     // Not -infinity, which would make NaN of a text without tokens.

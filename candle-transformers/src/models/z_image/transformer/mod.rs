@@ -18,7 +18,7 @@ use layers::hidden_keys;
 
 /// The size of a time's vector, at most that of a token.
 pub const ADALN_EMBED_DIM: usize = 256;
-/// What the lengths of texts are filled up to a multiple of.
+/// The lengths of texts are padded to multiples of this.
 pub const SEQ_MULTI_OF: usize = 32;
 /// Cosines and sines of a time.
 pub const FREQUENCY_EMBEDDING_SIZE: usize = 256;
@@ -40,15 +40,15 @@ pub struct Config {
     pub in_channels: usize,
     /// Size of a token.
     pub dim: usize,
-    /// Blocks for text and picture together.
+    /// Blocks for text and image together.
     pub n_layers: usize,
-    /// Blocks before those, for the picture and for the text.
+    /// Blocks before those, for the image and for the text.
     pub n_refiner_layers: usize,
     /// Query heads, which divide `dim`.
     pub n_heads: usize,
     /// Key and value heads, which divide `n_heads`.
     pub n_kv_heads: usize,
-    /// Added to the mean square in the norms.
+    /// RMS norm epsilon, added to the mean square.
     pub norm_eps: f64,
     /// Whether the heads of queries and keys have a norm.
     pub qk_norm: bool,
@@ -56,9 +56,9 @@ pub struct Config {
     pub cap_feat_dim: usize,
     /// Base of the rotations' frequencies.
     pub rope_theta: f64,
-    /// What times from 0 to 1 are multiplied with.
+    /// Factor of times from 0 to 1.
     pub t_scale: f64,
-    /// Elements of a head that are rotated by each number of a token's place; all of them together.
+    /// Elements of a head that each axis of a token's position rotates; all of them together.
     pub axes_dims: Vec<usize>,
     /// Positions of each.
     pub axes_lens: Vec<usize>,
@@ -66,7 +66,7 @@ pub struct Config {
     pub use_accelerated_attn: bool,
 }
 
-/// What a `config.json` leaves out.
+/// The defaults of omitted fields of a `config.json`.
 impl Default for Config {
     fn default() -> Self {
         Self::z_image_turbo()
@@ -160,7 +160,7 @@ impl Config {
 struct Texts {
     /// (batch, tokens, dim)
     tokens: Tensor,
-    /// What is added to the scores of tokens, (batch, 1, 1, tokens): those beyond a text's multiple are hidden.
+    /// Added to the scores of tokens, (batch, 1, 1, tokens): those beyond a text's multiple are hidden.
     hidden: Tensor,
     /// Tokens that are not hidden, (batch, 1) of f32.
     lens: Tensor,
@@ -173,9 +173,9 @@ pub struct ZImageTransformer2DModel {
     cap_norm: RmsNorm,
     cap_embedder: Linear,
     x_embedder: Linear,
-    /// What fills up texts, (1, dim).
+    /// The padding of texts, (1, dim).
     cap_pad: Tensor,
-    /// What fills up patches, (1, dim).
+    /// The padding of patches, (1, dim).
     x_pad: Tensor,
     final_layer: FinalLayer,
     noise_refiner: Vec<ZImageTransformerBlock>,
@@ -220,9 +220,9 @@ impl ZImageTransformer2DModel {
         })
     }
 
-    /// The direction in which noise becomes the latents of a picture, of the shape of `x`.
+    /// The direction in which noise becomes the latents of an image, of the shape of `x`.
     ///
-    /// - `x`: latents, (batch, in_channels, frames, height, width); pictures have one frame. `t`: times from 0, noise, to 1, (batch).
+    /// - `x`: latents, (batch, in_channels, frames, height, width); images have one frame. `t`: times from 0, noise, to 1, (batch).
     /// - `cap_feats`: vectors of the texts' tokens, (batch, tokens, cap_feat_dim); `cap_mask`: 1 for tokens and 0 for what texts are filled
     ///   up with behind them, (batch, tokens).
     ///
@@ -301,7 +301,7 @@ impl ZImageTransformer2DModel {
         })
     }
 
-    /// The cosines and sines of `patches` patches, filled up, of which `grid` has the first, and then of `tokens` tokens:
+    /// The cosines and sines of `patches` patches with padding, the first of which are those of `grid`, and then of `tokens` tokens:
     /// (patches + tokens, head_dim / 2), or (batch, patches + tokens, head_dim / 2).
     fn rotations(
         &self,
@@ -315,7 +315,7 @@ impl ZImageTransformer2DModel {
             let places = create_coordinate_grid(size, start, device)?;
             places.to_dtype(DType::F32)?.unsqueeze(0)
         };
-        // The text's tokens have frames from 1 on, the picture comes behind them; what fills it up is at 0.
+        // The text's tokens have frames from 1 on, the image comes behind them; what fills it up is at 0.
         let behind = lens.unsqueeze(2)?.pad_with_zeros(2, 0, 2)?;
         let of_patches = places(grid, (1, 0, 0))?.broadcast_add(&behind)?;
         let missing = patches - of_patches.dim(1)?;

@@ -1,10 +1,10 @@
-//! Latents as patches, and the places of these.
+//! Latents as patches, and the positions of these.
 
 use candle_core::{bail, Device, Result, Tensor};
 
 use crate::models::z_image::FAMILY;
 
-/// How many patches cover frames, height and width.
+/// Numbers of patches along frames, height and width.
 pub(super) fn counts(
     (f, h, w): (usize, usize, usize),
     patch: usize,
@@ -21,11 +21,11 @@ pub(super) fn counts(
 }
 
 /// From latents (batch, channels, frames, height, width) to patches, (batch, patches, f_patch_size * patch_size * patch_size * channels),
-/// and (frames, height, width). Patches are in the order of frames, rows and columns, and so are the places in a patch, each with its
+/// and (frames, height, width). Patches are in the order of frames, rows and columns, and so are the positions in a patch, each with its
 /// channels.
 ///
 /// # Errors
-/// The latents have another rank, or sizes that are no multiples of the patch's.
+/// The latents have another rank, or sizes that are not multiples of the patch's.
 pub fn patchify(
     x: &Tensor,
     patch_size: usize,
@@ -49,7 +49,7 @@ pub fn patchify(
 /// (batch, out_channels, frames, height, width).
 ///
 /// # Errors
-/// There are fewer patches or they have another size, or `size` is no multiple of the patch's.
+/// There are fewer patches or they have another size, or `size` is not a multiple of the patch's.
 pub fn unpatchify(
     x: &Tensor,
     size: (usize, usize, usize),
@@ -76,7 +76,7 @@ pub fn unpatchify(
         .transpose(1, 2)
 }
 
-/// The places of a grid of `size`, frames, rows and columns, the first of which is `start`: (frames * rows * columns, 3) of u32.
+/// The positions of a grid of `size`, frames, rows and columns, the first of which is `start`: (frames * rows * columns, 3) of u32.
 ///
 /// # Errors
 /// If the device has no memory.

@@ -15,7 +15,7 @@ use wasi_gpu_trees::{gpu::compute::get_device_info, predict, train, Params, Task
 struct Args {
     /// A line of names, then numbers. The last column is the label.
     file: PathBuf,
-    /// What the label is.
+    /// The kind of the label.
     #[arg(long, value_enum, default_value_t = Kind::Regression)]
     task: Kind,
     #[arg(long, default_value_t = 200)]
@@ -28,7 +28,7 @@ struct Args {
     /// Thresholds tried for a feature at a node; 0: all.
     #[arg(long, default_value_t = 0)]
     max_thresholds: u32,
-    /// Of the draws, and of the split into rows to train on and a fifth to try.
+    /// The seed of the draws, and of the split into training rows and a fifth of test rows.
     #[arg(long, default_value_t = 42)]
     seed: u32,
     /// Every tree sees each row once.
@@ -57,9 +57,9 @@ struct Report {
     kernels: u32,
     training_ms: f64,
     inference_ms: f64,
-    /// Of the test rows: mean squared error of all outputs.
+    /// Mean squared error of all outputs over the test rows.
     mse: f64,
-    /// Of the test rows, for classes.
+    /// Accuracy over the test rows, for classes.
     accuracy: Option<f64>,
     /// FNV-1a of the model's bytes.
     hash: String,

@@ -75,7 +75,7 @@ fn batch_predict(params: [u32; 4], buffers: [BufferId; 4]) -> Result<(), GpuErro
     ml::kernel_batch_predict(params, buffers[0], buffers[1], buffers[2], buffers[3])
 }
 
-/// `good` with `name` at one place.
+/// `good` with `name` at one index.
 fn one_bad<const N: usize>(good: [BufferId; N], at: usize, name: BufferId) -> [BufferId; N] {
     let mut buffers = good;
     buffers[at] = name;

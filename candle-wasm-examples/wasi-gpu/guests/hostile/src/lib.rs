@@ -59,7 +59,7 @@ impl Log {
         }
     }
 
-    /// What came back, too.
+    /// Reports a result with its value.
     pub(crate) fn value<T: Debug>(&mut self, what: &str, result: Result<T, GpuError>) {
         match result {
             Ok(value) => self.line(what, format!("ok: {value:?}")),

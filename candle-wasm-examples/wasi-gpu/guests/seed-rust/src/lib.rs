@@ -55,7 +55,7 @@ mod memory {
         Ok(bytes)
     }
 
-    /// What was read last.
+    /// The bytes of the last read.
     pub(crate) fn last() -> Vec<u8> {
         LAST.take()
     }

@@ -15,7 +15,7 @@ pub use predict::{predict, predict_by_average};
 pub use random::{below, hash};
 pub use train::{train, Params, Task, Trained};
 
-/// What stops a forest.
+/// An error that ends the training or the prediction.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The host refused a call.

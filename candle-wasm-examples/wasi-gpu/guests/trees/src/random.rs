@@ -21,7 +21,7 @@ pub(crate) struct Features {
 }
 
 impl Features {
-    /// Of node `node` of tree `tree`. In their own order unless `shuffled`.
+    /// The features of node `node` of tree `tree`. In their own order unless `shuffled`.
     pub(crate) fn new(count: u32, shuffled: bool, seed: u32, tree: u32, node: u32) -> Self {
         let state = hash(node.wrapping_add(hash(tree.wrapping_add(hash(!seed)))));
         Self {

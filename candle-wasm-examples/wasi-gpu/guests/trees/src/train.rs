@@ -7,7 +7,7 @@ use crate::{rows, Error, Model, Node, Result, LEAF};
 
 /// Words that one read of a level may take, and one upload: 16 MiB. A wider level takes several.
 const BATCH_WORDS: usize = 1 << 22;
-/// More classes than that are more likely labels that are no classes.
+/// With more classes, the labels are probably not classes.
 const MAX_CLASSES: u32 = 1024;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,9 +36,9 @@ pub struct Params {
 #[derive(Clone, Debug)]
 pub struct Trained {
     pub model: Model,
-    /// How often the guest waited for the device.
+    /// Number of waits for the device.
     pub reads: u32,
-    /// How many kernels it asked for.
+    /// Number of kernels.
     pub kernels: u32,
 }
 
@@ -144,7 +144,7 @@ struct Open {
 /// A feature to split a node by.
 struct Candidate {
     feature: u32,
-    /// Where its thresholds are in the batch's words.
+    /// The offset of its thresholds in the batch's words.
     at: usize,
     count: usize,
 }
@@ -154,7 +154,7 @@ struct Candidate {
 struct Batch {
     /// Rows of the nodes, and bits of the thresholds.
     words: Vec<u32>,
-    /// How many scores they make.
+    /// Number of their scores.
     scores: usize,
     nodes: Vec<(Open, usize, Vec<Candidate>)>,
 }
@@ -392,7 +392,7 @@ impl Grower<'_> {
     }
 
     fn split(&mut self, open: Open, feature: u32, threshold: f32) {
-        // In order, so that the leaves' sums are the same whoever adds them.
+        // In order, so that the leaves' sums do not depend on the adding thread.
         let (left, right) = open
             .rows
             .iter()

@@ -10,7 +10,7 @@ use crate::{componentize, is_core_module, Error, Result};
 pub(super) struct Args {
     /// A core module that imports wasi:gpu, WASI 0.1 or both, or one by wit-bindgen
     core: PathBuf,
-    /// Where to write the component
+    /// Path of the component to write
     #[arg(short, long, value_name = "OUT")]
     output: PathBuf,
 }

@@ -71,9 +71,10 @@ fn usage(err: &clap::Error) -> ExitCode {
         | ErrorKind::DisplayVersion
         | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
             let _ = err.print();
-            match err.use_stderr() {
-                true => ExitCode::FAILURE,
-                false => ExitCode::SUCCESS,
+            if err.use_stderr() {
+                ExitCode::FAILURE
+            } else {
+                ExitCode::SUCCESS
             }
         }
         _ => {
@@ -85,7 +86,7 @@ fn usage(err: &clap::Error) -> ExitCode {
     }
 }
 
-/// Writes a line to standard error. If nobody reads it, nobody misses it.
+/// Writes a line to standard error. A failure is ignored: it has no reader.
 fn note(text: &str) {
     let _ = writeln!(std::io::stderr(), "{text}");
 }

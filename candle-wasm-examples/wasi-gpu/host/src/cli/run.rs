@@ -14,7 +14,7 @@ use crate::{device, DeviceChoice, Devices, Error, Guest, Limits, Result, Runner}
 /// A guest gets no file, no variable and no network, but what is given here.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Where to compute: auto, cuda[:N], metal[:N], webgpu[:N] or cpu
+    /// Device: auto, cuda[:N], metal[:N], webgpu[:N] or cpu
     #[arg(
         short = 'b',
         long,
@@ -38,16 +38,16 @@ pub(super) struct Args {
     /// Memory for the guest itself
     #[arg(long, default_value = "1GiB", value_name = "BYTES")]
     memory: ByteSize,
-    /// How large the guest's file may be: a large one takes long to compile
+    /// Maximum size of the guest's file: a large one takes long to compile
     #[arg(long, default_value = "64MiB", value_name = "BYTES")]
     guest_size: ByteSize,
-    /// How many buffers the guest has at a time
+    /// Maximum number of buffers of the guest at a time
     #[arg(long, default_value_t = 4096, value_name = "COUNT")]
     buffers: usize,
-    /// How long the guest may run, such as 90s or 2h; none is without end
+    /// Maximum run time of the guest, such as 90s or 2h; none is without end
     #[arg(long, default_value = "60s", value_name = "TIME", value_parser = timeout)]
     timeout: Timeout,
-    /// How much the guest may compute, about 1 for an instruction
+    /// Maximum computation of the guest, about 1 for an instruction
     #[arg(long, value_name = "N")]
     fuel: Option<u64>,
     /// A language model for the guest, by NAME or the file's own: a Hugging Face folder or a GGUF file
@@ -131,7 +131,7 @@ pub(super) fn run(args: Args) -> Result<ExitCode> {
         }
         done
     });
-    // What the guest left behind, such as a kernel past its time, is not waited for.
+    // Does not wait for the guest's remaining work, such as a kernel past its time.
     runtime.shutdown_background();
     done
 }
@@ -150,9 +150,10 @@ async fn act(guest: &mut Guest, args: &Args) -> Result<ExitCode> {
     let failed = results
         .iter()
         .any(|result| result == "err" || result.starts_with("err("));
-    Ok(match failed {
-        true => ExitCode::FAILURE,
-        false => ExitCode::SUCCESS,
+    Ok(if failed {
+        ExitCode::FAILURE
+    } else {
+        ExitCode::SUCCESS
     })
 }
 
@@ -182,9 +183,10 @@ fn named(given: &str) -> (String, &Path) {
         return (name.to_string(), Path::new(path));
     }
     let path = Path::new(given);
-    let name = match path.is_dir() {
-        true => path.file_name(),
-        false => path.file_stem(),
+    let name = if path.is_dir() {
+        path.file_name()
+    } else {
+        path.file_stem()
     };
     (
         name.unwrap_or_default().to_string_lossy().into_owned(),

@@ -108,9 +108,10 @@ async fn ranges(choice: DeviceChoice) {
             None => continue,
         };
         let inside = offset.checked_add(size).is_some_and(|end| end <= 64);
-        match inside {
-            true => assert_eq!(outcome, "ok", "{what}"),
-            false => assert!(outcome.starts_with("invalid-params"), "{what}: {outcome}"),
+        if inside {
+            assert_eq!(outcome, "ok", "{what}")
+        } else {
+            assert!(outcome.starts_with("invalid-params"), "{what}: {outcome}")
         }
     }
     for (what, outcome) in attack(&mut guest, "overlapping-copies", &[]).await {
@@ -118,7 +119,7 @@ async fn ranges(choice: DeviceChoice) {
     }
 }
 
-/// Whatever a kernel is asked, it answers; and goes on working.
+/// A kernel returns a result for any parameters, and keeps working.
 async fn parameters_and_indices(choice: DeviceChoice) {
     let mut guest = start("hostile", choice).await;
     for name in ["wild-parameters", "wild-indices"] {
@@ -155,7 +156,7 @@ async fn nothing_is_left_over(choice: DeviceChoice) {
     );
 }
 
-/// What the host has to end, while another guest trains.
+/// Work that the host has to end, while another guest trains.
 async fn a_neighbour_computes_on(choice: DeviceChoice) {
     let short = Runner::new(Limits {
         timeout: Some(Duration::from_secs(2)),

@@ -1,5 +1,4 @@
-//! `fermyon:spin/llm`: a guest asks models of the host. The text model is the one that comes with candle-engine, whose reference outputs are
-//! beside it.
+//! `fermyon:spin/llm`: a guest runs the host's models. The text model is the one that comes with candle-engine, with its reference outputs.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};

@@ -115,7 +115,7 @@ impl Data {
     }
 }
 
-/// What the guest `forest` trains.
+/// The parameters of the training by the guest `forest`.
 #[derive(Clone, Copy)]
 struct Params {
     trees: u32,

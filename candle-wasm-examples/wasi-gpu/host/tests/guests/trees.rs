@@ -16,12 +16,12 @@ struct Depth {
     variants: Vec<Variant>,
 }
 
-/// What some random states make of it: they break ties between features differently.
+/// The results for some random states, which break ties between features differently.
 #[derive(Deserialize)]
 struct Variant {
-    /// Of each row.
+    /// The leaf of each row.
     leaf: Vec<usize>,
-    /// Of each leaf, one for each output.
+    /// The values of each leaf, one per output.
     values: Vec<Vec<f32>>,
 }
 

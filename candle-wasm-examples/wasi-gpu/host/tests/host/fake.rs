@@ -22,7 +22,7 @@ pub fn long_text() -> String {
     "ü".repeat(100_000)
 }
 
-/// What the test keeps of a backend.
+/// The test's handle to a backend.
 #[derive(Clone, Default)]
 pub struct Device(Arc<Inner>);
 
@@ -50,7 +50,7 @@ impl Device {
         })
     }
 
-    /// What was called since the last time.
+    /// The calls since the last time.
     pub fn calls(&self) -> Vec<String> {
         std::mem::take(&mut self.0.calls.lock().unwrap())
     }
@@ -73,9 +73,10 @@ impl Device {
 impl Fake {
     fn note(&self, call: String) -> Result<()> {
         self.device.0.calls.lock().unwrap().push(call);
-        match self.device.0.lost.load(Ordering::Relaxed) {
-            true => Err(GpuError::DeviceUnavailable),
-            false => Ok(()),
+        if self.device.0.lost.load(Ordering::Relaxed) {
+            Err(GpuError::DeviceUnavailable)
+        } else {
+            Ok(())
         }
     }
 

@@ -83,13 +83,13 @@ world mirror {
     export bad-usage: func(usage: u32) -> result<u32, gpu-error>;
     export bad-op: func(op: u32) -> result<_, gpu-error>;
     export bad-option: func(some: u32) -> result<_, gpu-error>;
-    /// What it was given.
+    /// Returns its argument.
     export echo: func(text: string) -> string;
     export unreachable: func();
 }
 "#;
 
-/// What the guest does besides calling imports. Results are at 1024, the heap begins at 4096.
+/// The guest's functions other than imports. Results are at 1024, the heap begins at 4096.
 const BODY: &str = r#"
     (memory (export "memory") 1)
     (global $top (mut i32) (i32.const 4096))

@@ -93,7 +93,7 @@ async fn memory_grows_to_its_limit_and_no_further() {
     };
     let guest = &mut guest(limits, &Device::default(), "cpu").await;
     assert_eq!(guest.invoke("grow", &[""; 0]).await.unwrap(), ["128"]);
-    // A failed growth is no trap.
+    // A failed growth does not trap.
     assert_eq!(guest.invoke("echo", &[r#""x""#]).await.unwrap(), [r#""x""#]);
 }
 
@@ -121,7 +121,7 @@ async fn memories_count_together_and_from_the_start() {
     assert!(err.to_string().contains("memory"), "{err}");
 }
 
-/// More than a memory can have is refused before the limit is asked, which must not give anything back.
+/// A size beyond a memory's maximum is refused before the limit is checked, which must not return anything.
 #[tokio::test]
 async fn impossible_growth_frees_nothing() {
     let wasm = wat::parse_str(
@@ -213,7 +213,7 @@ async fn a_read_that_the_guest_has_no_memory_for() {
         read[0].starts_with("err(invalid-params(\"2097152 bytes"),
         "{read:?}"
     );
-    // This the limit lets through, and the guest finds no place for it.
+    // The limit permits this, and the guest has no memory for it.
     let err = guest
         .invoke("buffer-read", &["1", "0", "1048576"])
         .await
@@ -246,7 +246,7 @@ async fn fuel_runs_out() {
 
 #[tokio::test]
 async fn handles_have_a_limit() {
-    // Each turn makes a resource and keeps it.
+    // Each iteration makes a resource and keeps it.
     let wasm = wat::parse_str(
         r#"(component
             (core module $m

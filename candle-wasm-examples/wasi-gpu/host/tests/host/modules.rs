@@ -89,7 +89,7 @@ fn a_module_with_other_imports_is_an_error_that_names_them() {
 }
 
 #[test]
-fn what_is_no_webassembly_is_an_error() {
+fn bytes_that_are_not_webassembly_are_an_error() {
     let good = guests::mirror();
     let runner = runner();
     for wasm in [

@@ -1,4 +1,4 @@
-//! Guests beside each other.
+//! Several guests at once.
 
 use std::time::Duration;
 

@@ -17,8 +17,8 @@ fn pcg(v: u32) -> u32 {
     (word >> 22) ^ word
 }
 
-/// A number below `max` for the place `i`: the upper half of a product, drawn again while the lower half tells that it is one of those
-/// that `max` has too many of.
+/// A number below `max` for index `i`: the upper half of a product, drawn again if the lower half shows that it is one of the surplus draws
+/// that would bias the result.
 fn draw(i: u32, seed: u32, max: u32) -> u32 {
     let surplus = max.wrapping_neg() % max;
     let mut x = pcg(i.wrapping_add(pcg(seed)));
@@ -146,7 +146,7 @@ mod tests {
             assert!(union <= 353);
             shared += a.intersection(&b).count();
         }
-        // Of independent draws: 1 - 1/e of all, and the square of that in both.
+        // For independent draws: 1 - 1/e of all, and the square of that in both.
         let of_all = |count: i32| f64::from(count) / f64::from(200 * 353);
         let (distinct, shared) = (of_all(distinct as i32), of_all(shared as i32));
         assert!((distinct - 0.632).abs() < 0.005, "{distinct}");

@@ -63,7 +63,7 @@ pub(super) fn reduce(op: ReduceOp, values: &[f32]) -> f32 {
     }
 }
 
-/// `None` stands for what `output` holds.
+/// `None` means the contents of `output`.
 pub(super) fn elementwise(
     op: ElementwiseOp,
     a: Option<&[f32]>,
@@ -138,7 +138,7 @@ pub(crate) fn row_parts(params: MatmulParams, work: u64) -> impl Iterator<Item =
     parts.map(|(first, rows)| (first as usize, rows as usize))
 }
 
-/// How `rows` rows from `first` on of op(A) `(m, k)`, and op(B) `(k, n)`, lie in their buffers.
+/// The layouts of `rows` rows from `first` on of op(A) `(m, k)`, and of op(B) `(k, n)`, in their buffers.
 pub(crate) fn matrices(params: MatmulParams, first: usize, rows: usize) -> [Layout; 2] {
     let [m, k, n] = [params.m, params.k, params.n].map(|size| size as usize);
     let a_strides = if params.trans_a { [1, m] } else { [k, 1] };

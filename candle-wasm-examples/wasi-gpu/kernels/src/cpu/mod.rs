@@ -20,7 +20,7 @@ pub(crate) struct Cpu {
     stop: Stop,
 }
 
-/// A place in a buffer; the checks have seen that it is inside.
+/// An offset in a buffer; the checks have ensured that it is inside.
 fn place(bytes: u64) -> usize {
     bytes as usize
 }

@@ -15,7 +15,7 @@ struct Sums {
 }
 
 impl Sums {
-    /// Of the squares of what `count` values differ from their mean.
+    /// The sum of the squared differences of `count` values from their mean.
     fn squared_error(self, count: usize) -> f64 {
         let error = self.squares - self.values * self.values / count as f64;
         // Not f64::max, which would make 0 of NaN.

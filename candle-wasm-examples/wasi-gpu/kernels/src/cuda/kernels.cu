@@ -1,4 +1,4 @@
-// Kernels of wasi:gpu that are no ops of Candle. Buffers are words of 32 bits; blocks have SIZE threads.
+// Kernels of wasi:gpu that are not ops of Candle. Buffers are words of 32 bits; blocks have SIZE threads.
 
 #define SIZE 256
 
@@ -312,8 +312,8 @@ extern "C" __global__ void reduce_end(const u32* pairs, u32* output, u32 blocks,
   }
 }
 
-// batch-predict, 1: walks down trees. A thread has a sample and a block of trees. Where a walk may be longer than a launch allows, a block
-// is one tree, and the next launch goes on.
+// batch-predict, 1: walks down trees. A thread has a sample and a block of trees. If a walk may be longer than a launch allows, a block is
+// one tree, and the next launch continues.
 extern "C" __global__ void predict(const u32* samples, const uint4* nodes, const u32* offsets, u32* state, u32* status,
                                    u32 first_sample, u32 count, u32 features, u32 first_tree, u32 trees, u32 block,
                                    u32 node_count, u32 depth, u32 done, u32 turns, u32 threads) {

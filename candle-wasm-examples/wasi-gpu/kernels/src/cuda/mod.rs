@@ -1,7 +1,7 @@
-//! Devices of CUDA: kernels in CUDA C++ beside this file, matrix products by Candle, which does not shorten f32.
+//! Devices of CUDA: kernels in CUDA C++ in this folder; matrix products by Candle, which computes f32 at full precision.
 //!
-//! A buffer is a storage of f32, whose words kernels see as they need them. All work is in the device's one stream, so it takes effect in
-//! the order of the calls. A kernel that finds a fault writes it to the status, as on WebGPU.
+//! A buffer is a storage of f32, whose words kernels reinterpret as they need. All work is in the device's one stream, so it takes effect
+//! in the order of the calls. A kernel that finds a fault writes it to the status, as on WebGPU.
 
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -59,7 +59,7 @@ impl Health {
         Ok(())
     }
 
-    /// What a guest is told of an error. But for memory, the driver's errors stay with the context.
+    /// The error for a guest. Except for memory, the driver's errors stay with the context.
     fn error(&self, err: candle_core::Error) -> GpuError {
         let text = err.to_string();
         if text.contains("OUT_OF_MEMORY") || text.to_lowercase().contains("out of memory") {
@@ -134,7 +134,7 @@ impl Cuda {
         self.told(unsafe { self.device.alloc::<f32>(count.max(1) as usize) })
     }
 
-    /// Copies bytes to a place in words.
+    /// Copies bytes to an offset in words.
     fn copy_to<Src: DevicePtr<u8>>(
         &self,
         src: &Src,
@@ -150,7 +150,7 @@ impl Cuda {
         self.told(self.device.memcpy_dtod(src, &mut part))
     }
 
-    /// Launches a kernel with a thread for each place, or more.
+    /// Launches a kernel with at least one thread per element.
     fn launch(&self, name: &str, threads: u64, args: &[Arg<'_>]) -> Result<()> {
         self.stop.check()?;
         let func = self.told(self.module.func(name))?;
@@ -175,7 +175,7 @@ impl Cuda {
     }
 }
 
-/// Bytes on their way to the host, and whether they end with the status.
+/// Bytes in transit to the host, and whether they end with the status.
 pub(crate) struct Read {
     pending: PendingRead,
     health: Health,
@@ -207,7 +207,7 @@ impl Pending for Read {
             move |context| match read.take_if(|read| read.pending.is_ready()) {
                 Some(read) => Poll::Ready(read),
                 None => {
-                    // The driver wakes nobody.
+                    // The driver does not wake a task.
                     context.waker().wake_by_ref();
                     Poll::Pending
                 }

@@ -1,4 +1,4 @@
-// matmul's end: alpha · product + beta · C. With beta 0, what C holds is not looked at.
+// matmul's end: alpha · product + beta · C. With beta 0, C is not read.
 
 struct Params {
   // The part of C that the product belongs to.

@@ -1,4 +1,4 @@
-// Indices drawn with replacement: PCG-RXS-M-XS-32 of the place and the seed.
+// Indices drawn with replacement: PCG-RXS-M-XS-32 of the index and the seed.
 
 struct Params {
   count: u32,

@@ -1,4 +1,4 @@
-// Bytes from one buffer to another, at any places. An invocation writes one word.
+// Bytes from one buffer to another, at any offsets. An invocation writes one word.
 
 struct Params {
   src_offset: u32,
@@ -31,7 +31,7 @@ fn main(
     return;
   }
   let first = word << 2u;
-  // Where the word's first byte comes from; at most 3 bytes before the source's start, so 4 are added.
+  // The source of the word's first byte; at most 3 bytes before the source's start, so 4 are added.
   let source = first + (p.src_offset - p.dst_offset) + 4u;
   let upper = source >> 2u;
   let shift = (source & 3u) * 8u;

@@ -113,7 +113,7 @@ pub(super) fn elementwise(
     gpu.copy_bytes(&result, 0, output, 0, u64::from(params.n_elements) * 4)
 }
 
-/// What `reduce.wgsl` brings elements together by.
+/// The operation by which `reduce.wgsl` combines elements.
 #[derive(Clone, Copy)]
 enum Pass {
     Sum,
@@ -123,7 +123,7 @@ enum Pass {
     Deviation,
 }
 
-/// What `reduce_end.wgsl` makes of it.
+/// The final operation of `reduce_end.wgsl`.
 #[derive(Clone, Copy)]
 enum End {
     Sum,

@@ -1,5 +1,5 @@
-//! Devices of WebGPU, and of Metal through it: kernels in WGSL beside this file; matrix products, elementwise functions and sums of rows
-//! are Candle's.
+//! Devices of WebGPU, and of Metal through it: kernels in WGSL in this folder; matrix products, elementwise functions and sums of rows are
+//! Candle's.
 //!
 //! A buffer is a storage of u32 words that one binding reaches. A kernel that finds a fault writes it to the status, four words on
 //! the device; the next read copies them behind its data and clears them.
@@ -27,7 +27,7 @@ use crate::{
 
 /// Workgroups in a dimension, on every adapter.
 const MOST_GROUPS: u64 = 65_535;
-/// Bytes that are read in one piece; each takes as much again while it is on its way.
+/// Bytes per chunk of a read; each chunk takes the same amount again while in transit.
 const PIECE: u64 = 64 << 20;
 /// Words of the status.
 const STATUS_WORDS: usize = Fault::BYTES / 4;
@@ -38,7 +38,7 @@ pub(crate) struct WebGpu {
     device: WebGpuDevice,
     status: Mutex<Status>,
     stop: Stop,
-    /// Work that was queued since somebody waited for the device last; see [`WebGpu::pace`].
+    /// Work queued since the last wait for the device; see [`WebGpu::pace`].
     queued: AtomicU64,
 }
 
@@ -73,7 +73,7 @@ struct Source {
 
 const COPY: Source = kernel!("copy");
 
-/// A grid with a workgroup for each `GROUP` invocations. Kernels find their place by `flat`.
+/// A grid with a workgroup for each `GROUP` invocations. Kernels find their index by `flat`.
 fn grid(invocations: u64) -> [u32; 3] {
     let groups = invocations.div_ceil(GROUP).max(1);
     let y = groups.div_ceil(MOST_GROUPS);
@@ -97,7 +97,7 @@ impl WebGpu {
         })
     }
 
-    /// What a guest is told of an error of the device.
+    /// The error for a guest, from an error of the device.
     fn error(&self, err: candle_core::Error) -> GpuError {
         error_of(&self.device, &err)
     }
@@ -197,7 +197,7 @@ fn error_of(device: &WebGpuDevice, err: &candle_core::Error) -> GpuError {
     GpuError::KernelError(text.chars().take(MESSAGE).collect())
 }
 
-/// Pieces on their way to the host, and whether the last one ends with the status.
+/// Chunks in transit to the host, and whether the last one ends with the status.
 pub(crate) struct Read {
     device: WebGpuDevice,
     pieces: Vec<PendingRead>,

@@ -1,5 +1,5 @@
-// batch-predict, 1: walks down trees. An invocation has a sample and a block of trees; it leaves the sum of the leaves' values. Where a
-// walk may be longer than a dispatch allows, a block is one tree, and the next dispatch goes on.
+// batch-predict, 1: walks down trees. An invocation has a sample and a block of trees; it writes the sum of the leaves' values. If a walk
+// may be longer than a dispatch allows, a block is one tree, and the next dispatch continues.
 
 struct Params {
   first_sample: u32,

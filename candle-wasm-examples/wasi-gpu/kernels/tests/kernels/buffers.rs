@@ -54,7 +54,7 @@ fn copies_at_any_place(device: &Device) -> Result<()> {
 }
 test_device!(copies_at_any_place);
 
-fn overlapping_copies_go_by_way_of_a_third(device: &Device) -> Result<()> {
+fn overlapping_copies_go_through_a_third(device: &Device) -> Result<()> {
     let gpu = open(device)?;
     let mut want = numbered(700);
     let buffer = gpu.bytes(&want)?;
@@ -78,7 +78,7 @@ fn overlapping_copies_go_by_way_of_a_third(device: &Device) -> Result<()> {
     }
     Ok(())
 }
-test_device!(overlapping_copies_go_by_way_of_a_third);
+test_device!(overlapping_copies_go_through_a_third);
 
 fn large_buffers(device: &Device) -> Result<()> {
     let gpu = backend(
@@ -88,7 +88,7 @@ fn large_buffers(device: &Device) -> Result<()> {
             buffers: 2,
         },
     )?;
-    // More than one piece of a read, and more workgroups than a dimension has.
+    // More than one chunk of a read, and more workgroups than a dimension has.
     let size = (80 << 20) + 3;
     let buffer = gpu.empty(size)?;
     let data = numbered(size as usize - 1);

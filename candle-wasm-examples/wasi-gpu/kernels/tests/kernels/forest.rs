@@ -45,7 +45,7 @@ fn bootstrap_vectors(device: &Device) -> Result<()> {
 }
 test_device!(bootstrap_vectors);
 
-/// The same indices on every device, at any place.
+/// The same indices on every device, at any offset.
 fn bootstrap_as_on_the_cpu(device: &Device) -> Result<()> {
     let (gpu, cpu) = (open(device)?, open(&Device::Cpu)?);
     let n_samples = 100_000;
@@ -299,7 +299,7 @@ fn splits_refuse_wrong_indices(device: &Device) -> Result<()> {
         let index_text = index.to_string();
         let words: &[&str] = &["find-split", "index 33", &index_text, "50 rows"];
         assert_kernel_error(bad.run(&*gpu), words);
-        // It was said once; the backend goes on, and others did not notice.
+        // The fault was reported once; the backend continues, and others did not notice.
         good.check(&*gpu)?;
         good.check(&*neighbour)?;
     }
@@ -463,7 +463,7 @@ impl Forest {
     fn walk(&self, root: u32, sample: usize, max_depth: u32) -> Option<f32> {
         let row = &self.samples[sample * self.features as usize..][..self.features as usize];
         let mut node = *self.nodes.get(root as usize)?;
-        // Who takes more steps than there are nodes goes round in circles.
+        // A walk with more steps than there are nodes is a cycle.
         for _ in 0..=max_depth.min(self.nodes.len() as u32) {
             let [feature, value, left, right] = node;
             if feature == LEAF {

@@ -20,7 +20,7 @@ const LIMITS: Limits = Limits {
 enum Call {
     Create(u64),
     Write(BufferId, u64, Vec<u8>),
-    /// What kernels compute with: floats, or small integers.
+    /// The operands of kernels: floats, or small integers.
     Fill(BufferId, Vec<f32>),
     FillIntegers(BufferId, Vec<u32>),
     Read(BufferId, u64, u32),
@@ -190,7 +190,7 @@ impl Call {
         })
     }
 
-    /// How far the device's floats may be from the CPU's, for a number of this size among those that were added up.
+    /// Maximum difference of the device's floats from the CPU's, for sums with numbers of this size.
     fn tolerance(&self, size: f32) -> f32 {
         match self {
             // Relative to the node's squared error: at most the sum of all squares.

@@ -121,7 +121,7 @@ fn matrix_products_at_edges(device: &Device) -> Result<()> {
     };
     check_matmul(&*gpu, params, &none, &none, &[f32::NAN; 6])?;
 
-    // Nothing is shortened to 10 or 7 bits on its way.
+    // Nothing is rounded to 10 or 7 bits.
     let exact = 1. + f32::EPSILON;
     let params = MatmulParams {
         m: 40,
