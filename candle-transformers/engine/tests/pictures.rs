@@ -111,6 +111,9 @@ fn alone_and_in_a_batch(kind: DeviceKind) {
             .map(|(tokens, images)| expected(&folder, tokens, images))
             .collect();
         assert_ne!(made[0], made[2], "{name}: the image makes no difference");
+        if let Some([a, c]) = &folder.greedy {
+            assert_eq!([&made[0], &made[2]], [a, c], "{name}");
+        }
         for ((prompt, tokens), made) in prompts.iter().zip(&tokens).zip(&made) {
             let completion = backend.complete(prompt).unwrap();
             assert_eq!(&completion.token_ids, made, "{name}");
