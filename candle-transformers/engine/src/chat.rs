@@ -4,7 +4,7 @@ use crate::backend::{Completion, CompletionRequest};
 use crate::engine::CandleBackend;
 use crate::generation::{Seen, Wait};
 use crate::model::{ChatTemplate, Message, Role};
-use crate::pictures::{Picture, MAX_PICTURES};
+use crate::pictures::{check_shape, Picture, MAX_PICTURES};
 use crate::thinking::{split, Part, Splitter, Thinking, Variables};
 use crate::turn::at_once;
 use crate::{Error, Result};
@@ -150,9 +150,10 @@ impl<'a> Chat<'a> {
     /// Adds an image to the next message; how many tokens of the model it is.
     ///
     /// # Errors
-    /// A model that takes no images, or more of them than a prompt may have.
+    /// A model that takes no images, or none of this shape; more of them than a prompt may have.
     pub fn attach(&mut self, picture: Picture) -> Result<usize> {
         let spec = self.backend.picture_spec()?;
+        check_shape(spec, &picture)?;
         let tokens = spec.tokens(picture.width(), picture.height());
         if self.attached.len() == MAX_PICTURES {
             return Err(Error::Pictures(format!("the maximum is {MAX_PICTURES}")));

@@ -111,6 +111,9 @@ fn alone_and_in_a_batch(kind: DeviceKind) {
             .map(|(tokens, images)| expected(&folder, tokens, images))
             .collect();
         assert_ne!(made[0], made[2], "{name}: the image makes no difference");
+        if let Some([a, c]) = &folder.greedy {
+            assert_eq!([&made[0], &made[2]], [a, c], "{name}");
+        }
         for ((prompt, tokens), made) in prompts.iter().zip(&tokens).zip(&made) {
             let completion = backend.complete(prompt).unwrap();
             assert_eq!(&completion.token_ids, made, "{name}");
@@ -236,6 +239,20 @@ fn refusals() {
     let mut guessing = request("w2", &[&image]);
     guessing.prompt_lookup = 2;
     one_line(backend.complete(&guessing).unwrap_err(), &["prompt_lookup"]);
+    let folder = Seeing::new("qwen2_vl");
+    let files = ModelFiles::open(&source(&folder)).unwrap();
+    let template = files.chat_template.clone().unwrap();
+    let backend = load(&source(&folder), DeviceKind::Cpu, None);
+    let narrow = arc("a", 2000, 9);
+    one_line(
+        backend.complete(&request("w2", &[&narrow])).unwrap_err(),
+        &["2000 x 9 pixels", "200 times"],
+    );
+    let mut chat = Chat::new(&backend, &template, None);
+    one_line(
+        chat.attach(picture("a", 9, 2000)).unwrap_err(),
+        &["9 x 2000 pixels"],
+    );
     // Folders that lack a part name it in the error, and are still language models.
     for (file, change, problem) in [
         (

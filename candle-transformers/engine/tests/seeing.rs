@@ -13,6 +13,8 @@ pub struct Seeing {
     dir: TempDir,
     /// The text of templates for an image.
     pub placeholder: &'static str,
+    /// The tokens that Transformers draws greedily after two words with the images `a` and `c` of 20 x 13 pixels, where the case has them.
+    pub greedy: Option<[Vec<u32>; 2]>,
 }
 
 /// Numbers in -1..1: FNV-1a of the name and MurmurHash3's finaliser.
@@ -115,7 +117,12 @@ impl Seeing {
         });
         let weights: HashMap<String, Tensor> = weights.collect();
         candle_core::safetensors::save(&weights, dir.path().join("model.safetensors")).unwrap();
-        Self { dir, placeholder }
+        let greedy = serde_json::from_value(case["greedy"].clone()).unwrap();
+        Self {
+            dir,
+            placeholder,
+            greedy,
+        }
     }
 
     pub fn path(&self) -> &Path {

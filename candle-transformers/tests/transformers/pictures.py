@@ -49,6 +49,33 @@ def picture(width, height):
     return Image.fromarray(values, "RGB")
 
 
+def striped(seed, width, height):
+    """The images of the engine's tests."""
+    noise, seed = numbers(seed, 3 * width * height), sum(seed.encode()) % 16
+    values = np.zeros(3 * width * height, dtype=np.uint8)
+    for i in range(len(values)):
+        x, y, c = i // 3 % width, i // 3 // width, i % 3
+        stripe = (x * (1 + seed % 3) + y * (seed % 5)) // 3 % 2
+        values[i] = 120 * stripe + 40 * ((seed + c) % 3) + int((noise[i] + np.float32(1)) * np.float32(10))
+    return Image.fromarray(values.reshape(height, width, 3), "RGB")
+
+
+def greedy(model, processor, written, given):
+    """The 8 most likely tokens after the begin token, an image and two words, of the images `a` and `c`; those of images are left out."""
+    all = []
+    for seed in ("a", "c"):
+        found = processor(images=[striped(seed, 20, 13)], return_tensors="pt")
+        ids, made = [1] + written(found) + [2, 5], []
+        for _ in range(8):
+            tokens = torch.tensor([ids + made])
+            with torch.no_grad():
+                logits = model(input_ids=tokens, **given(found, tokens)).logits[0, -1]
+            logits[[7, 9, BEGIN, END, IMAGE]] = -torch.inf
+            made.append(int(logits.argmax()))
+        all.append(made)
+    return all
+
+
 def hexed(values, processor):
     """The bytes that numbers of pixels, (parts, 3, height, width), were."""
     mean, std = [np.array(numbers, dtype=np.float64).reshape(1, 3, 1, 1) for numbers in (processor.image_mean, processor.image_std)]
@@ -77,7 +104,7 @@ def whole(patches, grid, processor):
     return frames[:, :, :, :, :, 0].transpose(4, 0, 2, 5, 1, 3, 6).reshape(1, 3, rows * patch, columns * patch)
 
 
-def case(name, model, processor, sizes, ids, compute, texts=()):
+def case(name, model, processor, sizes, ids, compute, texts=(), prompt=None):
     with tempfile.TemporaryDirectory() as folder:
         model, weights = ruled(model, folder)
         config = written(folder, KEEP)
@@ -95,8 +122,9 @@ def case(name, model, processor, sizes, ids, compute, texts=()):
     settings = json.loads(processor.to_json_string())
     settings = {k: v for k, v in settings.items() if k in SETTINGS}
     print(name, [one.shape for one in pixels], tuple(features.shape), tuple(logits.shape))
+    more = {"greedy": greedy(model, processor, *prompt)} if prompt else {}
     return {
-        "name": name, "config": config, "processor": settings, "weights": weights, "sizes": [list(size) for size in sizes], "ids": ids,
+        **more, "name": name, "config": config, "processor": settings, "weights": weights, "sizes": [list(size) for size in sizes], "ids": ids,
         "pixels": [hexed(one, processor) for one in pixels], "first": [rounded(torch.tensor(one.flatten()[:6])) for one in pixels],
         "features": rounded(features), "logits": rounded(logits), "texts": list(texts),
     }
@@ -167,7 +195,7 @@ def qwen(name, kinds, sizes, text=(), vision=(), **processing):
         image_token_id=IMAGE, video_token_id=28, vision_start_token_id=BEGIN, vision_end_token_id=END, tie_word_embeddings=False,
         text_config=dict(
             vocab_size=VOCAB, hidden_size=16, intermediate_size=24, num_hidden_layers=3, num_attention_heads=2, num_key_value_heads=1,
-            max_position_embeddings=128, pad_token_id=0, rope_parameters=rope, **dict(text),
+            max_position_embeddings=128, pad_token_id=0, bos_token_id=1, eos_token_id=END, rope_parameters=rope, **dict(text),
         ),
         vision_config=dict(depth=3, num_heads=2, in_channels=3, patch_size=4, spatial_merge_size=2, temporal_patch_size=2, **dict(vision)),
     )
@@ -186,7 +214,9 @@ def qwen(name, kinds, sizes, text=(), vision=(), **processing):
         types = (ids == IMAGE).int()
         return torch.cat(levels, 1), model(input_ids=ids, mm_token_type_ids=types, **values).logits[0]
 
-    return case(name, network(config), processor, sizes, ids, compute)
+    written = lambda found: [BEGIN] + [IMAGE] * (int(found["image_grid_thw"].prod()) // 4) + [END]
+    given = lambda found, tokens: dict(found, mm_token_type_ids=(tokens == IMAGE).int())
+    return case(name, network(config), processor, sizes, ids, compute, prompt=(written, given))
 
 
 def qwen2(name, sizes, **more):
@@ -210,7 +240,7 @@ def mistral3(name, sizes, text=(), **more):
         image_token_index=IMAGE, spatial_merge_size=2, tie_word_embeddings=False, **more,
         text_config=dict(
             model_type="mistral", vocab_size=VOCAB, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2,
-            num_key_value_heads=1, head_dim=8, max_position_embeddings=128, pad_token_id=0, sliding_window=None, **dict(text),
+            num_key_value_heads=1, head_dim=8, max_position_embeddings=128, pad_token_id=0, eos_token_id=END, sliding_window=None, **dict(text),
         ),
         vision_config=dict(
             model_type="pixtral", hidden_size=16, intermediate_size=20, num_hidden_layers=2, num_attention_heads=2, image_size=48,
@@ -220,14 +250,20 @@ def mistral3(name, sizes, text=(), **more):
     # The processor multiplies the size of a patch with those that are merged.
     processor = PixtralImageProcessorPil(size={"longest_edge": 48}, patch_size={"height": 8, "width": 8})
     texts, ids = [], [1, 5]
-    for size in sizes:
-        found = processor(images=[picture(*size)], return_tensors="np")
+
+    def text(found):
         names = types.SimpleNamespace(patch_size=4, spatial_merge_size=2, image_token="<image>", image_break_token="[IMG_BREAK]",
                                       image_end_token="[IMG_END]")
-        text = PixtralProcessor.replace_image_token(names, found, 0)
-        texts.append(text)
+        return PixtralProcessor.replace_image_token(names, found, 0)
+
+    def written(found):
         known = {"<image>": IMAGE, "[IMG_BREAK]": BEGIN, "[IMG_END]": END}
-        ids += [known[part] for part in re.findall(r"<image>|\[IMG_\w+\]", text)] + [9]
+        return [known[part] for part in re.findall(r"<image>|\[IMG_\w+\]", text(found))]
+
+    for size in sizes:
+        found = processor(images=[picture(*size)], return_tensors="np")
+        texts.append(text(found))
+        ids += written(found) + [9]
     ids += [3, 8]
 
     def compute(model, pixels, ids):
@@ -238,7 +274,8 @@ def mistral3(name, sizes, text=(), **more):
         features = torch.cat(list(model.model.get_image_features(**values).pooler_output), 0)
         return features, model(input_ids=ids, **values).logits[0]
 
-    return case(name, Mistral3ForConditionalGeneration(config), processor, sizes, ids, compute, texts)
+    given = lambda found, tokens: dict(found)
+    return case(name, Mistral3ForConditionalGeneration(config), processor, sizes, ids, compute, texts, prompt=(written, given))
 
 
 SMOL = (SmolVLMConfig, SmolVLMForConditionalGeneration, SmolVLMImageProcessorPil)

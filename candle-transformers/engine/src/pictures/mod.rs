@@ -12,6 +12,7 @@ mod session;
 pub use candle_transformers::pictures::Picture;
 #[cfg(not(target_arch = "wasm32"))]
 pub use decode::{open_picture, read_picture, MAX_BYTES, MAX_PIXELS};
+pub(crate) use prompt::check_shape;
 use prompt::common;
 pub(crate) use rows::PictureRows;
 

@@ -4,7 +4,7 @@ use super::{Picture, PictureSupport, MAX_PICTURES};
 use crate::error::brief;
 use crate::model::{ModelFiles, TextTokenizer};
 use crate::{CandleBackend, Error, Result};
-use candle_transformers::pictures::Written;
+use candle_transformers::pictures::{PictureSpec, Written};
 use std::sync::Arc;
 
 /// Who has put the placeholders of images in a prompt.
@@ -95,6 +95,12 @@ impl CandleBackend {
     }
 }
 
+/// Refuses an image whose shape the encoder does not take.
+pub(crate) fn check_shape(spec: &PictureSpec, picture: &Picture) -> Result<()> {
+    let checked = spec.check(picture.width(), picture.height());
+    checked.map_err(|err| Error::Pictures(brief(&err)))
+}
+
 fn written(
     support: &PictureSupport,
     model: &str,
@@ -120,8 +126,7 @@ fn written(
     };
     let place = text(spec.placeholder())?;
     for picture in pictures {
-        let checked = spec.check(picture.width(), picture.height());
-        checked.map_err(|err| Error::Pictures(brief(&err)))?;
+        check_shape(spec, picture)?;
     }
     let mut parts: Vec<&str> = prompt.split(&place).collect();
     let places = parts.len() - 1;

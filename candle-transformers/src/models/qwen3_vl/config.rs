@@ -94,8 +94,10 @@ impl VisionConfig {
 
     /// How many of the decoder's first layers get features: a layer that is named twice counts once.
     pub(crate) fn levels(&self) -> usize {
-        let named = (0..self.depth).filter(|i| self.deepstack_visual_indexes.contains(i));
-        named.count()
+        let mut named = self.deepstack_visual_indexes.clone();
+        named.sort_unstable();
+        named.dedup();
+        named.len()
     }
 
     /// Checks what the encoder takes for granted.
