@@ -16,6 +16,7 @@ mod delta;
 pub(crate) mod diffusion;
 pub(crate) mod encoder;
 mod experts;
+pub(crate) mod family;
 mod feed_forward;
 mod latent;
 mod norm;

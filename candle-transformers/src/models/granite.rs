@@ -5,7 +5,7 @@ use candle_core::{DType, Device, Result, Tensor};
 use candle_nn::{Activation, VarBuilder};
 use serde::Deserialize;
 
-use super::shared::LlamaLike;
+use crate::blocks::family::LlamaLike;
 use crate::blocks::{Decoder, DecoderSpec, DecoderState, Head, NormSpec, RopeScaling, RotaryPairs};
 
 /// The context length where a configuration does not say.

@@ -6,10 +6,10 @@ use candle_nn::ops::GatedActivation;
 use candle_nn::{layer_norm, linear, linear_no_bias, VarBuilder};
 use serde::Deserialize;
 
-use super::shared::alibi_slopes;
 use crate::blocks::encoder::{
     added_to_scores, head_dim, BertSizes, Embeddings, EmbeddingsSpec, EncoderLayer, NormPlace, Seen,
 };
+use crate::blocks::family::alibi_slopes;
 use crate::blocks::{FeedForward, GatedMlp, MergedLinear};
 
 const FAMILY: &str = "jina_bert";

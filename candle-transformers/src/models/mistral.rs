@@ -4,7 +4,7 @@ use candle_core::{Result, Tensor};
 use candle_nn::{Activation, Embedding, VarBuilder};
 use serde::Deserialize;
 
-use super::shared::{all_visible, token_embedding, LlamaLike};
+use crate::blocks::family::{all_visible, token_embedding, LlamaLike};
 use crate::blocks::{CausalLm, DecoderSpec, Head};
 
 fn default_heads() -> usize {

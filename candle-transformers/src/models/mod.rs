@@ -60,8 +60,6 @@ pub mod glm4_new;
 pub mod gpt_oss;
 pub mod granite;
 pub mod granitemoehybrid;
-#[cfg(any(feature = "vision", not(feature = "subset")))]
-mod grids;
 pub mod helium;
 #[cfg(any(feature = "vision", not(feature = "subset")))]
 pub mod hiera;
@@ -188,7 +186,6 @@ pub mod rwkv_v7;
 pub mod segformer;
 #[cfg(any(feature = "vision", not(feature = "subset")))]
 pub mod segment_anything;
-pub(crate) mod shared;
 pub mod siglip;
 #[cfg(any(feature = "whisper", not(feature = "subset")))]
 pub mod silero_vad;
@@ -204,8 +201,6 @@ pub mod starcoder2;
 pub mod stella_en_v5;
 #[cfg(any(feature = "language", not(feature = "subset")))]
 pub mod t5;
-#[cfg(any(feature = "vision", not(feature = "subset")))]
-mod three_axes;
 #[cfg(any(feature = "vision", not(feature = "subset")))]
 pub mod trocr;
 #[cfg(any(feature = "vision", not(feature = "subset")))]

@@ -31,11 +31,11 @@ use candle_nn::{
 use serde::Deserialize;
 
 use super::nomic_bert::l2_normalize;
-use super::shared::LlamaLike;
 use crate::blocks::encoder::{
     self, added_to_scores, check_text, head_dim, mean_of_seen, EmbeddingsSpec, EncoderLayer, Heads,
     NormPlace, Seen,
 };
+use crate::blocks::family::LlamaLike;
 use crate::blocks::{
     inverse_frequencies, Decoder, FeedForward, GatedMlp, Head, MergedLinear, NormSpec, Rotary,
     RotaryPairs, RotaryTables,

@@ -9,9 +9,9 @@ use candle_nn::{conv2d, layer_norm, linear, Conv2d, Conv2dConfig, LayerNorm, Lin
 use super::config::VisionConfig;
 use super::FAMILY;
 use crate::blocks::encoder::{EncoderLayer, Heads, NormPlace, Seen};
+use crate::blocks::vision::patch_grids::{rotation, Ends, LinearGrid, PatchGrid};
 use crate::blocks::vision::Picture;
 use crate::blocks::{FeedForward, MergedLinear, Norm, PlainMlp};
-use crate::models::grids::{rotation, Ends, LinearGrid, PatchGrid};
 
 /// The base of the angles of rows and columns.
 const THETA: f64 = 10_000.;

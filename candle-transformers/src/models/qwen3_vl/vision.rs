@@ -8,8 +8,8 @@ use candle_nn::{layer_norm, linear, LayerNorm, Linear, VarBuilder};
 use super::config::VisionConfig;
 use super::FAMILY;
 use crate::blocks::encoder::{EncoderLayer, Heads, NormPlace, Seen};
+use crate::blocks::vision::patch_grids::{alike, rotation, Ends, LinearGrid, PatchGrid};
 use crate::blocks::{FeedForward, MergedLinear, PlainMlp};
-use crate::models::grids::{alike, rotation, Ends, LinearGrid, PatchGrid};
 
 /// The base of the angles of rows and columns.
 const THETA: f64 = 10_000.;

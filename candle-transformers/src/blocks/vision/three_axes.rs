@@ -3,7 +3,7 @@
 
 use candle_core::{bail, DType, Device, Result, Tensor};
 
-use super::grids::{cos_sin, PatchGrid};
+use super::patch_grids::{cos_sin, PatchGrid};
 
 /// Time, row and column.
 pub type Position = [u32; 3];
