@@ -36,9 +36,9 @@ pub use cache::{GrowingKvCache, Part, Rows};
 pub(crate) use decoder::check_layers;
 pub(crate) use decoder::keys_that_count;
 pub use decoder::{
-    layers, CausalLm, Decoder, DecoderConfig, DecoderPart, DecoderSpec, DecoderState, GgufFamily,
-    GgufLm, Head, Hidden, HiddenLm, Layer, LayerSpec, LayerState, Lm, Mixer, MixerSpec, NextLm,
-    Offload, Placement, QueryGrowth, RotaryRows, Sees, Step, Wiring,
+    layers, CausalLm, Decoder, DecoderConfig, DecoderPart, DecoderSpec, DecoderState,
+    GgufFamily, GgufLm, Head, Hidden, HiddenLm, Layer, LayerSpec, LayerState, Lm, Mixer, MixerSpec,
+    NextLm, Offload, Placement, QueryGrowth, RotaryRows, Sees, Step, Wiring,
 };
 pub use delta::{Delta, DeltaForm, DeltaSpec};
 pub use experts::{ExpertsSpec, Groups, JoinedExperts, Routing, Scoring, SharedSpec, SparseMoe};
@@ -51,7 +51,7 @@ pub use rotary::{inverse_frequencies, Dynamic, RopeScaling, Rotary, RotaryPairs,
 pub use short_conv::{ShortConv, ShortConvSpec, ShortConvState};
 pub use state_space::{StateSpace, StateSpaceHeads, StateSpaceNorm, StateSpaceSpec};
 pub use weights::{
-    at_once, place, place_dense, Cut, GgufMetadata, GgufReader, LinearSpec, LowRank, MergedLinear,
-    Names, Order, Projection, Reading, Stored, StoredLinear, TokenEmbedding, Wanted, WeightFactors,
-    WeightSource, Weights,
+    at_once, place, place_dense, Cut, Dense, GgufMetadata, GgufReader, LinearSpec, LowRank,
+    MergedLinear, Names, Order, Projection, Quantized, Reading, Stored, StoredLinear,
+    TokenEmbedding, Wanted, WeightFactors, WeightKind, WeightSource, Weights,
 };
