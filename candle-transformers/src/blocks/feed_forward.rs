@@ -136,9 +136,9 @@ impl FeedForward {
             Self::Gated(mlp) => mlp.inner(xs, norm),
             Self::Plain(mlp) => match &mlp.activation {
                 PlainActivation::Fixed(fixed) => xs.project_activated(norm, &mlp.up, *fixed),
-                PlainActivation::Xielu(xielu) => {
+                activation => {
                     let (xs, ys) = xs.project(norm, &mlp.up)?;
-                    Ok((xs, xielu.forward(&ys)?))
+                    Ok((xs, activation.forward(&ys)?))
                 }
             },
             Self::Sparse(experts) => {
@@ -206,7 +206,7 @@ impl FeedForward {
 }
 
 /// A linear layer of this name behind the layer's.
-pub(super) fn linear(
+pub(crate) fn linear(
     prefix: &str,
     name: &str,
     in_dim: usize,
@@ -233,6 +233,8 @@ pub struct PlainMlp {
 #[derive(Debug, Clone)]
 enum PlainActivation {
     Fixed(Activation),
+    /// `x * sigmoid(1.702 x)`.
+    QuickGelu,
     Xielu(Xielu),
 }
 
@@ -240,6 +242,7 @@ impl PlainActivation {
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
         match self {
             Self::Fixed(fixed) => fixed.forward(xs),
+            Self::QuickGelu => (xs * 1.702)?.silu()? / 1.702,
             Self::Xielu(xielu) => xielu.forward(xs),
         }
     }
@@ -260,6 +263,15 @@ impl PlainMlp {
             up,
             down,
             activation: PlainActivation::Fixed(activation),
+        }
+    }
+
+    /// As [`new`](Self::new), with `x * sigmoid(1.702 x)` as its activation.
+    pub(crate) fn quick_gelu(up: Projection, down: Projection) -> Self {
+        Self {
+            up,
+            down,
+            activation: PlainActivation::QuickGelu,
         }
     }
 }

@@ -42,6 +42,7 @@ pub use decoder::{
 };
 pub use delta::{Delta, DeltaForm, DeltaSpec};
 pub use experts::{ExpertsSpec, Groups, JoinedExperts, Routing, Scoring, SharedSpec, SparseMoe};
+pub(crate) use feed_forward::linear;
 pub use feed_forward::{FeedForward, FeedForwardSpec, GatedMlp, MlpSpec, PlainMlp, PlainSpec};
 pub use latent::{Latent, LatentSpec};
 pub use norm::{Norm, NormKind, NormSpec};

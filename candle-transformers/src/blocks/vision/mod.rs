@@ -5,7 +5,6 @@
 mod contrastive;
 mod conv;
 mod grid;
-pub(crate) mod layers;
 pub(crate) mod names;
 mod parts;
 #[cfg(any(feature = "vision", not(feature = "subset")))]
