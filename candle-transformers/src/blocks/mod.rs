@@ -36,9 +36,9 @@ pub use cache::{GrowingKvCache, Part, Rows};
 pub(crate) use decoder::check_layers;
 pub(crate) use decoder::keys_that_count;
 pub use decoder::{
-    layers, CausalLm, Decoder, DecoderConfig, DecoderPart, DecoderSpec, DecoderState,
+    layers, CachedLm, CausalLm, Decoder, DecoderConfig, DecoderPart, DecoderSpec, DecoderState,
     GgufFamily, GgufLm, Head, Hidden, HiddenLm, Layer, LayerSpec, LayerState, Lm, Mixer, MixerSpec,
-    NextLm, Offload, Placement, QueryGrowth, RotaryRows, Sees, Step, Wiring,
+    NextLm, Offload, Placement, QueryGrowth, RotaryRows, Sees, SequenceCache, Step, Wiring,
 };
 pub use delta::{Delta, DeltaForm, DeltaSpec};
 pub use experts::{ExpertsSpec, Groups, JoinedExperts, Routing, Scoring, SharedSpec, SparseMoe};

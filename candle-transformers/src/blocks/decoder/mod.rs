@@ -1,5 +1,6 @@
 //! One decoder for all families: embeddings, layers, a norm, logits.
 
+mod cached;
 mod causal_lm;
 mod growth;
 mod layer;
@@ -10,6 +11,7 @@ mod share;
 mod shells;
 mod spec;
 
+pub use cached::{CachedLm, SequenceCache};
 pub use causal_lm::CausalLm;
 pub use growth::QueryGrowth;
 pub use layer::{Layer, LayerState, Mixer};
