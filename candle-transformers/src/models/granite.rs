@@ -214,7 +214,7 @@ impl DecoderConfig for Config {
     }
 }
 
-/// What a sequence leaves behind for its next step.
+/// State of a sequence between its steps.
 pub type Cache = SequenceCache<Config>;
 
 /// The language model. Loads `model.*` and `lm_head`.

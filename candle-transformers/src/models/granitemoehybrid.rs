@@ -318,7 +318,7 @@ impl DecoderConfig for GraniteMoeHybridInternalConfig {
     }
 }
 
-/// What a sequence leaves behind for its next step.
+/// State of a sequence between its steps.
 pub type GraniteMoeHybridCache = SequenceCache<GraniteMoeHybridInternalConfig>;
 
 /// The language model. Loads `model.*`. Configurations with Mamba layers are errors.

@@ -7,7 +7,7 @@ use candle_nn::VarBuilder;
 
 use super::{Decoder, DecoderConfig, DecoderState};
 
-/// What a sequence leaves behind for its next step: keys and values per layer, next to the rotary tables. A clone is independent. `C` is the
+/// State of a sequence between its steps: keys and values per layer, next to the rotary tables. A clone is independent. `C` is the
 /// model's configuration.
 #[derive(Debug, Clone)]
 pub struct SequenceCache<C> {

@@ -132,7 +132,7 @@ impl EncoderNames {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct EncoderBiases {
     pub(crate) qkv: bool,
-    /// Keys, where they are a tensor; without a bias of their own they get zeros.
+    /// Keys, where they are a tensor; without a bias they get zeros.
     pub(crate) keys: bool,
     pub(crate) joined: bool,
     /// The first layers of the feed-forward block.

@@ -11,7 +11,7 @@ mod config_json;
 pub use config::{Config, Llama3RopeConfig, Llama3RopeType, LlamaEosToks, DEFAULT_MAX_SEQ_LEN};
 pub use config_json::LlamaConfig;
 
-/// What a sequence leaves behind for its next step: keys and values per layer, next to the rotary tables.
+/// State of a sequence between its steps: keys and values per layer, next to the rotary tables.
 pub type Cache = SequenceCache<Config>;
 
 /// The Llama language model. Loads `model.embed_tokens`, `model.layers.N.{input_layernorm, self_attn.{q,k,v,o}_proj,

@@ -20,7 +20,7 @@ const KERNEL: usize = 3;
 /// The longest wave of the encoder's positions, over 2π.
 const MAX_TIMESCALE: f64 = 10_000.;
 
-/// What all norms are.
+/// All norms.
 const NORM: NormSpec = NormSpec::layer(NORM_EPS);
 const NORM_EPS: f64 = 1e-5;
 
