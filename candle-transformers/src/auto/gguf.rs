@@ -8,12 +8,12 @@ use candle_core::Result;
 use candle_nn::ops::GatedActivation;
 use candle_nn::Activation;
 
+use crate::blocks::family::alibi_slopes;
 use crate::blocks::{
     layers, AttentionSpec, DecoderSpec, FeedForwardSpec, GgufMetadata, Groups, LatentSpec,
     LayerSpec, Names, NormSpec, QkNorm, RopeScaling, RotaryPairs, Routing, Scoring, SharedSpec,
     Wiring,
 };
-use crate::models::shared::alibi_slopes;
 
 /// The same layer at each index.
 pub(super) fn uniform(file: &GgufMetadata, layer: LayerSpec) -> Result<Vec<LayerSpec>> {

@@ -136,9 +136,9 @@ impl FeedForward {
             Self::Gated(mlp) => mlp.inner(xs, norm),
             Self::Plain(mlp) => match &mlp.activation {
                 PlainActivation::Fixed(fixed) => xs.project_activated(norm, &mlp.up, *fixed),
-                other => {
+                activation => {
                     let (xs, ys) = xs.project(norm, &mlp.up)?;
-                    Ok((xs, other.forward(&ys)?))
+                    Ok((xs, activation.forward(&ys)?))
                 }
             },
             Self::Sparse(experts) => {
@@ -205,8 +205,8 @@ impl FeedForward {
     }
 }
 
-/// A linear layer named by the layer's prefix and this name.
-pub(super) fn linear(
+/// A linear layer of this name behind the layer's.
+pub(crate) fn linear(
     prefix: &str,
     name: &str,
     in_dim: usize,
@@ -242,7 +242,7 @@ impl PlainActivation {
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
         match self {
             Self::Fixed(fixed) => fixed.forward(xs),
-            Self::QuickGelu => xs * candle_nn::ops::sigmoid(&(xs * 1.702)?)?,
+            Self::QuickGelu => (xs * 1.702)?.silu()? / 1.702,
             Self::Xielu(xielu) => xielu.forward(xs),
         }
     }
@@ -266,7 +266,7 @@ impl PlainMlp {
         }
     }
 
-    /// As [`new`](Self::new), with `x * sigmoid(1.702 x)` between the layers.
+    /// As [`new`](Self::new), with `x * sigmoid(1.702 x)` as its activation.
     pub(crate) fn quick_gelu(up: Projection, down: Projection) -> Self {
         Self {
             up,

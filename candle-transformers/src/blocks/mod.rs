@@ -16,6 +16,7 @@ mod delta;
 pub(crate) mod diffusion;
 pub(crate) mod encoder;
 mod experts;
+pub(crate) mod family;
 mod feed_forward;
 mod latent;
 mod norm;
@@ -36,12 +37,13 @@ pub use cache::{GrowingKvCache, Part, Rows};
 pub(crate) use decoder::check_layers;
 pub(crate) use decoder::keys_that_count;
 pub use decoder::{
-    layers, CausalLm, Decoder, DecoderConfig, DecoderPart, DecoderSpec, DecoderState, GgufFamily,
-    GgufLm, Head, Hidden, HiddenLm, Layer, LayerSpec, LayerState, Lm, Mixer, MixerSpec, NextLm,
-    Offload, Placement, QueryGrowth, RotaryRows, Sees, Step, Vectors, Wiring,
+    layers, CachedLm, CausalLm, Decoder, DecoderConfig, DecoderPart, DecoderSpec, DecoderState,
+    GgufFamily, GgufLm, Head, Hidden, HiddenLm, Layer, LayerSpec, LayerState, Lm, Mixer, MixerSpec,
+    NextLm, Offload, Placement, QueryGrowth, RotaryRows, Sees, SequenceCache, Step, Wiring,
 };
 pub use delta::{Delta, DeltaForm, DeltaSpec};
 pub use experts::{ExpertsSpec, Groups, JoinedExperts, Routing, Scoring, SharedSpec, SparseMoe};
+pub(crate) use feed_forward::linear;
 pub use feed_forward::{FeedForward, FeedForwardSpec, GatedMlp, MlpSpec, PlainMlp, PlainSpec};
 pub use latent::{Latent, LatentSpec};
 pub use norm::{Norm, NormKind, NormSpec};
@@ -55,7 +57,7 @@ pub use rotary::{
 pub use short_conv::{ShortConv, ShortConvSpec, ShortConvState};
 pub use state_space::{StateSpace, StateSpaceHeads, StateSpaceNorm, StateSpaceSpec};
 pub use weights::{
-    at_once, place, place_dense, Cut, GgufMetadata, GgufReader, LinearSpec, LowRank, MergedLinear,
-    Names, Order, Projection, Reading, Stored, StoredLinear, TokenEmbedding, Wanted, WeightFactors,
-    WeightSource, Weights,
+    at_once, place, place_dense, Cut, Dense, GgufMetadata, GgufReader, LinearSpec, LowRank,
+    MergedLinear, Names, Order, Projection, Quantized, Reading, Stored, StoredLinear,
+    TokenEmbedding, Wanted, WeightFactors, WeightKind, WeightSource, Weights,
 };

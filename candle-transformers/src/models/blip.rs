@@ -27,24 +27,21 @@
 //! ```
 
 use candle_core::{bail, Module, Result, Tensor};
-use candle_nn::{init, Activation, Conv2d, Conv2dConfig, Init, VarBuilder};
+use candle_nn::{init, Activation, Conv2d, Conv2dConfig, Init};
 use serde::Deserialize;
 
-use super::blip_text;
-use crate::blocks::encoder::EncoderLayer;
-use crate::blocks::vision::layers::{load_layers, run_layers, LayerNames};
+use super::blip_text::{self, Writer};
+use crate::blocks::encoder::{run_layers, EncoderLayer, EncoderNames};
 use crate::blocks::vision::{with_first, PatchEmbedding, Picture, VitSpec};
-use crate::blocks::{at_once, Norm, NormSpec, Weights};
+use crate::blocks::{at_once, Dense, Norm, NormSpec, WeightKind, Weights};
 
 const FAMILY: &str = "blip";
 
-const NAMES: LayerNames = LayerNames {
-    norm1: "layer_norm1",
-    qkv: "self_attn.qkv",
-    proj: "self_attn.projection",
-    norm2: "layer_norm2",
-    up: "mlp.fc1",
-    down: "mlp.fc2",
+const NAMES: EncoderNames = EncoderNames {
+    qkv: &["self_attn.qkv"],
+    joined: "self_attn.projection",
+    norms: ["layer_norm1", "layer_norm2"],
+    ..EncoderNames::TIMM
 };
 
 /// The fields of a checkpoint's `config.json` below `vision_config`.
@@ -138,7 +135,7 @@ impl VisionModel {
             inner: cfg.intermediate_size,
             eps: cfg.layer_norm_eps,
         };
-        spec.head_dim(FAMILY)?;
+        let layers = spec.encoder(FAMILY, cfg.hidden_act, NAMES)?;
         let (size, image, patch) = (spec.size, cfg.image_size, cfg.patch_size);
         if patch == 0 || image == 0 || image % patch != 0 {
             bail!("{FAMILY} config: patch_size {patch} does not divide image_size {image}")
@@ -151,7 +148,7 @@ impl VisionModel {
         let (class, positions) = ([1, 1, size], [1, places.saturating_add(1), size]);
         let zeros = Init::Const(0.);
         let conv = patches(size, patch, weights).await?;
-        let (layers, prefix) = (cfg.num_hidden_layers, "encoder.layers");
+        let (count, prefix) = (cfg.num_hidden_layers, "encoder.layers");
         Ok(Self {
             patches: PatchEmbedding::of(conv, picture, patch),
             class: weights
@@ -160,7 +157,7 @@ impl VisionModel {
             positions: weights
                 .dense("embeddings.position_embedding", &positions, zeros)
                 .await?,
-            layers: load_layers(layers, &spec, cfg.hidden_act, &NAMES, weights, prefix).await?,
+            layers: layers.load(count, weights, prefix).await?,
             norm: weights
                 .norm("post_layernorm", size, NormSpec::layer(spec.eps))
                 .await?,
@@ -197,25 +194,27 @@ impl Module for VisionModel {
     }
 }
 
-/// The part that sees and the part that writes.
+/// The part that sees and the part that writes, over dense or quantised weights.
 #[derive(Debug, Clone)]
-pub struct BlipForConditionalGeneration {
+pub struct Captioner<W> {
     vision_model: VisionModel,
-    text_decoder: blip_text::TextLMHeadModel,
+    text_decoder: Writer<W>,
 }
 
-impl BlipForConditionalGeneration {
+/// The part that sees and the part that writes.
+pub type BlipForConditionalGeneration = Captioner<Dense>;
+
+impl<W: WeightKind> Captioner<W> {
     /// Loads what is below `vision_model` and `text_decoder`.
     ///
     /// # Errors
     /// If the configuration contradicts itself, or a weight is missing or has another shape than the configuration says.
-    pub fn new(cfg: &Config, vb: VarBuilder) -> Result<Self> {
-        let text = vb.pp("text_decoder");
-        let (dtype, device, mut vb) = (vb.dtype(), vb.device().clone(), vb.pp("vision_model"));
-        let mut weights = Weights::new(&mut vb, dtype, &device);
+    pub fn new(cfg: &Config, vb: W::Builder<'_>) -> Result<Self> {
         Ok(Self {
-            vision_model: at_once(VisionModel::load(&cfg.vision_config, &mut weights))?,
-            text_decoder: blip_text::TextLMHeadModel::new(&cfg.text_config, text)?,
+            vision_model: W::load(W::below(&vb, "vision_model"), |weights| {
+                at_once(VisionModel::load(&cfg.vision_config, weights))
+            })?,
+            text_decoder: Writer::<W>::new(&cfg.text_config, W::below(&vb, "text_decoder"))?,
         })
     }
 
@@ -225,7 +224,7 @@ impl BlipForConditionalGeneration {
     }
 
     /// The part that writes, given what the other returned.
-    pub fn text_decoder(&mut self) -> &mut blip_text::TextLMHeadModel {
+    pub fn text_decoder(&mut self) -> &mut Writer<W> {
         &mut self.text_decoder
     }
 

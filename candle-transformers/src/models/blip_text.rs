@@ -25,16 +25,19 @@
 //! # }
 //! ```
 
+use std::marker::PhantomData;
+
 use candle_core::{bail, Module, Result, Tensor};
-use candle_nn::{linear, Activation, Init, VarBuilder};
+use candle_nn::{Activation, Init};
 use serde::Deserialize;
 
-use crate::blocks::encoder::{head_dim, NormPlace, Transform};
+use crate::blocks::encoder::Transform;
 use crate::blocks::seq2seq::{
-    check_sizes, load_layers, AttentionNames, Given, LayerNames, LayerSpec, MlpActivation,
-    Positions, TextStack,
+    check_sizes, AttentionNames, Given, LayerNames, LayerSpec, Positions, TextStack,
 };
-use crate::blocks::{at_once, LinearSpec, NormSpec, Projection, StoredLinear, Weights};
+use crate::blocks::{
+    at_once, Dense, LinearSpec, NormSpec, Projection, StoredLinear, WeightKind, Weights,
+};
 
 const FAMILY: &str = "blip_text";
 
@@ -98,40 +101,44 @@ impl Config {
             ("num_hidden_layers", self.num_hidden_layers),
         ];
         check_sizes(FAMILY, &sizes)?;
-        let (hidden, heads) = (self.hidden_size, self.num_attention_heads);
-        let head_dim = head_dim(
+        let spec = LayerSpec::bart(
             FAMILY,
-            ("hidden_size", hidden),
-            ("num_attention_heads", heads),
+            ("hidden_size", self.hidden_size),
+            ("num_attention_heads", self.num_attention_heads),
+            self.intermediate_size,
+            self.hidden_act,
+            self.max_position_embeddings,
         )?;
         Ok(LayerSpec {
-            hidden,
-            heads,
-            kv_heads: [heads; 2],
-            head_dim,
-            scale: 1. / (head_dim as f64).sqrt(),
             source: Some(self.encoder_hidden_size),
-            inner: self.intermediate_size,
-            activation: MlpActivation::Plain(self.hidden_act),
-            bias: true,
-            mlp_bias: true,
             norm: NormSpec::layer(self.layer_norm_eps),
-            place: NormPlace::After,
-            limit: self.max_position_embeddings,
+            ..spec
         })
     }
 }
 
-/// The model, over weights of any kind.
+/// The model with a layer over the tokens, over dense or quantised weights.
 #[derive(Debug, Clone)]
-pub(super) struct Writer {
+pub struct Writer<W> {
     stack: TextStack,
     transform: Transform,
     head: Projection,
+    of: PhantomData<fn() -> W>,
 }
 
-impl Writer {
-    pub(super) async fn load(cfg: &Config, weights: &mut Weights<'_>) -> Result<Self> {
+/// The model with a layer over the tokens.
+pub type TextLMHeadModel = Writer<Dense>;
+
+impl<W: WeightKind> Writer<W> {
+    /// Loads what is below `bert` and `cls`.
+    ///
+    /// # Errors
+    /// If the configuration contradicts itself, or a weight is missing or has another shape than the configuration says.
+    pub fn new(cfg: &Config, vb: W::Builder<'_>) -> Result<Self> {
+        W::load(vb, |weights| at_once(Self::load(cfg, weights)))
+    }
+
+    async fn load(cfg: &Config, weights: &mut Weights<'_>) -> Result<Self> {
         let spec = cfg.layer()?;
         let (hidden, vocab) = (spec.hidden, cfg.vocab_size);
         let table = "bert.embeddings.word_embeddings";
@@ -145,9 +152,6 @@ impl Writer {
         let positions = weights.dense(positions, &rows, init).await?;
         let norm = weights.norm("bert.embeddings.LayerNorm", hidden, spec.norm);
         let norm = norm.await?;
-        let layers = "bert.encoder.layer";
-        let layers = load_layers(&spec, cfg.num_hidden_layers, weights, &NAMES, layers).await?;
-
         let predictions = "cls.predictions";
         let dense = LinearSpec {
             name: format!("{predictions}.transform.dense"),
@@ -173,88 +177,22 @@ impl Writer {
             bias: Some(weights.stored(&bias, &[vocab], Init::Const(0.)).await?),
             beside: None,
         };
-        let (dtype, device) = (weights.dtype(), weights.device().clone());
+        let head = StoredLinear::stack(vec![head], weights.dtype(), weights.device())?;
+        let positions = Positions::Learned {
+            table: positions,
+            first: 0,
+        };
+        let (count, prefix) = (cfg.num_hidden_layers, "bert.encoder.layer");
+        let parts = (table, positions);
+        let stack = TextStack::load(FAMILY, spec, parts, count, weights, &NAMES, prefix);
         Ok(Self {
             stack: TextStack {
-                family: FAMILY,
-                table,
-                table_scale: None,
-                positions: Positions::Learned {
-                    table: positions,
-                    first: 0,
-                },
                 norm: Some(norm),
-                layers,
-                spec,
-                decoder: true,
-                dtype,
-                device: device.clone(),
+                ..stack.await?
             },
             transform,
-            head: StoredLinear::stack(vec![head], dtype, &device)?,
-        })
-    }
-
-    pub(super) fn forward(&mut self, ids: &Tensor, picture: &Tensor) -> Result<Tensor> {
-        let xs = self.stack.forward(&Given {
-            source: Some(picture),
-            ..Given::tokens(ids, self.stack.seen())
-        })?;
-        self.head.forward(&self.transform.forward(&xs)?)
-    }
-
-    pub(super) fn reset(&mut self) {
-        self.stack.reset();
-    }
-}
-
-/// The vector of a text: that of its first token through a layer and tanh.
-#[derive(Debug, Clone)]
-pub struct TextPooler {
-    dense: Projection,
-}
-
-impl TextPooler {
-    /// Loads `dense`.
-    ///
-    /// # Errors
-    /// If a weight is missing or has another shape than the configuration says.
-    pub fn new(cfg: &Config, vb: VarBuilder) -> Result<Self> {
-        let dense = linear(cfg.hidden_size, cfg.hidden_size, vb.pp("dense"))?;
-        Ok(Self {
-            dense: dense.into(),
-        })
-    }
-}
-
-/// From (batch, seq, hidden_size) to (batch, hidden_size).
-impl Module for TextPooler {
-    fn forward(&self, xs: &Tensor) -> Result<Tensor> {
-        pooled(&self.dense, xs)
-    }
-}
-
-pub(super) fn pooled(dense: &Projection, xs: &Tensor) -> Result<Tensor> {
-    let first = xs.narrow(1, 0, 1)?.squeeze(1)?;
-    dense.forward(&first)?.tanh()
-}
-
-/// The model with a layer over the tokens.
-#[derive(Debug, Clone)]
-pub struct TextLMHeadModel {
-    model: Writer,
-}
-
-impl TextLMHeadModel {
-    /// Loads what is below `bert` and `cls`.
-    ///
-    /// # Errors
-    /// If the configuration contradicts itself, or a weight is missing or has another shape than the configuration says.
-    pub fn new(cfg: &Config, vb: VarBuilder) -> Result<Self> {
-        let (dtype, device, mut vb) = (vb.dtype(), vb.device().clone(), vb);
-        let mut weights = Weights::new(&mut vb, dtype, &device);
-        Ok(Self {
-            model: at_once(Writer::load(cfg, &mut weights))?,
+            head,
+            of: PhantomData,
         })
     }
 
@@ -272,11 +210,52 @@ impl TextLMHeadModel {
         input_ids: &Tensor,
         encoder_hidden_states: &Tensor,
     ) -> Result<Tensor> {
-        self.model.forward(input_ids, encoder_hidden_states)
+        let xs = self.stack.forward(&Given {
+            source: Some(encoder_hidden_states),
+            ..Given::tokens(input_ids, self.stack.seen())
+        })?;
+        self.head.forward(&self.transform.forward(&xs)?)
     }
 
     /// Forgets the text, so that another can begin.
     pub fn reset_kv_cache(&mut self) {
-        self.model.reset();
+        self.stack.reset();
+    }
+}
+
+/// The vector of a text, over dense or quantised weights: that of its first token through a layer and tanh.
+#[derive(Debug, Clone)]
+pub struct Pooler<W> {
+    dense: Projection,
+    of: PhantomData<fn() -> W>,
+}
+
+/// The vector of a text: that of its first token through a layer and tanh.
+pub type TextPooler = Pooler<Dense>;
+
+impl<W: WeightKind> Pooler<W> {
+    /// Loads `dense`.
+    ///
+    /// # Errors
+    /// If a weight is missing or has another shape than the configuration says.
+    pub fn new(cfg: &Config, vb: W::Builder<'_>) -> Result<Self> {
+        let dense = LinearSpec {
+            name: "dense".to_string(),
+            in_dim: cfg.hidden_size,
+            out_dim: cfg.hidden_size,
+            bias: true,
+        };
+        Ok(Self {
+            dense: W::load(vb, |weights| at_once(weights.linear(&dense)))?,
+            of: PhantomData,
+        })
+    }
+}
+
+/// From (batch, seq, hidden_size) to (batch, hidden_size).
+impl<W> Module for Pooler<W> {
+    fn forward(&self, xs: &Tensor) -> Result<Tensor> {
+        let first = xs.narrow(1, 0, 1)?.squeeze(1)?;
+        self.dense.forward(&first)?.tanh()
     }
 }

@@ -24,10 +24,9 @@ use candle_nn::{layer_norm, linear, Activation, Linear, VarBuilder};
 use serde::Deserialize;
 
 use crate::blocks::encoder::{
-    below, dtype_of_scores, head_dim, output_weight, Embeddings, EmbeddingsSpec, EncoderLayer,
-    Heads, NormPlace, Seen, Transform,
+    below, dtype_of_scores, output_weight, Embeddings, EmbeddingsSpec, EncoderNames,
+    EncoderPositions, EncoderSpec, MlpNames, TextEncoder, Transform,
 };
-use crate::blocks::{FeedForward, MergedLinear, PlainMlp};
 
 /// The dtype that published checkpoints are meant for. Others work too.
 pub const DTYPE: DType = DType::F32;
@@ -104,40 +103,21 @@ impl Default for Config {
     }
 }
 
-impl Config {
-    fn layer(&self, vb: VarBuilder) -> Result<EncoderLayer> {
-        let (dim, inner) = (self.dim, self.hidden_dim);
-        let head_dim = head_dim("distilbert", ("dim", dim), ("n_heads", self.n_heads))?;
-        let attention = |name| linear(dim, dim, vb.pp("attention").pp(name));
-        let qkv = [
-            attention("q_lin")?,
-            attention("k_lin")?,
-            attention("v_lin")?,
-        ];
-        let norm = |name| layer_norm(dim, NORM_EPS, vb.pp(name));
-        let ffn = vb.pp("ffn");
-        Ok(EncoderLayer {
-            heads: Heads::new(MergedLinear::new(qkv)?, self.n_heads, head_dim),
-            joined: attention("out_lin")?.into(),
-            mlp: FeedForward::Plain(PlainMlp::new(
-                linear(dim, inner, ffn.pp("lin1"))?.into(),
-                linear(inner, dim, ffn.pp("lin2"))?.into(),
-                self.activation.into(),
-            )),
-            place: NormPlace::After,
-            norms: [
-                Some(norm("sa_layer_norm")?.into()),
-                Some(norm("output_layer_norm")?.into()),
-            ],
-        })
-    }
-}
+const NAMES: EncoderNames = EncoderNames {
+    qkv: &["attention.q_lin", "attention.k_lin", "attention.v_lin"],
+    joined: "attention.out_lin",
+    mlp: MlpNames {
+        gate: "",
+        up: "ffn.lin1",
+        down: "ffn.lin2",
+    },
+    norms: ["sa_layer_norm", "output_layer_norm"],
+};
 
 /// From token ids to a vector for each of them.
 #[derive(Debug, Clone)]
 pub struct DistilBertModel {
-    embeddings: Embeddings,
-    layers: Vec<EncoderLayer>,
+    encoder: TextEncoder,
     /// Where the weights are.
     pub device: Device,
 }
@@ -164,12 +144,25 @@ impl DistilBertModel {
         };
         let table = vb.pp("embeddings");
         let norm = layer_norm(config.dim, NORM_EPS, table.pp("LayerNorm"))?;
-        let layers =
-            (0..config.n_layers).map(|i| config.layer(vb.pp("transformer").pp("layer").pp(i)));
+        let layers = EncoderSpec {
+            names: NAMES,
+            ..EncoderSpec::bert(
+                "distilbert",
+                ("dim", config.dim),
+                ("n_heads", config.n_heads),
+                config.hidden_dim,
+                config.activation.into(),
+                NORM_EPS,
+            )?
+        };
         Ok(Self {
-            layers: layers.collect::<Result<_>>()?,
-            embeddings: Embeddings::load(embeddings, table, norm)?,
             device: vb.device().clone(),
+            encoder: TextEncoder {
+                family: "distilbert",
+                embeddings: Embeddings::load(embeddings, table, norm)?,
+                layers: layers.load_dense(config.n_layers, vb, "transformer.layer")?,
+                positions: EncoderPositions::InVectors,
+            },
         })
     }
 
@@ -183,16 +176,9 @@ impl DistilBertModel {
     /// If the shapes do not match, there are no tokens or more than `max_position_embeddings`, or an id is outside the table (where the
     /// device can tell).
     pub fn forward(&self, input_ids: &Tensor, attention_mask: &Tensor) -> Result<Tensor> {
-        let mut xs = self.embeddings.forward(input_ids, None)?;
+        let xs = self.encoder.embeddings.forward(input_ids, None)?;
         let mask = hidden_by(attention_mask, xs.dtype())?;
-        let seen = Seen {
-            mask: Some(&mask),
-            ..Seen::default()
-        };
-        for layer in &self.layers {
-            xs = layer.forward(xs, &seen)?;
-        }
-        Ok(xs)
+        self.encoder.run(xs, Some(&mask))
     }
 }
 

@@ -233,24 +233,13 @@ impl Config {
         }
     }
 
-    fn conv(
-        &self,
-        [inputs, outputs, kernel]: [usize; 3],
-        stride: usize,
-        dilation: usize,
-    ) -> ConvSpec {
+    fn conv(&self, sizes: [usize; 3], stride: usize, dilation: usize) -> ConvSpec {
         ConvSpec {
-            inputs,
-            outputs,
-            kernel,
             stride,
             dilation,
-            groups: 1,
-            bias: true,
-            causal: self.use_causal_conv,
-            norm: self.norm(),
             pad_mode: self.pad_mode.into(),
             names: KernelNames::Pair,
+            ..ConvSpec::new(sizes, true, self.use_causal_conv, self.norm())
         }
     }
 

@@ -5,7 +5,7 @@ use candle_core::{Result, Tensor};
 use candle_nn::{Activation, VarBuilder};
 use serde::Deserialize;
 
-use super::shared::alibi_slopes;
+use crate::blocks::family::alibi_slopes;
 use crate::blocks::{
     layers, AttentionSpec, CausalLm, DecoderSpec, FeedForwardSpec, Head, LayerSpec, Names,
     NormSpec, Order, PlainSpec, Rotary, RotaryPairs, Wiring,

@@ -5,7 +5,7 @@ use candle_core::{bail, Result, Tensor};
 use candle_nn::{Activation, Embedding, VarBuilder};
 use serde::Deserialize;
 
-use super::shared::{all_visible, token_embedding, LlamaLike};
+use crate::blocks::family::{all_visible, token_embedding, LlamaLike};
 use crate::blocks::{
     AttentionSpec, CausalLm, DecoderSpec, Head, Hidden, MlpSpec, NormSpec, Rotary, RotaryPairs,
     Wiring,

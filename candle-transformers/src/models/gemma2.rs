@@ -6,7 +6,7 @@ use candle_nn::{Activation, VarBuilder};
 use serde::Deserialize;
 
 use super::gemma::gemma;
-use super::shared::LlamaLike;
+use crate::blocks::family::LlamaLike;
 use crate::blocks::{CausalLm, DecoderSpec, Head, Names, RotaryPairs, Wiring};
 
 /// The norms on both sides of each block.

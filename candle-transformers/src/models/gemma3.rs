@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use super::gemma::gemma;
 use super::gemma2::NAMES;
-use super::shared::LlamaLike;
+use crate::blocks::family::LlamaLike;
 use crate::blocks::{CausalLm, DecoderSpec, Head, NormSpec, QkNorm, RotaryPairs, Wiring};
 
 /// A checkpoint's `config.json`.

@@ -6,7 +6,7 @@ use candle_nn::Activation;
 use serde::Deserialize;
 
 use super::glm4::EosTokenId;
-use super::shared::LlamaLike;
+use crate::blocks::family::LlamaLike;
 use crate::blocks::{
     DecoderConfig, DecoderSpec, Head, HiddenLm, Lm, Names, NormSpec, Order, RotaryPairs, Wiring,
 };

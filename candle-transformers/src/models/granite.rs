@@ -1,12 +1,14 @@
 //! Granite: [arXiv 2405.04324](https://arxiv.org/abs/2405.04324). Llama; since Granite 3 with four [`Multipliers`], which Candle's
 //! configuration has no fields for.
 
-use candle_core::{DType, Device, Result, Tensor};
-use candle_nn::{Activation, VarBuilder};
+use candle_core::Result;
+use candle_nn::Activation;
 use serde::Deserialize;
 
-use super::shared::LlamaLike;
-use crate::blocks::{Decoder, DecoderSpec, DecoderState, Head, NormSpec, RopeScaling, RotaryPairs};
+use crate::blocks::family::LlamaLike;
+use crate::blocks::{
+    CachedLm, DecoderConfig, DecoderSpec, Head, NormSpec, RopeScaling, RotaryPairs, SequenceCache,
+};
 
 /// The context length where a configuration does not say.
 pub const DEFAULT_MAX_SEQ_LEN: usize = 4096;
@@ -206,55 +208,14 @@ impl Config {
     }
 }
 
-/// The per-sequence state between steps. A clone is independent.
-#[derive(Debug, Clone)]
-pub struct Cache {
-    /// Whether keys and values are cached. Otherwise every call of [`Granite::forward`] needs the whole sequence.
-    pub use_kv_cache: bool,
-    state: DecoderState,
-}
-
-impl Cache {
-    /// An empty cache. `dtype` and `device` are those of the model's weights.
-    ///
-    /// # Errors
-    /// If the configuration contradicts itself.
-    pub fn new(use_kv_cache: bool, dtype: DType, config: &Config, device: &Device) -> Result<Self> {
-        Ok(Self {
-            use_kv_cache,
-            state: DecoderState::new(&config.spec()?, dtype, device),
-        })
-    }
-
-    /// Forgets the sequence, so that another can start at position 0.
-    pub fn reset(&mut self) {
-        self.state.reset();
+impl DecoderConfig for Config {
+    fn decoder_spec(&self) -> Result<DecoderSpec> {
+        self.spec()
     }
 }
 
-/// The language model.
-#[derive(Debug, Clone)]
-pub struct Granite {
-    decoder: Decoder,
-}
+/// State of a sequence between its steps.
+pub type Cache = SequenceCache<Config>;
 
-impl Granite {
-    /// Loads `model.*` and `lm_head`.
-    ///
-    /// # Errors
-    /// If the configuration contradicts itself, or a weight is missing or has another shape.
-    pub fn load(mut vb: VarBuilder, cfg: &Config) -> Result<Self> {
-        let (dtype, device) = (vb.dtype(), vb.device().clone());
-        Decoder::load(cfg.spec()?, &mut vb, dtype, &device).map(|decoder| Self { decoder })
-    }
-
-    /// The logits, `(b, vocab)` in f32, of what follows the last of the token ids `x`, `(b, t)`, which are at the positions from
-    /// `index_pos` on. With a KV cache they continue what `cache` holds; without, they have to be the whole sequence, and `index_pos` 0.
-    ///
-    /// # Errors
-    /// If `x` holds no ids, or more than fit; if `cache` was made for another model, dtype or device.
-    pub fn forward(&self, x: &Tensor, index_pos: usize, cache: &mut Cache) -> Result<Tensor> {
-        cache.state.use_cache = cache.use_kv_cache;
-        self.decoder.next_logits(x, index_pos, &mut cache.state)
-    }
-}
+/// The language model. Loads `model.*` and `lm_head`.
+pub type Granite = CachedLm<Config>;

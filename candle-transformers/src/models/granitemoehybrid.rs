@@ -1,16 +1,15 @@
 //! Granite 4 ([its collection](https://huggingface.co/collections/ibm-granite/granite-40-language-models)): Llama with multipliers of
 //! embeddings, scores, blocks and logits, and gate and up as one weight. Models with Mamba layers load through [`auto`](crate::auto).
 
-use candle_core::{bail, DType, Device, Result, Tensor};
+use candle_core::{bail, Result};
 use candle_nn::ops::GatedActivation;
-use candle_nn::VarBuilder;
 use serde::Deserialize;
 
 use super::llama::{Llama3RopeConfig, Llama3RopeType};
 use crate::blocks::{
-    layers, AttentionSpec, Decoder, DecoderSpec, DecoderState, ExpertsSpec, FeedForwardSpec, Head,
-    LayerSpec, MixerSpec, MlpSpec, Names, NormSpec, Order, Rotary, RotaryPairs, Routing, Scoring,
-    SharedSpec, StateSpaceSpec,
+    layers, AttentionSpec, CachedLm, DecoderConfig, DecoderSpec, ExpertsSpec, FeedForwardSpec,
+    Head, LayerSpec, MixerSpec, MlpSpec, Names, NormSpec, Order, Rotary, RotaryPairs, Routing,
+    Scoring, SequenceCache, SharedSpec, StateSpaceSpec,
 };
 
 const NAMES: Names = Names {
@@ -314,65 +313,14 @@ impl GraniteMoeHybridInternalConfig {
     }
 }
 
-/// The per-sequence state between steps. A clone is independent.
-#[derive(Debug, Clone)]
-pub struct GraniteMoeHybridCache {
-    /// Whether keys and values are cached. Otherwise every call needs the whole sequence.
-    pub use_kv_cache: bool,
-    state: DecoderState,
-}
-
-impl GraniteMoeHybridCache {
-    /// An empty cache. `dtype` and `device` are those of the model's weights.
-    ///
-    /// # Errors
-    /// If the configuration contradicts itself.
-    pub fn new(
-        use_kv_cache: bool,
-        dtype: DType,
-        config: &GraniteMoeHybridInternalConfig,
-        device: &Device,
-    ) -> Result<Self> {
-        Ok(Self {
-            use_kv_cache,
-            state: DecoderState::new(&config.spec()?, dtype, device),
-        })
-    }
-
-    /// Forgets the sequence, so that another can start at position 0.
-    pub fn reset(&mut self) {
-        self.state.reset();
+impl DecoderConfig for GraniteMoeHybridInternalConfig {
+    fn decoder_spec(&self) -> Result<DecoderSpec> {
+        self.spec()
     }
 }
 
-/// The language model.
-#[derive(Debug, Clone)]
-pub struct GraniteMoeHybrid {
-    decoder: Decoder,
-}
+/// State of a sequence between its steps.
+pub type GraniteMoeHybridCache = SequenceCache<GraniteMoeHybridInternalConfig>;
 
-impl GraniteMoeHybrid {
-    /// Loads `model.*`.
-    ///
-    /// # Errors
-    /// If the configuration contradicts itself or has Mamba layers, or a weight is missing or has another shape.
-    pub fn load(mut vb: VarBuilder, cfg: &GraniteMoeHybridInternalConfig) -> Result<Self> {
-        let (dtype, device) = (vb.dtype(), vb.device().clone());
-        Decoder::load(cfg.spec()?, &mut vb, dtype, &device).map(|decoder| Self { decoder })
-    }
-
-    /// The logits, `(b, vocab)` in f32, of what follows the last of the token ids `x`, `(b, t)`, at the positions from `index_pos` on. They
-    /// continue what `cache` holds; without a KV cache they are the whole sequence.
-    ///
-    /// # Errors
-    /// If there are no ids, or more than fit, or `cache` was made for another model.
-    pub fn forward(
-        &self,
-        x: &Tensor,
-        index_pos: usize,
-        cache: &mut GraniteMoeHybridCache,
-    ) -> Result<Tensor> {
-        cache.state.use_cache = cache.use_kv_cache;
-        self.decoder.next_logits(x, index_pos, &mut cache.state)
-    }
-}
+/// The language model. Loads `model.*`. Configurations with Mamba layers are errors.
+pub type GraniteMoeHybrid = CachedLm<GraniteMoeHybridInternalConfig>;

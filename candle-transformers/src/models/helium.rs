@@ -5,7 +5,7 @@ use candle_core::{Result, Tensor};
 use candle_nn::{Activation, Embedding, VarBuilder};
 use serde::Deserialize;
 
-use super::shared::{token_embedding, LlamaLike};
+use crate::blocks::family::{token_embedding, LlamaLike};
 use crate::blocks::{CausalLm, DecoderSpec, Head, NormSpec, RotaryPairs};
 
 /// A checkpoint's `config.json`.

@@ -3,14 +3,15 @@
 
 use candle_core::{bail, DType, Device, Module, Result, Tensor};
 use candle_nn::ops::GatedActivation;
-use candle_nn::{layer_norm, linear, linear_no_bias, VarBuilder};
+use candle_nn::{layer_norm, VarBuilder};
 use serde::Deserialize;
 
-use super::shared::alibi_slopes;
 use crate::blocks::encoder::{
-    added_to_scores, head_dim, BertSizes, Embeddings, EmbeddingsSpec, EncoderLayer, NormPlace, Seen,
+    Embeddings, EmbeddingsSpec, EncoderBiases, EncoderNames, EncoderPositions, EncoderSpec,
+    MlpActivation, MlpNames, TextEncoder,
 };
-use crate::blocks::{FeedForward, GatedMlp, MergedLinear};
+use crate::blocks::family::alibi_slopes;
+use crate::blocks::Order;
 
 const FAMILY: &str = "jina_bert";
 
@@ -107,19 +108,33 @@ impl Config {
         }
     }
 
-    fn layer(&self, sizes: BertSizes, vb: VarBuilder) -> Result<EncoderLayer> {
-        let (heads, joined, norm) = sizes.attention(vb.pp("attention"))?;
-        let (hidden, inner, mlp) = (self.hidden_size, self.intermediate_size, vb.pp("mlp"));
-        let gate_up = linear_no_bias(hidden, 2 * inner, mlp.pp("gated_layers"))?;
-        let gate_up = MergedLinear::joined(gate_up.into(), [inner, inner]);
-        let down = linear(inner, hidden, mlp.pp("wo"))?.into();
-        let mlp_norm = layer_norm(hidden, self.layer_norm_eps, mlp.pp("layernorm"))?;
-        Ok(EncoderLayer {
-            heads,
-            joined,
-            mlp: FeedForward::Gated(GatedMlp::new(gate_up, down, GatedActivation::Gelu)),
-            place: NormPlace::After,
-            norms: [Some(norm), Some(mlp_norm.into())],
+    fn layer(&self) -> Result<EncoderSpec> {
+        let activation = candle_nn::Activation::Gelu;
+        let spec = EncoderSpec::bert(
+            FAMILY,
+            ("hidden_size", self.hidden_size),
+            ("num_attention_heads", self.num_attention_heads),
+            self.intermediate_size,
+            activation,
+            self.layer_norm_eps,
+        )?;
+        let [attention_norm, _] = spec.names.norms;
+        Ok(EncoderSpec {
+            activation: MlpActivation::Joined(GatedActivation::Gelu, Order::Layers),
+            bias: EncoderBiases {
+                up: false,
+                ..spec.bias
+            },
+            names: EncoderNames {
+                mlp: MlpNames {
+                    gate: "",
+                    up: "mlp.gated_layers",
+                    down: "mlp.wo",
+                },
+                norms: [attention_norm, "mlp.layernorm"],
+                ..spec.names
+            },
+            ..spec
         })
     }
 }
@@ -127,10 +142,7 @@ impl Config {
 /// From token ids to a vector for each of them.
 #[derive(Debug, Clone)]
 pub struct BertModel {
-    embeddings: Embeddings,
-    layers: Vec<EncoderLayer>,
-    /// ALiBi's, (heads).
-    slopes: Tensor,
+    encoder: TextEncoder,
     /// Where the weights are.
     pub device: Device,
 }
@@ -147,17 +159,6 @@ impl BertModel {
         if cfg.position_embedding_type != PositionEmbeddingType::Alibi {
             bail!("jina_bert: position_embedding_type is absolute; only alibi is supported")
         }
-        let sizes = BertSizes {
-            hidden,
-            inner: cfg.intermediate_size,
-            heads,
-            head_dim: head_dim(
-                FAMILY,
-                ("hidden_size", hidden),
-                ("num_attention_heads", heads),
-            )?,
-            eps: cfg.layer_norm_eps,
-        };
         let embeddings = EmbeddingsSpec {
             family: FAMILY,
             hidden,
@@ -168,13 +169,16 @@ impl BertModel {
         };
         let table = vb.pp("embeddings");
         let norm = layer_norm(hidden, cfg.layer_norm_eps, table.pp("LayerNorm"))?;
-        let layers = (0..cfg.num_hidden_layers)
-            .map(|i| cfg.layer(sizes, vb.pp("encoder").pp("layer").pp(i)));
+        let slopes = Tensor::new(alibi_slopes(heads, 8.), vb.device())?;
+        let count = cfg.num_hidden_layers;
         Ok(Self {
-            layers: layers.collect::<Result<_>>()?,
-            embeddings: Embeddings::load(embeddings, table, norm)?,
-            slopes: Tensor::new(alibi_slopes(heads, 8.), vb.device())?,
             device: vb.device().clone(),
+            encoder: TextEncoder {
+                family: FAMILY,
+                embeddings: Embeddings::load(embeddings, table, norm)?,
+                layers: cfg.layer()?.load_dense(count, vb, "encoder.layer")?,
+                positions: EncoderPositions::Slopes(slopes),
+            },
         })
     }
 
@@ -190,18 +194,7 @@ impl BertModel {
         input_ids: &Tensor,
         attention_mask: Option<&Tensor>,
     ) -> Result<Tensor> {
-        let mut xs = self.embeddings.forward(input_ids, None)?;
-        let mask = attention_mask.map(|mask| added_to_scores(FAMILY, mask, xs.dtype()));
-        let mask = mask.transpose()?;
-        let seen = Seen {
-            mask: mask.as_ref(),
-            slopes: Some(&self.slopes),
-            ..Seen::default()
-        };
-        for layer in &self.layers {
-            xs = layer.forward(xs, &seen)?;
-        }
-        Ok(xs)
+        self.encoder.forward(input_ids, None, attention_mask)
     }
 }
 

@@ -3,15 +3,13 @@
 //! This is the model without its task adapters, as Transformers loads it from `jinaai/jina-embeddings-v3-hf`.
 
 use candle_core::{bail, Result, Tensor};
-use candle_nn::rotary_emb::Pairs;
-use candle_nn::{layer_norm, linear, Activation, VarBuilder};
+use candle_nn::{layer_norm, Activation, VarBuilder};
 use serde::Deserialize;
 
 use crate::blocks::encoder::{
-    added_to_scores, below, head_dim, Embeddings, EmbeddingsSpec, EncoderLayer, Heads, NormPlace,
-    Seen,
+    below, Embeddings, EmbeddingsSpec, EncoderNames, EncoderPositions, EncoderSpec, TextEncoder,
 };
-use crate::blocks::{FeedForward, MergedLinear, PlainMlp, Rotary, RotaryPairs, RotaryTables};
+use crate::blocks::{Rotary, RotaryPairs, RotaryTables};
 
 const FAMILY: &str = "jina_embeddings_v3";
 
@@ -41,42 +39,36 @@ pub struct Config {
 }
 
 impl Config {
-    fn layer(&self, vb: VarBuilder) -> Result<EncoderLayer> {
-        let (hidden, inner) = (self.hidden_size, self.intermediate_size);
-        let (mixer, mlp) = (vb.pp("mixer"), vb.pp("mlp"));
-        let qkv = linear(hidden, 3 * hidden, mixer.pp("Wqkv"))?.into();
-        let qkv = MergedLinear::joined(qkv, [hidden; 3]);
-        let norm = |name| layer_norm(hidden, self.layer_norm_eps, vb.pp(name));
-        Ok(EncoderLayer {
-            heads: Heads::new(qkv, self.num_attention_heads, self.head_dim()?),
-            joined: linear(hidden, hidden, mixer.pp("out_proj"))?.into(),
-            mlp: FeedForward::Plain(PlainMlp::new(
-                linear(hidden, inner, mlp.pp("fc1"))?.into(),
-                linear(inner, hidden, mlp.pp("fc2"))?.into(),
-                self.hidden_act,
-            )),
-            place: NormPlace::After,
-            norms: [Some(norm("norm1")?.into()), Some(norm("norm2")?.into())],
-        })
-    }
-
-    fn head_dim(&self) -> Result<usize> {
-        let hidden = ("hidden_size", self.hidden_size);
-        let heads = ("num_attention_heads", self.num_attention_heads);
-        let head_dim = head_dim(FAMILY, hidden, heads)?;
-        match head_dim.is_multiple_of(2) {
-            true => Ok(head_dim),
-            false => bail!("{FAMILY}: heads of {head_dim} elements; rotation needs an even number"),
+    fn layer(&self) -> Result<EncoderSpec> {
+        let spec = EncoderSpec::bert(
+            FAMILY,
+            ("hidden_size", self.hidden_size),
+            ("num_attention_heads", self.num_attention_heads),
+            self.intermediate_size,
+            self.hidden_act,
+            self.layer_norm_eps,
+        )?;
+        if !spec.head_dim.is_multiple_of(2) {
+            bail!(
+                "{FAMILY}: heads of {} elements; rotation needs an even number",
+                spec.head_dim
+            )
         }
+        Ok(EncoderSpec {
+            names: EncoderNames {
+                qkv: &["mixer.Wqkv"],
+                joined: "mixer.out_proj",
+                ..EncoderNames::TIMM
+            },
+            ..spec
+        })
     }
 }
 
 /// From token ids to a vector for each of them.
 #[derive(Debug, Clone)]
 pub struct Model {
-    embeddings: Embeddings,
-    layers: Vec<EncoderLayer>,
-    rotary: RotaryTables,
+    encoder: TextEncoder,
 }
 
 impl Model {
@@ -89,7 +81,9 @@ impl Model {
     pub fn load(vb: VarBuilder, config: &Config) -> Result<Self> {
         let vb = below(vb, "roberta", "embeddings.word_embeddings.weight");
         let (hidden, limit) = (config.hidden_size, config.max_position_embeddings);
-        let rotary = Rotary::new(RotaryPairs::Halves, config.rope_theta, config.head_dim()?);
+        let layers = config.layer()?;
+        let rotary = Rotary::new(RotaryPairs::Halves, config.rope_theta, layers.head_dim);
+        let rotary = RotaryTables::new(&rotary, limit, vb.dtype(), vb.device());
         let spec = EmbeddingsSpec {
             family: FAMILY,
             hidden,
@@ -99,12 +93,13 @@ impl Model {
             limit,
         };
         let norm = layer_norm(hidden, config.layer_norm_eps, vb.pp("emb_ln"))?;
-        let layers = vb.pp("encoder").pp("layers");
-        let layers = (0..config.num_hidden_layers).map(|i| config.layer(layers.pp(i)));
         Ok(Self {
-            layers: layers.collect::<Result<_>>()?,
-            embeddings: Embeddings::load(spec, vb.pp("embeddings"), norm)?,
-            rotary: RotaryTables::new(&rotary, limit, vb.dtype(), vb.device()),
+            encoder: TextEncoder {
+                family: FAMILY,
+                embeddings: Embeddings::load(spec, vb.pp("embeddings"), norm)?,
+                layers: layers.load_dense(config.num_hidden_layers, vb, "encoder.layers")?,
+                positions: EncoderPositions::Rotary(rotary),
+            },
         })
     }
 
@@ -115,17 +110,6 @@ impl Model {
     /// If the shapes do not match, there are no tokens or more than `max_position_embeddings`, or an id is outside the table (where the
     /// device can tell).
     pub fn forward(&self, ids: &Tensor, mask: &Tensor) -> Result<Tensor> {
-        let mut xs = self.embeddings.forward(ids, None)?;
-        let mask = added_to_scores(FAMILY, mask, xs.dtype())?;
-        let angles = self.rotary.rows(0, xs.dim(1)?)?;
-        let seen = Seen {
-            mask: Some(&mask),
-            rotation: Some((&angles, Pairs::Halves)),
-            ..Seen::default()
-        };
-        for layer in &self.layers {
-            xs = layer.forward(xs, &seen)?;
-        }
-        Ok(xs)
+        self.encoder.forward(ids, None, Some(mask))
     }
 }

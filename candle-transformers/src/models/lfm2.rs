@@ -1,13 +1,12 @@
 //! LFM2 ([Liquid AI](https://huggingface.co/collections/LiquidAI/lfm2)): short convolutions, and attention in a few layers.
 
-use candle_core::{bail, DType, Device, Result, Tensor};
+use candle_core::{bail, Result};
 use candle_nn::ops::GatedActivation;
-use candle_nn::VarBuilder;
 use serde::Deserialize;
 
 use crate::blocks::{
-    layers, AttentionSpec, Decoder, DecoderSpec, DecoderState, FeedForwardSpec, Head, LayerSpec,
-    MixerSpec, MlpSpec, Names, NormSpec, QkNorm, Rotary, RotaryPairs, ShortConvSpec,
+    layers, AttentionSpec, CachedLm, DecoderConfig, DecoderSpec, FeedForwardSpec, Head, LayerSpec,
+    MixerSpec, MlpSpec, Names, NormSpec, QkNorm, Rotary, RotaryPairs, SequenceCache, ShortConvSpec,
 };
 use crate::serde_default_fn;
 
@@ -210,66 +209,14 @@ impl Config {
     }
 }
 
-/// The per-sequence state between steps. A clone is independent.
-#[derive(Debug, Clone)]
-pub struct Cache {
-    /// Whether a state is kept. Otherwise every call needs the whole sequence.
-    pub use_kv_cache: bool,
-    state: DecoderState,
-}
-
-impl Cache {
-    /// An empty cache. `dtype` and `device` are those of the model's weights.
-    ///
-    /// # Errors
-    /// If the configuration contradicts itself.
-    pub fn new(use_kv_cache: bool, dtype: DType, config: &Config, device: &Device) -> Result<Self> {
-        Ok(Self {
-            use_kv_cache,
-            state: DecoderState::new(&config.spec()?, dtype, device),
-        })
-    }
-
-    /// Forgets the sequence, so that another can start at position 0.
-    pub fn clear(&mut self) {
-        self.state.reset();
+impl DecoderConfig for Config {
+    fn decoder_spec(&self) -> Result<DecoderSpec> {
+        self.spec()
     }
 }
 
-/// The language model.
-#[derive(Debug, Clone)]
-pub struct Model {
-    decoder: Decoder,
-}
+/// State of a sequence between its steps.
+pub type Cache = SequenceCache<Config>;
 
-impl Model {
-    /// Loads `model.*`, and `lm_head` unless it is tied.
-    ///
-    /// # Errors
-    /// If the configuration contradicts itself, or a weight is missing or has another shape.
-    pub fn new(cfg: &Config, mut vb: VarBuilder) -> Result<Self> {
-        let (dtype, device) = (vb.dtype(), vb.device().clone());
-        Decoder::load(cfg.spec()?, &mut vb, dtype, &device).map(|decoder| Self { decoder })
-    }
-
-    /// The logits, `(b, vocab)` in f32, of what follows the last of the token ids `(b, t)`, at the positions from `index_pos` on. They
-    /// continue what `cache` holds; without a cache they are the whole sequence.
-    ///
-    /// # Errors
-    /// If there are no ids, or more than fit, or `cache` was made for another model.
-    pub fn forward(
-        &self,
-        input_ids: &Tensor,
-        index_pos: usize,
-        cache: &mut Cache,
-    ) -> Result<Tensor> {
-        cache.state.use_cache = cache.use_kv_cache;
-        self.decoder
-            .next_logits(input_ids, index_pos, &mut cache.state)
-    }
-
-    /// The dtype of weights and activations.
-    pub fn dtype(&self) -> DType {
-        self.decoder.dtype()
-    }
-}
+/// The language model. Loads `model.*`, and `lm_head` unless it is tied.
+pub type Model = CachedLm<Config>;

@@ -3,7 +3,7 @@
 use candle_core::{bail, DType, Result, Tensor, TensorId};
 use candle_nn::{Activation, VarBuilder};
 
-use super::shared::LlamaLike;
+use crate::blocks::family::LlamaLike;
 use crate::blocks::{
     Decoder, DecoderSpec, DecoderState, Head, LayerState, NormSpec, Rotary, RotaryPairs,
     RotaryTables,

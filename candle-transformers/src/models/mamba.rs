@@ -198,7 +198,7 @@ impl Model {
         Ok(Self {
             layers: layers.collect::<Result<_>>()?,
             norm_f: candle_nn::rms_norm(cfg.d_model, 1e-5, vb.pp("norm_f"))?,
-            lm_head: super::shared::head_beside(&vb, &embedding)?,
+            lm_head: crate::blocks::family::head_beside(&vb, &embedding)?,
             embedding,
             dtype: vb.dtype(),
         })

@@ -27,11 +27,8 @@ use candle_core::{bail, Module, Result, Tensor};
 use candle_nn::{Activation, Linear, VarBuilder};
 use serde::Deserialize;
 
-use crate::blocks::encoder::{head_dim, NormPlace};
-use crate::blocks::seq2seq::{
-    check_sizes, load_layers, Given, LayerNames, LayerSpec, MlpActivation, Positions, TextStack,
-};
-use crate::blocks::{at_once, NormSpec, Projection, TokenEmbedding, Weights};
+use crate::blocks::seq2seq::{check_sizes, Given, LayerNames, LayerSpec, Positions, TextStack};
+use crate::blocks::{at_once, Dense, Projection, TokenEmbedding, WeightKind, Weights};
 
 const FAMILY: &str = "marian";
 
@@ -152,58 +149,28 @@ impl Config {
 
     /// A layer, of the decoder or of the encoder.
     fn layer(&self, decoder: bool) -> Result<LayerSpec> {
-        let (names, [layers, heads, inner]) = if decoder {
-            (
-                [
-                    "decoder_layers",
-                    "decoder_attention_heads",
-                    "decoder_ffn_dim",
-                ],
-                [
-                    self.decoder_layers,
-                    self.decoder_attention_heads,
-                    self.decoder_ffn_dim,
-                ],
-            )
-        } else {
-            (
-                [
-                    "encoder_layers",
-                    "encoder_attention_heads",
-                    "encoder_ffn_dim",
-                ],
-                [
-                    self.encoder_layers,
-                    self.encoder_attention_heads,
-                    self.encoder_ffn_dim,
-                ],
-            )
+        let (layers, heads, inner) = match decoder {
+            true => (
+                ("decoder_layers", self.decoder_layers),
+                ("decoder_attention_heads", self.decoder_attention_heads),
+                ("decoder_ffn_dim", self.decoder_ffn_dim),
+            ),
+            false => (
+                ("encoder_layers", self.encoder_layers),
+                ("encoder_attention_heads", self.encoder_attention_heads),
+                ("encoder_ffn_dim", self.encoder_ffn_dim),
+            ),
         };
-        let sizes = [
-            ("vocab_size", self.vocab_size),
-            (names[0], layers),
-            (names[2], inner),
-        ];
-        check_sizes(FAMILY, &sizes)?;
+        check_sizes(FAMILY, &[("vocab_size", self.vocab_size), layers, inner])?;
         let hidden = self.d_model;
         if !hidden.is_multiple_of(2) {
             bail!("{FAMILY} config: d_model is {hidden}; it must be even for sinusoidal positions")
         }
-        let head_dim = head_dim(FAMILY, ("d_model", hidden), (names[1], heads))?;
+        let (activation, limit) = (self.activation_function, self.max_position_embeddings);
+        let hidden = ("d_model", hidden);
         Ok(LayerSpec {
-            hidden,
-            heads,
-            kv_heads: [heads; 2],
-            head_dim,
-            scale: 1. / (head_dim as f64).sqrt(),
-            source: decoder.then_some(hidden),
-            inner,
-            activation: MlpActivation::Plain(self.activation_function),
-            bias: true,
-            mlp_bias: true,
-            norm: NormSpec::layer(1e-5),
-            place: NormPlace::After,
-            limit: self.max_position_embeddings,
+            source: decoder.then_some(self.d_model),
+            ..LayerSpec::bart(FAMILY, hidden, heads, inner.1, activation, limit)?
         })
     }
 }
@@ -231,18 +198,12 @@ async fn load_stack(
     } else {
         ("model.encoder.layers", config.encoder_layers)
     };
+    let parts = (table.clone(), Positions::waves(wave, 0));
+    let names = &LayerNames::BART;
     let size = config.d_model as f64;
     Ok(TextStack {
-        family: FAMILY,
-        table: table.clone(),
         table_scale: config.scale_embedding.then_some(size.sqrt()),
-        positions: Positions::waves(wave, 0),
-        norm: None,
-        layers: load_layers(&spec, count, weights, &LayerNames::BART, prefix).await?,
-        spec,
-        decoder,
-        dtype: weights.dtype(),
-        device: weights.device().clone(),
+        ..TextStack::load(FAMILY, spec, parts, count, weights, names, prefix).await?
     })
 }
 
@@ -335,9 +296,7 @@ impl MTModel {
     /// # Errors
     /// If the configuration contradicts itself, or a weight is missing or has another shape than the configuration says.
     pub fn new(cfg: &Config, vb: VarBuilder) -> Result<Self> {
-        let (dtype, device, mut vb) = (vb.dtype(), vb.device().clone(), vb);
-        let mut weights = Weights::new(&mut vb, dtype, &device);
-        at_once(Self::load(cfg, &mut weights))
+        Dense::load(vb, |weights| at_once(Self::load(cfg, weights)))
     }
 
     async fn load(cfg: &Config, weights: &mut Weights<'_>) -> Result<Self> {

@@ -4,8 +4,8 @@ use candle_core::{Result, Tensor};
 use candle_nn::{Activation, Embedding, VarBuilder};
 use serde::Deserialize;
 
-use super::shared::{all_visible, token_embedding, LlamaLike};
-use crate::blocks::{CausalLm, DecoderSpec, Head};
+use crate::blocks::family::{all_visible, token_embedding, LlamaLike};
+use crate::blocks::{CausalLm, DecoderConfig, DecoderSpec, Head};
 
 fn default_heads() -> usize {
     32
@@ -112,6 +112,12 @@ impl Config {
             head: Head::Found { bias: false },
         }
         .spec(|_, attention, _| attention.window = self.sliding_window)
+    }
+}
+
+impl DecoderConfig for Config {
+    fn decoder_spec(&self) -> Result<DecoderSpec> {
+        self.spec()
     }
 }
 

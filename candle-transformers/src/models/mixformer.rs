@@ -1,20 +1,22 @@
 //! Phi 1, 1.5 and 2 in files from before Transformers knew the family ([`super::phi`] has the others): the same model by other names. Also the
 //! text model of the first Moondream.
 
+use std::marker::PhantomData;
+
 use candle_core::{DType, Result, Tensor};
-use candle_nn::{Activation, VarBuilder};
+use candle_nn::Activation;
 use serde::Deserialize;
 
 use crate::blocks::{
-    layers, AttentionSpec, CausalLm, DecoderSpec, FeedForwardSpec, Head, LayerSpec, Names,
-    NormSpec, Order, PlainSpec, Rotary, RotaryPairs, Wiring,
+    layers, AttentionSpec, CausalLm, DecoderSpec, Dense, FeedForwardSpec, Head, LayerSpec, Names,
+    NormSpec, Order, PlainSpec, Rotary, RotaryPairs, WeightKind, Wiring,
 };
 
 /// The shortest table of rotations that Candle makes, whatever the configuration says.
 const MAX_SEQ_LEN: usize = 4096;
 
 /// A file whose parts are numbered from the embedding to the head.
-pub(super) const SEQUENTIAL: Names = Names {
+const SEQUENTIAL: Names = Names {
     embedding: "layers.0.wte",
     layers: "layers",
     first_layer: 1,
@@ -29,7 +31,7 @@ pub(super) const SEQUENTIAL: Names = Names {
 };
 
 /// As [`SEQUENTIAL`], with names for the parts.
-pub(super) const NAMED: Names = Names {
+const NAMED: Names = Names {
     embedding: "transformer.embd.wte",
     layers: "transformer.h",
     first_layer: 0,
@@ -103,7 +105,7 @@ impl Config {
         }
     }
 
-    pub(super) fn spec(&self, names: Names) -> Result<DecoderSpec> {
+    fn spec(&self, names: Names) -> Result<DecoderSpec> {
         let norm = NormSpec::layer(self.layer_norm_epsilon);
         let mut attention = AttentionSpec::new(self.n_embd, self.n_head, self.n_head).bias(true);
         attention.joined = Some(Order::Layers);
@@ -131,45 +133,38 @@ impl Config {
     }
 }
 
-/// The logits of what follows `<first tokens> <image> <text>`, a new sequence.
-pub(super) fn with_image(
-    model: &mut CausalLm,
-    bos_token: &Tensor,
-    xs: &Tensor,
-    img_embeds: &Tensor,
-) -> Result<Tensor> {
-    let decoder = model.decoder();
-    let (first, text) = (decoder.embed(bos_token)?, decoder.embed(xs)?);
-    let embeds = Tensor::cat(&[&first, img_embeds, &text], 1)?;
-    logits(model.forward_embeds(&embeds, 0, None)?.last_logits()?)
-}
-
-/// `(b, vocab)` in f32, from `(b, 1, vocab)`.
-pub(super) fn logits(last: Tensor) -> Result<Tensor> {
-    last.squeeze(1)?.to_dtype(DType::F32)
+/// The language model and the sequence that it has seen, over dense or quantised weights.
+#[derive(Debug, Clone)]
+pub struct MixFormer<W> {
+    lm: CausalLm,
+    of: PhantomData<fn() -> W>,
 }
 
 /// The language model and the sequence that it has seen.
-#[derive(Debug, Clone)]
-pub struct MixFormerSequentialForCausalLM {
-    lm: CausalLm,
-}
+pub type MixFormerSequentialForCausalLM = MixFormer<Dense>;
 
-impl MixFormerSequentialForCausalLM {
+impl<W: WeightKind> MixFormer<W> {
     /// Loads `transformer.*` and `lm_head.*`.
     ///
     /// # Errors
     /// If the configuration contradicts itself, or a weight is missing or has another shape.
-    pub fn new_v2(cfg: &Config, vb: VarBuilder) -> Result<Self> {
-        CausalLm::from_vb(cfg.spec(NAMED)?, vb).map(|lm| Self { lm })
+    pub fn new_v2(cfg: &Config, vb: W::Builder<'_>) -> Result<Self> {
+        Self::named(NAMED, cfg, vb)
     }
 
     /// Loads `layers.*`.
     ///
     /// # Errors
     /// As [`new_v2`](Self::new_v2).
-    pub fn new(cfg: &Config, vb: VarBuilder) -> Result<Self> {
-        CausalLm::from_vb(cfg.spec(SEQUENTIAL)?, vb).map(|lm| Self { lm })
+    pub fn new(cfg: &Config, vb: W::Builder<'_>) -> Result<Self> {
+        Self::named(SEQUENTIAL, cfg, vb)
+    }
+
+    fn named(names: Names, cfg: &Config, vb: W::Builder<'_>) -> Result<Self> {
+        Ok(Self {
+            lm: CausalLm::from_builder::<W>(cfg.spec(names)?, vb)?,
+            of: PhantomData,
+        })
     }
 
     /// The logits, `(b, vocab)` in f32, of what follows the last of the token ids, `(b, t)`, which continue the sequence.
@@ -191,11 +186,19 @@ impl MixFormerSequentialForCausalLM {
         xs: &Tensor,
         img_embeds: &Tensor,
     ) -> Result<Tensor> {
-        with_image(&mut self.lm, bos_token, xs, img_embeds)
+        let decoder = self.lm.decoder();
+        let (first, text) = (decoder.embed(bos_token)?, decoder.embed(xs)?);
+        let embeds = Tensor::cat(&[&first, img_embeds, &text], 1)?;
+        logits(self.lm.forward_embeds(&embeds, 0, None)?.last_logits()?)
     }
 
     /// Forgets the sequence.
     pub fn clear_kv_cache(&mut self) {
         self.lm.clear_kv_cache();
     }
+}
+
+/// `(b, vocab)` in f32, from `(b, 1, vocab)`.
+fn logits(last: Tensor) -> Result<Tensor> {
+    last.squeeze(1)?.to_dtype(DType::F32)
 }

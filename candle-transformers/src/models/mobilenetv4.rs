@@ -56,9 +56,16 @@ enum Spec {
     Attention(Heads),
 }
 
-/// The kernels of the depthwise convolutions before and after the expansion of channels, 0 for none; and the expansion.
+/// The kernels of the depthwise convolutions before and after the expansion of channels, 0 for none; and the expansion. The tables of the
+/// networks have these as the digits of a number.
 #[derive(Clone, Copy, Debug)]
 struct Step(usize, usize, usize);
+
+impl From<usize> for Step {
+    fn from(digits: usize) -> Self {
+        Self(digits / 100, digits / 10 % 10, digits % 10)
+    }
+}
 
 /// Heads of queries over one head of keys and values.
 #[derive(Clone, Copy, Debug)]
@@ -78,29 +85,29 @@ const fn conv(outputs: usize, kernel: usize, stride: usize) -> Spec {
 }
 
 /// Bottlenecks of a stage, the first of stride 2.
-fn stage(outputs: usize, steps: &[(usize, usize, usize)]) -> Vec<Spec> {
-    let steps = steps.iter().enumerate();
-    let spec = |(i, &(start, middle, expansion))| Spec::Universal {
+fn stage(outputs: usize, steps: &[usize]) -> Vec<Spec> {
+    let spec = |(i, &digits): (usize, &usize)| Spec::Universal {
         outputs,
         stride: if i == 0 { 2 } else { 1 },
-        step: Step(start, middle, expansion),
+        step: digits.into(),
     };
-    steps.map(spec).collect()
+    steps.iter().enumerate().map(spec).collect()
 }
 
 /// [`stage`] with attention behind bottleneck `first`, counted from 0, and behind the next three.
-fn hybrid(
-    outputs: usize,
-    steps: &[(usize, usize, usize)],
-    first: usize,
-    heads: Heads,
-) -> Vec<Spec> {
+fn hybrid(outputs: usize, steps: &[usize], first: usize, heads: Heads) -> Vec<Spec> {
     let mut specs = stage(outputs, steps);
     for i in (first..first + 4).rev() {
         specs.insert(i + 1, Spec::Attention(heads));
     }
     specs
 }
+
+/// The first stage of all networks but the smallest.
+const EDGE: Spec = Spec::Edge {
+    outputs: 48,
+    expansion: 4,
+};
 
 impl Config {
     fn new(stem: usize, first: Vec<Spec>, middle: [Vec<Spec>; 3]) -> Self {
@@ -113,41 +120,17 @@ impl Config {
     }
 
     fn medium_of(third: Vec<Spec>, fourth: Vec<Spec>) -> Self {
-        let first = Spec::Edge {
-            outputs: 48,
-            expansion: 4,
-        };
-        let second = stage(80, &[(3, 5, 4), (3, 3, 2)]);
-        Self::new(32, vec![first], [second, third, fourth])
+        Self::new(32, vec![EDGE], [stage(80, &[354, 332]), third, fourth])
     }
 
     fn large_of(third: Vec<Spec>, fourth: Vec<Spec>) -> Self {
-        let first = Spec::Edge {
-            outputs: 48,
-            expansion: 4,
-        };
-        let second = stage(96, &[(3, 5, 4), (3, 3, 4)]);
-        Self::new(24, vec![first], [second, third, fourth])
+        Self::new(24, vec![EDGE], [stage(96, &[354, 334]), third, fourth])
     }
 
     /// MobileNetV4-Conv-S.
     pub fn small() -> Self {
-        let third = [
-            (5, 5, 3),
-            (0, 3, 2),
-            (0, 3, 2),
-            (0, 3, 2),
-            (0, 3, 2),
-            (3, 0, 4),
-        ];
-        let fourth = [
-            (3, 3, 6),
-            (5, 5, 4),
-            (0, 5, 4),
-            (0, 5, 3),
-            (0, 3, 4),
-            (0, 3, 4),
-        ];
+        let third = [553, 32, 32, 32, 32, 304];
+        let fourth = [336, 554, 54, 53, 34, 34];
         Self::new(
             32,
             vec![conv(32, 3, 2), conv(32, 1, 1)],
@@ -161,58 +144,15 @@ impl Config {
 
     /// MobileNetV4-Conv-M.
     pub fn medium() -> Self {
-        let third = [
-            (3, 5, 6),
-            (3, 3, 4),
-            (3, 3, 4),
-            (3, 5, 4),
-            (3, 3, 4),
-            (3, 0, 4),
-            (0, 0, 2),
-            (3, 0, 4),
-        ];
-        let fourth = [
-            (5, 5, 6),
-            (5, 5, 4),
-            (3, 5, 4),
-            (3, 5, 4),
-            (0, 0, 4),
-            (3, 0, 4),
-            (3, 5, 2),
-            (5, 5, 4),
-            (0, 0, 4),
-            (0, 0, 4),
-            (5, 0, 2),
-        ];
+        let third = [356, 334, 334, 354, 334, 304, 2, 304];
+        let fourth = [556, 554, 354, 354, 4, 304, 352, 554, 4, 4, 502];
         Self::medium_of(stage(160, &third), stage(256, &fourth))
     }
 
     /// MobileNetV4-Hybrid-M.
     pub fn hybrid_medium() -> Self {
-        let third = [
-            (3, 5, 6),
-            (0, 0, 2),
-            (3, 3, 4),
-            (3, 5, 4),
-            (3, 3, 4),
-            (3, 0, 4),
-            (3, 3, 4),
-            (3, 0, 4),
-        ];
-        let fourth = [
-            (5, 5, 6),
-            (5, 5, 4),
-            (3, 5, 4),
-            (3, 5, 4),
-            (0, 0, 2),
-            (3, 5, 2),
-            (0, 0, 2),
-            (0, 0, 4),
-            (3, 0, 4),
-            (5, 5, 4),
-            (5, 0, 4),
-            (5, 0, 4),
-        ];
+        let third = [356, 2, 334, 354, 334, 304, 334, 304];
+        let fourth = [556, 554, 354, 354, 2, 352, 2, 4, 304, 554, 504, 504];
         let heads = |stride| Heads {
             count: 4,
             size: 64,
@@ -226,50 +166,13 @@ impl Config {
 
     /// MobileNetV4-Conv-L.
     pub fn large() -> Self {
-        let third = [
-            (3, 5, 4),
-            (3, 3, 4),
-            (3, 3, 4),
-            (3, 3, 4),
-            (3, 5, 4),
-            (5, 3, 4),
-            (5, 3, 4),
-            (5, 3, 4),
-            (5, 3, 4),
-            (5, 3, 4),
-            (3, 0, 4),
-        ];
-        let fourth = [
-            (5, 5, 4),
-            (5, 5, 4),
-            (5, 5, 4),
-            (5, 5, 4),
-            (5, 0, 4),
-            (5, 3, 4),
-            (5, 0, 4),
-            (5, 0, 4),
-            (5, 3, 4),
-            (5, 5, 4),
-            (5, 0, 4),
-            (5, 0, 4),
-            (5, 0, 4),
-        ];
-        Self::large_of(stage(192, &third), stage(512, &fourth))
+        Self::large_of(stage(192, &THIRD_OF_LARGE), stage(512, &FOURTH_OF_LARGE))
     }
 
     /// MobileNetV4-Hybrid-L.
     pub fn hybrid_large() -> Self {
-        let Self { stages, .. } = Self::large();
-        let steps = |specs: &[Spec]| {
-            let steps = specs.iter().filter_map(|spec| match spec {
-                Spec::Universal { step, .. } => Some((step.0, step.1, step.2)),
-                _ => None,
-            });
-            steps.collect::<Vec<_>>()
-        };
         // The bottlenecks are those of Conv-L, but for one at the end.
-        let (third, mut fourth) = (steps(&stages[2]), steps(&stages[3]));
-        fourth.push((5, 0, 4));
+        let fourth = [&FOURTH_OF_LARGE[..], &[504]].concat();
         let heads = |size, stride| Heads {
             count: 8,
             size,
@@ -278,12 +181,19 @@ impl Config {
         Self {
             activation: Activation::Gelu,
             ..Self::large_of(
-                hybrid(192, &third, 6, heads(48, 2)),
+                hybrid(192, &THIRD_OF_LARGE, 6, heads(48, 2)),
                 hybrid(512, &fourth, 9, heads(64, 1)),
             )
         }
     }
 }
+
+/// The third stage of MobileNetV4-Conv-L.
+const THIRD_OF_LARGE: [usize; 11] = [354, 334, 334, 334, 354, 534, 534, 534, 534, 534, 304];
+/// The fourth stage of MobileNetV4-Conv-L.
+const FOURTH_OF_LARGE: [usize; 13] = [
+    554, 554, 554, 554, 504, 534, 504, 504, 534, 554, 504, 504, 504,
+];
 
 /// Channels of the last stage.
 const LAST: usize = 960;

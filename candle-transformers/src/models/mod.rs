@@ -93,7 +93,6 @@ pub mod glm4_new;
 pub mod gpt_oss;
 pub mod granite;
 pub mod granitemoehybrid;
-pub(crate) mod grids;
 pub mod helium;
 #[cfg(any(feature = "vision", not(feature = "subset")))]
 pub mod hiera;
@@ -218,7 +217,6 @@ pub mod rwkv_v7;
 pub mod segformer;
 #[cfg(any(feature = "vision", not(feature = "subset")))]
 pub mod segment_anything;
-pub(crate) mod shared;
 pub mod siglip;
 #[cfg(any(feature = "whisper", not(feature = "subset")))]
 pub mod silero_vad;
@@ -234,7 +232,6 @@ pub mod starcoder2;
 pub mod stella_en_v5;
 #[cfg(any(feature = "language", not(feature = "subset")))]
 pub mod t5;
-pub(crate) mod three_axes;
 #[cfg(any(feature = "vision", not(feature = "subset")))]
 pub mod trocr;
 #[cfg(any(feature = "vision", not(feature = "subset")))]

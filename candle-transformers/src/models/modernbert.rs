@@ -14,10 +14,12 @@ use serde::{Deserialize, Deserializer};
 
 use crate::blocks::encoder::{
     added_to_scores, head_dim, mean_of_seen, output_weight, Embeddings, EmbeddingsSpec,
-    EncoderLayer, Heads, NormPlace, Seen, Transform,
+    EncoderBiases, EncoderLayer, EncoderNames, EncoderSpec, MlpActivation, MlpNames, NormPlace,
+    Seen, Transform,
 };
 use crate::blocks::{
-    FeedForward, GatedMlp, MergedLinear, Norm, Projection, Rotary, RotaryPairs, RotaryTables,
+    at_once, Dense, FeedForward, GatedMlp, Norm, NormSpec, Order, Projection, Rotary, RotaryPairs,
+    RotaryTables, WeightKind, Weights,
 };
 
 const FAMILY: &str = "modernbert";
@@ -112,18 +114,6 @@ fn numbers_as_text<'de, De: Deserializer<'de>>(
 #[derive(Debug, Clone)]
 pub struct ModernBertMLP(GatedMlp);
 
-impl ModernBertMLP {
-    fn load(vb: VarBuilder, config: &Config, activation: GatedActivation) -> Result<Self> {
-        let (hidden, inner) = (config.hidden_size, config.intermediate_size);
-        let gate_up = linear_no_bias(hidden, 2 * inner, vb.pp("Wi"))?;
-        Ok(Self(GatedMlp::new(
-            MergedLinear::joined(gate_up.into(), [inner, inner]),
-            linear_no_bias(inner, hidden, vb.pp("Wo"))?.into(),
-            activation,
-        )))
-    }
-}
-
 /// From (.., hidden_size) to the same shape.
 impl Module for ModernBertMLP {
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
@@ -138,39 +128,53 @@ pub struct ModernBertLayer {
     local: bool,
 }
 
-impl ModernBertLayer {
-    fn load(
-        vb: VarBuilder,
-        config: &Config,
-        activation: GatedActivation,
-        index: usize,
-    ) -> Result<Self> {
-        let (hidden, heads) = (config.hidden_size, config.num_attention_heads);
-        let head_dim = head_dim(
+/// The first layer has an `attn_norm` only if the checkpoint does.
+fn layers(
+    config: &Config,
+    activation: GatedActivation,
+    vb: VarBuilder,
+) -> Result<Vec<ModernBertLayer>> {
+    let (hidden, heads) = (config.hidden_size, config.num_attention_heads);
+    let spec = EncoderSpec {
+        hidden,
+        inner: config.intermediate_size,
+        heads,
+        head_dim: head_dim(
             FAMILY,
             ("hidden_size", hidden),
             ("num_attention_heads", heads),
-        )?;
-        let norm = |name| norm(vb.pp(name), config);
-        let first = match index == 0 && !vb.contains_tensor("attn_norm.weight") {
-            true => None,
-            false => Some(norm("attn_norm")?),
-        };
-        let attn = vb.pp("attn");
-        let qkv = linear_no_bias(hidden, 3 * hidden, attn.pp("Wqkv"))?.into();
-        let qkv = MergedLinear::joined(qkv, [hidden; 3]);
-        Ok(Self {
-            layer: EncoderLayer {
-                heads: Heads::new(qkv, heads, head_dim),
-                joined: linear_no_bias(hidden, hidden, attn.pp("Wo"))?.into(),
-                mlp: FeedForward::Gated(ModernBertMLP::load(vb.pp("mlp"), config, activation)?.0),
-                place: NormPlace::Before,
-                norms: [first, Some(norm("mlp_norm")?)],
+        )?,
+        activation: MlpActivation::Joined(activation, Order::Layers),
+        bias: EncoderBiases::all(false),
+        norm: NormSpec::layer_no_bias(config.layer_norm_eps),
+        place: NormPlace::Before,
+        names: EncoderNames {
+            qkv: &["attn.Wqkv"],
+            joined: "attn.Wo",
+            mlp: MlpNames {
+                gate: "",
+                up: "mlp.Wi",
+                down: "mlp.Wo",
             },
-            local: !index.is_multiple_of(config.global_attn_every_n_layers),
-        })
+            norms: ["attn_norm", "mlp_norm"],
+        },
+    };
+    let mut first = spec.clone();
+    if !vb.contains_tensor("0.attn_norm.weight") {
+        first.names.norms[0] = "";
     }
+    let layer = |i: usize| {
+        let spec = if i == 0 { &first } else { &spec };
+        let load = |weights: &mut Weights<'_>| at_once(spec.layer(weights, &i.to_string()));
+        Ok(ModernBertLayer {
+            layer: Dense::load(vb.clone(), load)?,
+            local: !i.is_multiple_of(config.global_attn_every_n_layers),
+        })
+    };
+    (0..config.num_hidden_layers).map(layer).collect()
+}
 
+impl ModernBertLayer {
     /// Its feed-forward block.
     pub fn mlp(&self) -> Option<ModernBertMLP> {
         match &self.layer.mlp {
@@ -221,9 +225,7 @@ impl ModernBert {
             bail!("modernbert: global_attn_every_n_layers is 0; it must be at least 1")
         }
         let vb = vb.pp("model");
-        let layers = (0..config.num_hidden_layers)
-            .map(|i| ModernBertLayer::load(vb.pp("layers").pp(i), config, activation, i));
-        let layers = layers.collect::<Result<_>>()?;
+        let layers = layers(config, activation, vb.pp("layers"))?;
         let spec = EmbeddingsSpec {
             family: FAMILY,
             hidden,

@@ -29,15 +29,16 @@
 //! # }
 //! ```
 
+use std::marker::PhantomData;
+
 use candle_core::{bail, Module, Result, Tensor};
-use candle_nn::{Activation, Init, VarBuilder};
+use candle_nn::{Activation, Init};
 use serde::Deserialize;
 
-use super::mixformer::{Config as PhiConfig, MixFormerSequentialForCausalLM as PhiModel};
-use crate::blocks::encoder::EncoderLayer;
-use crate::blocks::vision::layers::{load_layers, run_layers, LayerNames};
+use super::mixformer::{Config as PhiConfig, MixFormer};
+use crate::blocks::encoder::{run_layers, EncoderLayer, EncoderNames};
 use crate::blocks::vision::{Picture, VitSpec};
-use crate::blocks::{at_once, LinearSpec, Norm, NormSpec, Projection, Weights};
+use crate::blocks::{at_once, Dense, LinearSpec, Norm, NormSpec, Projection, WeightKind, Weights};
 
 const FAMILY: &str = "moondream";
 /// Height and width of a patch in pixels, and the channels of an image.
@@ -66,8 +67,8 @@ impl Config {
         }
     }
 
-    /// That an image's vectors are of the size of a token's.
-    pub(crate) fn check(&self) -> Result<()> {
+    /// That a picture's vectors are of the size of a token's.
+    fn check(&self) -> Result<()> {
         let (seen, read) = (self.vision_config.model_dim, self.phi_config.n_embd);
         if seen != read {
             bail!("{FAMILY} config: model_dim {seen} of vision_config must equal n_embd {read} of phi_config")
@@ -179,8 +180,9 @@ impl Vit {
         let places = [1, cfg.embed_len, spec.size];
         let table = name("pos_embed");
         let positions = weights.dense(&table, &places, Init::Const(0.)).await?;
-        let (names, blocks) = (&LayerNames::TIMM, name("blocks"));
-        let layers = load_layers(cfg.num_blocks, &spec, cfg.act, names, weights, &blocks).await?;
+        let layers = spec.encoder(FAMILY, cfg.act, EncoderNames::TIMM)?;
+        let blocks = name("blocks");
+        let layers = layers.load(cfg.num_blocks, weights, &blocks).await?;
         Ok(Self {
             picture: Picture {
                 size: Some((side, side)),
@@ -263,30 +265,31 @@ impl Module for Encoder {
     }
 }
 
-/// The part that sees: the transformer and the network behind it.
+/// The part that sees, over dense or quantised weights: the transformer and the network behind it.
 #[derive(Debug, Clone)]
-pub struct VisionEncoder {
+pub struct Vision<W> {
     encoder: Encoder,
     projection: Projector,
+    of: PhantomData<fn() -> W>,
 }
 
-impl VisionEncoder {
+/// The part that sees: the transformer and the network behind it.
+pub type VisionEncoder = Vision<Dense>;
+
+impl<W: WeightKind> Vision<W> {
     /// Loads what is below `encoder.model.visual` and `projection.mlp`.
     ///
     /// # Errors
     /// If the configuration contradicts itself, or a weight is missing or has another shape.
-    pub fn new(cfg: &VisionConfig, vb: VarBuilder) -> Result<Self> {
-        let (dtype, device, mut vb) = (vb.dtype(), vb.device().clone(), vb);
-        Self::load(cfg, &mut Weights::new(&mut vb, dtype, &device))
-    }
-
-    /// As [`new`](Self::new), of dense or quantised weights.
-    pub(super) fn load(cfg: &VisionConfig, weights: &mut Weights<'_>) -> Result<Self> {
-        Ok(Self {
-            encoder: Encoder {
-                vit: at_once(Vit::load(cfg, weights))?,
-            },
-            projection: at_once(Projector::load(cfg, weights))?,
+    pub fn new(cfg: &VisionConfig, vb: W::Builder<'_>) -> Result<Self> {
+        W::load(vb, |weights| {
+            Ok(Self {
+                encoder: Encoder {
+                    vit: at_once(Vit::load(cfg, weights))?,
+                },
+                projection: at_once(Projector::load(cfg, weights))?,
+                of: PhantomData,
+            })
         })
     }
 }
@@ -295,44 +298,47 @@ impl VisionEncoder {
 /// the text has them: (batch, embed_len, model_dim).
 ///
 /// # Errors
-/// The images have another shape, or another dtype or device than the weights.
-impl Module for VisionEncoder {
+/// The pictures have another shape, or another dtype or device than the weights.
+impl<W> Module for Vision<W> {
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
         let patches = self.encoder.vit.patches(xs)?;
         self.projection.forward(&self.encoder.forward(&patches)?)
     }
 }
 
-/// The part that sees and the part that writes.
+/// The part that sees and the part that writes, over dense or quantised weights.
 #[derive(Debug, Clone)]
-pub struct Model {
-    /// The language model.
-    pub text_model: PhiModel,
-    /// The vision encoder.
-    pub vision_encoder: VisionEncoder,
+pub struct Moondream<W> {
+    /// What writes.
+    pub text_model: MixFormer<W>,
+    /// What sees.
+    pub vision_encoder: Vision<W>,
 }
 
-impl Model {
+/// The part that sees and the part that writes.
+pub type Model = Moondream<Dense>;
+
+impl<W: WeightKind> Moondream<W> {
     /// Loads what is below `text_model` and `vision_encoder`.
     ///
     /// # Errors
     /// If the configuration contradicts itself, or a weight is missing or has another shape.
-    pub fn new(config: &Config, vb: VarBuilder) -> Result<Self> {
+    pub fn new(config: &Config, vb: W::Builder<'_>) -> Result<Self> {
         config.check()?;
         let (text, vision) = (&config.phi_config, &config.vision_config);
         Ok(Self {
-            vision_encoder: VisionEncoder::new(vision, vb.pp("vision_encoder"))?,
-            text_model: PhiModel::new_v2(text, vb.pp("text_model"))?,
+            vision_encoder: Vision::<W>::new(vision, W::below(&vb, "vision_encoder"))?,
+            text_model: MixFormer::<W>::new_v2(text, W::below(&vb, "text_model"))?,
         })
     }
 
-    /// The vision encoder.
-    pub fn vision_encoder(&self) -> &VisionEncoder {
+    /// What sees.
+    pub fn vision_encoder(&self) -> &Vision<W> {
         &self.vision_encoder
     }
 
-    /// The language model, which takes the encoder's output.
-    pub fn text_model(&mut self) -> &mut PhiModel {
+    /// What writes, given what the other returned.
+    pub fn text_model(&mut self) -> &mut MixFormer<W> {
         &mut self.text_model
     }
 }

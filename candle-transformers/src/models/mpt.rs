@@ -3,7 +3,7 @@
 use candle_core::{bail, Result};
 use candle_nn::Activation;
 
-use super::shared::alibi_slopes;
+use crate::blocks::family::alibi_slopes;
 use crate::blocks::{
     layers, AttentionSpec, DecoderConfig, DecoderSpec, FeedForwardSpec, Head, LayerSpec, Names,
     NextLm, NormSpec, Order, PlainSpec,

@@ -19,15 +19,14 @@
 
 use candle_core::{bail, Device, Result, Tensor, D};
 use candle_nn::ops::GatedActivation;
-use candle_nn::rotary_emb::Pairs;
-use candle_nn::{layer_norm, linear_b, VarBuilder};
+use candle_nn::{layer_norm, VarBuilder};
 use serde::Deserialize;
 
 use crate::blocks::encoder::{
-    added_to_scores, below, dtype_of_scores, head_dim, mean_of_seen, Embeddings, EmbeddingsSpec,
-    EncoderLayer, Heads, NormPlace, Seen,
+    below, dtype_of_scores, head_dim, mean_of_seen, Embeddings, EmbeddingsSpec, EncoderBiases,
+    EncoderNames, EncoderPositions, EncoderSpec, MlpActivation, MlpNames, NormPlace, TextEncoder,
 };
-use crate::blocks::{FeedForward, GatedMlp, MergedLinear, Rotary, RotaryPairs, RotaryTables};
+use crate::blocks::{NormSpec, Rotary, RotaryPairs, RotaryTables};
 
 const FAMILY: &str = "nomic_bert";
 
@@ -150,26 +149,34 @@ impl Config {
         })
     }
 
-    fn layer(&self, vb: VarBuilder) -> Result<EncoderLayer> {
-        let (hidden, inner) = (self.n_embd, self.n_inner);
-        let (attn, mlp) = (vb.pp("attn"), vb.pp("mlp"));
-        let bias = self.qkv_proj_bias;
-        let qkv = linear_b(hidden, 3 * hidden, bias, attn.pp("Wqkv"))?.into();
-        let qkv = MergedLinear::joined(qkv, [hidden; 3]);
-        // The gate is the second of the two.
-        let first = |name| linear_b(hidden, inner, self.mlp_fc1_bias, mlp.pp(name));
-        let gate_up = MergedLinear::new([first("fc12")?, first("fc11")?])?;
-        let down = linear_b(inner, hidden, self.mlp_fc2_bias, mlp.pp("fc2"))?;
-        let norm = |name| layer_norm(hidden, self.layer_norm_epsilon, vb.pp(name));
-        Ok(EncoderLayer {
-            heads: Heads::new(qkv, self.n_head, self.head_dim()?),
-            joined: linear_b(hidden, hidden, bias, attn.pp("out_proj"))?.into(),
-            mlp: FeedForward::Gated(GatedMlp::new(gate_up, down.into(), self.activation()?)),
+    fn layer(&self) -> Result<EncoderSpec> {
+        let (qkv, up) = (self.qkv_proj_bias, self.mlp_fc1_bias);
+        Ok(EncoderSpec {
+            hidden: self.n_embd,
+            inner: self.n_inner,
+            heads: self.n_head,
+            head_dim: self.head_dim()?,
+            activation: MlpActivation::Gated(self.activation()?),
+            bias: EncoderBiases {
+                up,
+                down: self.mlp_fc2_bias,
+                ..EncoderBiases::all(qkv)
+            },
+            norm: NormSpec::layer(self.layer_norm_epsilon),
             place: match self.prenorm {
                 true => NormPlace::Before,
                 false => NormPlace::After,
             },
-            norms: [Some(norm("norm1")?.into()), Some(norm("norm2")?.into())],
+            names: EncoderNames {
+                qkv: &["attn.Wqkv"],
+                joined: "attn.out_proj",
+                mlp: MlpNames {
+                    gate: "mlp.fc12",
+                    up: "mlp.fc11",
+                    down: "mlp.fc2",
+                },
+                ..EncoderNames::TIMM
+            },
         })
     }
 }
@@ -177,9 +184,7 @@ impl Config {
 /// From token ids to a vector for each of them.
 #[derive(Debug, Clone)]
 pub struct NomicBertModel {
-    embeddings: Embeddings,
-    layers: Vec<EncoderLayer>,
-    rotary: RotaryTables,
+    encoder: TextEncoder,
     /// Where the weights are.
     pub device: Device,
 }
@@ -207,12 +212,16 @@ impl NomicBertModel {
         };
         let rotary = config.rotary()?;
         let norm = layer_norm(config.n_embd, config.layer_norm_epsilon, vb.pp("emb_ln"))?;
-        let layers = (0..config.n_layer).map(|i| config.layer(vb.pp("encoder").pp("layers").pp(i)));
+        let rotary = RotaryTables::new(&rotary, config.n_positions, vb.dtype(), vb.device());
+        let layers = config.layer()?;
         Ok(Self {
-            layers: layers.collect::<Result<_>>()?,
-            embeddings: Embeddings::load(embeddings, vb.pp("embeddings"), norm)?,
-            rotary: RotaryTables::new(&rotary, config.n_positions, vb.dtype(), vb.device()),
             device: vb.device().clone(),
+            encoder: TextEncoder {
+                family: FAMILY,
+                embeddings: Embeddings::load(embeddings, vb.pp("embeddings"), norm)?,
+                layers: layers.load_dense(config.n_layer, vb, "encoder.layers")?,
+                positions: EncoderPositions::Rotary(rotary),
+            },
         })
     }
 
@@ -231,20 +240,8 @@ impl NomicBertModel {
         token_type_ids: Option<&Tensor>,
         attention_mask: Option<&Tensor>,
     ) -> Result<Tensor> {
-        let mut xs = self.embeddings.forward(input_ids, token_type_ids)?;
-        let mask = attention_mask.map(|mask| added_to_scores(FAMILY, mask, xs.dtype()));
-        let mask = mask.transpose()?;
-        let angles = self.rotary.rows(0, xs.dim(1)?)?;
-        let pairs = Pairs::from(self.rotary.rotary().pairs);
-        let seen = Seen {
-            mask: mask.as_ref(),
-            rotation: Some((&angles, pairs)),
-            ..Seen::default()
-        };
-        for layer in &self.layers {
-            xs = layer.forward(xs, &seen)?;
-        }
-        Ok(xs)
+        self.encoder
+            .forward(input_ids, token_type_ids, attention_mask)
     }
 }
 

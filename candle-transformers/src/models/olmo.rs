@@ -5,7 +5,7 @@ use candle_core::Result;
 use candle_nn::Activation;
 use serde::Deserialize;
 
-use super::shared::LlamaLike;
+use crate::blocks::family::LlamaLike;
 use crate::blocks::{DecoderConfig, DecoderSpec, Head, Lm, NormSpec, RotaryPairs};
 
 /// A checkpoint's `config.json`.

@@ -30,9 +30,9 @@ use candle_core::{bail, Module, Result, Tensor};
 use candle_nn::{linear, Activation, Linear, VarBuilder};
 use serde::Deserialize;
 
-use super::shared::all_visible;
 use super::spelling::vision_model;
 use super::{gemma, siglip};
+use crate::blocks::family::all_visible;
 use crate::blocks::{CausalLm, Hidden};
 
 /// A checkpoint's `config.json`.

@@ -6,7 +6,7 @@ use candle_nn::rotary_emb::{rope_heads_with, Pairs, Rotation};
 use candle_nn::Activation;
 use serde::Deserialize;
 
-use super::shared::LlamaLike;
+use crate::blocks::family::LlamaLike;
 use crate::blocks::{
     self, DecoderConfig, DecoderSpec, Head, Lm, NormSpec, Order, Rotary, RotaryPairs, RotaryTables,
 };

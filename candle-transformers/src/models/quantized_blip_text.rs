@@ -17,81 +17,15 @@
 //! # }
 //! ```
 
-use candle_core::{DType, Module, Result, Tensor};
-
-use super::blip_text::{self, Writer};
-use crate::blocks::{at_once, LinearSpec, Projection, Weights};
+use super::blip_text::{self, Pooler, Writer};
+use crate::blocks::Quantized;
 pub use crate::quantized_var_builder::VarBuilder;
 
 /// The same as without quantisation.
 pub type Config = blip_text::Config;
 
 /// The vector of a text: that of its first token through a layer and tanh.
-#[derive(Debug, Clone)]
-pub struct TextPooler {
-    dense: Projection,
-}
-
-impl TextPooler {
-    /// Loads `dense`.
-    ///
-    /// # Errors
-    /// If a weight is missing or has another shape than the configuration says.
-    pub fn new(cfg: &Config, vb: VarBuilder) -> Result<Self> {
-        let dense = LinearSpec {
-            name: "dense".to_string(),
-            in_dim: cfg.hidden_size,
-            out_dim: cfg.hidden_size,
-            bias: true,
-        };
-        let (device, mut vb) = (vb.device().clone(), vb);
-        let mut weights = Weights::new(&mut vb, DType::F32, &device);
-        Ok(Self {
-            dense: at_once(weights.linear(&dense))?,
-        })
-    }
-}
-
-/// From (batch, seq, hidden_size) to (batch, hidden_size).
-impl Module for TextPooler {
-    fn forward(&self, xs: &Tensor) -> Result<Tensor> {
-        blip_text::pooled(&self.dense, xs)
-    }
-}
+pub type TextPooler = Pooler<Quantized>;
 
 /// The model with a layer over the tokens.
-#[derive(Debug, Clone)]
-pub struct TextLMHeadModel {
-    model: Writer,
-}
-
-impl TextLMHeadModel {
-    /// Loads what is below `bert` and `cls`.
-    ///
-    /// # Errors
-    /// If the configuration contradicts itself, or a weight is missing or has another shape than the configuration says.
-    pub fn new(cfg: &Config, vb: VarBuilder) -> Result<Self> {
-        let (device, mut vb) = (vb.device().clone(), vb);
-        let mut weights = Weights::new(&mut vb, DType::F32, &device);
-        Ok(Self {
-            model: at_once(Writer::load(cfg, &mut weights))?,
-        })
-    }
-
-    /// As [`blip_text::TextLMHeadModel::forward`].
-    ///
-    /// # Errors
-    /// As that.
-    pub fn forward(
-        &mut self,
-        input_ids: &Tensor,
-        encoder_hidden_states: &Tensor,
-    ) -> Result<Tensor> {
-        self.model.forward(input_ids, encoder_hidden_states)
-    }
-
-    /// Forgets the text, so that another can begin.
-    pub fn reset_kv_cache(&mut self) {
-        self.model.reset();
-    }
-}
+pub type TextLMHeadModel = Writer<Quantized>;

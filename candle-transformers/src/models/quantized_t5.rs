@@ -15,12 +15,11 @@
 //! # }
 //! ```
 
-use candle_core::{DType, Device, Result, Tensor};
+use candle_core::Result;
 use serde::Deserialize;
 
-use super::t5;
-use super::t5::stack;
-use crate::blocks::{at_once, Weights};
+use super::t5::{self, model::EncoderModel, model::TextModel};
+use crate::blocks::Quantized;
 pub use crate::quantized_var_builder::VarBuilder;
 
 /// [`t5::Config`] with these public fields. The others come from `config.json`, or from a [`t5::Config`].
@@ -74,134 +73,27 @@ impl Default for Config {
 }
 
 /// The encoder alone: from token ids to a vector for each of them.
-#[derive(Debug, Clone)]
-pub struct T5EncoderModel {
-    encoder: stack::Encoder,
-}
+pub type T5EncoderModel = EncoderModel<Quantized>;
 
-impl T5EncoderModel {
+impl EncoderModel<Quantized> {
     /// Loads the weights that [`t5::T5EncoderModel::load`] does.
     ///
     /// # Errors
     /// As that.
     pub fn load(vb: VarBuilder, cfg: &Config) -> Result<Self> {
-        let (device, mut vb) = (vb.device().clone(), vb);
-        let mut weights = Weights::new(&mut vb, DType::F32, &device);
-        Ok(Self {
-            encoder: at_once(stack::Encoder::load(&cfg.into(), &mut weights))?,
-        })
+        Self::of(vb, &cfg.into())
     }
-
-    /// As [`t5::T5EncoderModel::forward`].
-    ///
-    /// # Errors
-    /// As that.
-    pub fn forward(&mut self, input_ids: &Tensor) -> Result<Tensor> {
-        self.encoder.forward(input_ids, None, None)
-    }
-
-    /// As [`t5::T5EncoderModel::forward_masked`].
-    ///
-    /// # Errors
-    /// As that.
-    pub fn forward_masked(
-        &mut self,
-        input_ids: &Tensor,
-        attention_mask: Option<&Tensor>,
-    ) -> Result<Tensor> {
-        self.encoder.forward(input_ids, attention_mask, None)
-    }
-
-    /// The device of the weights.
-    pub fn device(&self) -> &Device {
-        &self.encoder.device
-    }
-
-    /// Changes nothing: an encoder keeps no tokens.
-    pub fn clear_kv_cache(&mut self) {}
 }
 
 /// From a text to another: an encoder, and a decoder with a layer over the tokens.
-#[derive(Debug, Clone)]
-pub struct T5ForConditionalGeneration {
-    model: stack::Generator,
-}
+pub type T5ForConditionalGeneration = TextModel<Quantized>;
 
-impl T5ForConditionalGeneration {
+impl TextModel<Quantized> {
     /// Loads the weights that [`t5::T5ForConditionalGeneration::load`] does.
     ///
     /// # Errors
     /// As that.
     pub fn load(vb: VarBuilder, cfg: &Config) -> Result<Self> {
-        let (device, mut vb) = (vb.device().clone(), vb);
-        let mut weights = Weights::new(&mut vb, DType::F32, &device);
-        Ok(Self {
-            model: at_once(stack::Generator::load(&cfg.into(), &mut weights))?,
-        })
-    }
-
-    /// As [`t5::T5ForConditionalGeneration::encode`].
-    ///
-    /// # Errors
-    /// As that.
-    pub fn encode(&mut self, input_ids: &Tensor) -> Result<Tensor> {
-        self.model.encoder.forward(input_ids, None, None)
-    }
-
-    /// As [`t5::T5ForConditionalGeneration::encode_masked`].
-    ///
-    /// # Errors
-    /// As that.
-    pub fn encode_masked(
-        &mut self,
-        input_ids: &Tensor,
-        attention_mask: Option<&Tensor>,
-    ) -> Result<Tensor> {
-        self.model.encoder.forward(input_ids, attention_mask, None)
-    }
-
-    /// As [`t5::T5ForConditionalGeneration::decode`].
-    ///
-    /// # Errors
-    /// As that.
-    pub fn decode(
-        &mut self,
-        decoder_input_ids: &Tensor,
-        encoder_output: &Tensor,
-    ) -> Result<Tensor> {
-        self.model.decode(decoder_input_ids, encoder_output, None)
-    }
-
-    /// As [`t5::T5ForConditionalGeneration::decode_masked`].
-    ///
-    /// # Errors
-    /// As that.
-    pub fn decode_masked(
-        &mut self,
-        decoder_input_ids: &Tensor,
-        encoder_output: &Tensor,
-        encoder_attention_mask: Option<&Tensor>,
-    ) -> Result<Tensor> {
-        self.model
-            .decode(decoder_input_ids, encoder_output, encoder_attention_mask)
-    }
-
-    /// [`encode`](Self::encode) and [`decode`](Self::decode).
-    ///
-    /// # Errors
-    /// As these.
-    pub fn forward(&mut self, input_ids: &Tensor, decoder_input_ids: &Tensor) -> Result<Tensor> {
-        let encoder_output = self.encode(input_ids)?;
-        self.decode(decoder_input_ids, &encoder_output)
-    }
-
-    /// The device of the weights.
-    pub fn device(&self) -> &Device {
-        &self.model.encoder.device
-    }
-
-    /// Forgets the text that was decoded, so that another can begin.
-    pub fn clear_kv_cache(&mut self) {
-        self.model.reset();
+        Self::of(vb, &cfg.into())
     }
 }

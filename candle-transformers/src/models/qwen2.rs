@@ -4,7 +4,7 @@ use candle_core::{Result, Tensor};
 use candle_nn::{Activation, VarBuilder};
 use serde::Deserialize;
 
-use super::shared::LlamaLike;
+use crate::blocks::family::LlamaLike;
 use crate::blocks::{keys_that_count, CausalLm, DecoderConfig, DecoderSpec, Head, Lm};
 
 /// A checkpoint's `config.json`.

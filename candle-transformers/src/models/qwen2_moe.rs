@@ -5,7 +5,8 @@ use candle_core::Result;
 use candle_nn::Activation;
 use serde::Deserialize;
 
-use super::{qwen2, shared};
+use super::qwen2;
+use crate::blocks::family;
 use crate::blocks::{DecoderConfig, DecoderSpec, ExpertsSpec, Lm, Routing, SharedSpec};
 
 /// A checkpoint's `config.json`.
@@ -99,7 +100,7 @@ impl Config {
             family: "qwen2_moe",
             ..attention.spec_with(windowed)?
         };
-        shared::with_experts(spec, experts, self.decoder_sparse_step, dense)
+        family::with_experts(spec, experts, self.decoder_sparse_step, dense)
     }
 }
 

@@ -4,7 +4,8 @@ use candle_core::Result;
 use candle_nn::Activation;
 use serde::Deserialize;
 
-use super::{qwen3, shared};
+use super::qwen3;
+use crate::blocks::family;
 use crate::blocks::{DecoderConfig, DecoderSpec, ExpertsSpec, HiddenLm, Lm, Routing};
 
 /// A checkpoint's `config.json`.
@@ -103,7 +104,7 @@ impl Config {
             self.hidden_act.try_into()?,
             Routing::softmax(self.num_experts_per_tok, self.norm_topk_prob),
         );
-        shared::with_experts(spec, experts, self.decoder_sparse_step, dense)
+        family::with_experts(spec, experts, self.decoder_sparse_step, dense)
     }
 }
 

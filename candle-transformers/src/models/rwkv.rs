@@ -1,6 +1,8 @@
 //! RWKV 5 and 6: [arXiv 2404.05892](https://arxiv.org/abs/2404.05892). Both mix a token with the one before it, and read from a state that
 //! decays by channel; in version 6 the token says how much of either. Weights are dense or quantised.
 
+use std::marker::PhantomData;
+
 use candle_core::{bail, DType, Module, Result, Tensor};
 use candle_nn::ops::sigmoid;
 use candle_nn::{Init, LayerNorm};
@@ -8,22 +10,23 @@ use candle_nn::{Init, LayerNorm};
 use super::rwkv_v5::{Config, State, StatePerLayer};
 use crate::blocks::recurrence::{last, shifted, wide, Linear, CHUNK};
 use crate::blocks::{at_once, LinearSpec, Norm, NormSpec, Projection, TokenEmbedding};
-use crate::blocks::{WeightSource, Weights};
+use crate::blocks::{WeightKind, Weights};
 
 /// The model's version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Version {
+enum Version {
     V5,
     V6,
 }
 
-/// The language model.
+/// The language model of RWKV `VERSION`, over dense or quantised weights.
 #[derive(Debug, Clone)]
-pub(super) struct Rwkv {
+pub struct Rwkv<const VERSION: usize, W> {
     embeddings: TokenEmbedding,
     layers: Vec<Layer>,
     ln_out: Norm,
     head: Projection,
+    of: PhantomData<fn() -> W>,
 }
 
 #[derive(Debug, Clone)]
@@ -83,12 +86,23 @@ struct ChannelMix {
     version: Version,
 }
 
-impl Rwkv {
-    pub(super) fn load(version: Version, cfg: &Config, mut weights: Weights<'_>) -> Result<Self> {
-        at_once(Self::load_async(version, cfg, &mut weights))
+impl<const VERSION: usize, W: WeightKind> Rwkv<VERSION, W> {
+    /// Loads `rwkv.*` and `head`.
+    ///
+    /// # Errors
+    /// If the configuration contradicts itself, or a weight is missing or has another shape.
+    pub fn new(cfg: &Config, vb: W::Builder<'_>) -> Result<Self> {
+        let version = const {
+            match VERSION {
+                5 => Version::V5,
+                6 => Version::V6,
+                _ => panic!("the version is 5 or 6"),
+            }
+        };
+        W::load(vb, |weights| at_once(Self::load(version, cfg, weights)))
     }
 
-    async fn load_async(version: Version, cfg: &Config, weights: &mut Weights<'_>) -> Result<Self> {
+    async fn load(version: Version, cfg: &Config, weights: &mut Weights<'_>) -> Result<Self> {
         let hidden = cfg.hidden_size;
         let embeddings = weights.embedding("rwkv.embeddings", cfg.vocab_size, hidden);
         let embeddings = embeddings.await?;
@@ -103,12 +117,16 @@ impl Rwkv {
             layers,
             ln_out,
             head: linear(weights, "head", hidden, cfg.vocab_size).await?,
+            of: PhantomData,
         })
     }
 
-    /// The logits, `(b, t, vocab)`, of what follows each of the tokens, `(b, t)`.
-    pub(super) fn forward(&self, ids: &Tensor, state: &mut State) -> Result<Tensor> {
-        let (_, t) = ids.dims2()?;
+    /// The logits, `(b, t, vocab)`, of what follows each of the token ids `xs`, `(b, t)`, which continue what `state` holds.
+    ///
+    /// # Errors
+    /// If there are no ids, or the state was created by a different model or batch.
+    pub fn forward(&self, xs: &Tensor, state: &mut State) -> Result<Tensor> {
+        let (_, t) = xs.dims2()?;
         if t == 0 {
             bail!("rwkv: no tokens; at least one is required")
         }
@@ -119,7 +137,7 @@ impl Rwkv {
                 self.layers.len()
             )
         }
-        let mut xs = self.embeddings.forward(ids)?;
+        let mut xs = self.embeddings.forward(xs)?;
         for (layer, state) in self.layers.iter().zip(&mut state.per_layer) {
             xs = layer.forward(&xs, state)?;
         }
@@ -366,15 +384,4 @@ async fn linear(
 
 async fn dense(weights: &mut Weights<'_>, name: &str, shape: &[usize]) -> Result<Tensor> {
     weights.dense(name, shape, Init::Const(0.)).await
-}
-
-/// The model with the weights of a source, whose dtype and device are given.
-pub(super) fn from_source(
-    version: Version,
-    cfg: &Config,
-    source: &mut dyn WeightSource,
-    dtype: DType,
-    device: &candle_core::Device,
-) -> Result<Rwkv> {
-    Rwkv::load(version, cfg, Weights::new(source, dtype, device))
 }

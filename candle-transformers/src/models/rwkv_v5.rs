@@ -1,11 +1,11 @@
 //! RWKV 5, Eagle: [arXiv 2404.05892](https://arxiv.org/abs/2404.05892). A recurrent network: what it keeps of a sequence has a fixed size.
 
 use candle_core::{DType, Device, Result, Tensor};
-use candle_nn::VarBuilder;
 use serde::Deserialize;
 
-use super::rwkv::{from_source, Rwkv, Version};
+use super::rwkv::Rwkv;
 pub use super::rwkv_tokenizer::Tokenizer;
+use crate::blocks::Dense;
 
 /// A checkpoint's `config.json`.
 #[derive(Debug, Clone, Deserialize)]
@@ -80,26 +80,4 @@ impl State {
 }
 
 /// The language model.
-#[derive(Debug, Clone)]
-pub struct Model {
-    rwkv: Rwkv,
-}
-
-impl Model {
-    /// Loads `rwkv.*` and `head`.
-    ///
-    /// # Errors
-    /// If the configuration contradicts itself, or a weight is missing or has another shape.
-    pub fn new(cfg: &Config, mut vb: VarBuilder) -> Result<Self> {
-        let (dtype, device) = (vb.dtype(), vb.device().clone());
-        from_source(Version::V5, cfg, &mut vb, dtype, &device).map(|rwkv| Self { rwkv })
-    }
-
-    /// The logits, `(b, t, vocab)`, of what follows each of the token ids `xs`, `(b, t)`, which continue what `state` holds.
-    ///
-    /// # Errors
-    /// If there are no ids, or the state was created by a different model or batch.
-    pub fn forward(&self, xs: &Tensor, state: &mut State) -> Result<Tensor> {
-        self.rwkv.forward(xs, state)
-    }
-}
+pub type Model = Rwkv<5, Dense>;

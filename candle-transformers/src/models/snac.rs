@@ -27,7 +27,6 @@
 //! # }
 //! ```
 
-use candle_core::shape::Dim;
 use candle_core::{bail, Module, Result, Tensor};
 use candle_nn::ops::{sdpa_with, SdpaOptions};
 use candle_nn::rotary_emb::rope_heads;
@@ -36,8 +35,11 @@ use candle_nn::{
     LayerNorm, Linear, VarBuilder,
 };
 
-use super::dac::{DecoderStages, EncoderBlock, Form, VectorQuantizer};
-use crate::blocks::codec::{residual_decode, residual_encode, sound, KernelNames};
+pub use crate::blocks::codec::repeat_interleave;
+use crate::blocks::codec::{
+    residual_decode, residual_encode, sound, DecoderStages, EncoderBlock, Form, KernelNames,
+    VectorQuantizer,
+};
 use crate::blocks::inverse_frequencies;
 use crate::blocks::vision::run_all;
 
@@ -126,22 +128,6 @@ fn lowest_common_multiple(a: usize, b: usize) -> Option<usize> {
     }
     let common = (a / divisor.max(1)).checked_mul(b)?;
     (common > 0).then_some(common)
-}
-
-/// Repeats each element along a dimension `repeats` times, consecutively.
-///
-/// # Errors
-/// The dimension is out of range.
-pub fn repeat_interleave<D: Dim>(img: &Tensor, repeats: usize, dim: D) -> Result<Tensor> {
-    let dim = dim.to_index(img.shape(), "repeat_interleave")?;
-    if repeats == 1 {
-        return Ok(img.clone());
-    }
-    let mut dims = img.dims().to_vec();
-    dims.insert(dim + 1, repeats);
-    img.unsqueeze(dim + 1)?
-        .broadcast_as(dims)?
-        .flatten(dim, dim + 1)
 }
 
 /// A convolution of `kernel_size` with a bias whose kernels are under weight norm, in `parametrizations.weight.original0` and `original1`.

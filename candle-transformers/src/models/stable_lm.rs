@@ -5,7 +5,7 @@ use candle_core::Result;
 use candle_nn::Activation;
 use serde::Deserialize;
 
-use super::shared::LlamaLike;
+use crate::blocks::family::LlamaLike;
 use crate::blocks::{DecoderConfig, DecoderSpec, Head, Lm, NormSpec, RotaryPairs};
 
 /// A checkpoint's `config.json`.
@@ -70,10 +70,6 @@ impl Config {
         self.use_flash_attn = use_flash_attn;
     }
 
-    pub(super) fn uses_cache(&self) -> bool {
-        self.use_cache
-    }
-
     /// The decoder that it describes.
     ///
     /// # Errors
@@ -109,7 +105,7 @@ impl DecoderConfig for Config {
     }
 
     fn uses_cache(&self) -> bool {
-        self.uses_cache()
+        self.use_cache
     }
 }
 

@@ -24,21 +24,17 @@
 //! ```
 
 use candle_core::{bail, DType, Module, Result, Tensor};
-use candle_nn::rotary_emb::Pairs;
-use candle_nn::{
-    embedding, layer_norm, linear, linear_no_bias, Activation, Embedding, Linear, VarBuilder,
-};
+use candle_nn::{embedding, layer_norm, linear, Activation, Embedding, Linear, VarBuilder};
 use serde::Deserialize;
 
 use super::nomic_bert::l2_normalize;
-use super::shared::LlamaLike;
 use crate::blocks::encoder::{
-    self, added_to_scores, check_text, head_dim, mean_of_seen, EmbeddingsSpec, EncoderLayer, Heads,
-    NormPlace, Seen,
+    self, check_text, head_dim, mean_of_seen, EmbeddingsSpec, EncoderBiases, EncoderNames,
+    EncoderPositions, EncoderSpec, MlpActivation, MlpNames, NormPlace, TextEncoder,
 };
+use crate::blocks::family::LlamaLike;
 use crate::blocks::{
-    inverse_frequencies, Decoder, FeedForward, GatedMlp, Head, MergedLinear, NormSpec, Rotary,
-    RotaryPairs, RotaryTables,
+    inverse_frequencies, Decoder, Head, NormSpec, Order, Rotary, RotaryPairs, RotaryTables,
 };
 
 const FAMILY: &str = "stella_en_v5";
@@ -233,26 +229,31 @@ impl Config {
     }
 
     /// A layer of the small model.
-    fn layer(&self, vb: VarBuilder) -> Result<EncoderLayer> {
-        let (hidden, inner) = (self.hidden_size, self.intermediate_size);
-        let (attention, mlp) = (vb.pp("attention"), vb.pp("mlp"));
-        let qkv = linear(hidden, 3 * hidden, attention.pp("qkv_proj"))?.into();
-        let qkv = MergedLinear::joined(qkv, [hidden; 3]);
-        // The gate comes second in the file.
-        let both = linear_no_bias(hidden, 2 * inner, mlp.pp("up_gate_proj"))?;
-        let half = |start| -> Result<Linear> {
-            Ok(Linear::new(both.weight().narrow(0, start, inner)?, None))
-        };
-        let gate_up = MergedLinear::new([half(inner)?, half(0)?])?;
-        let down = linear(inner, hidden, mlp.pp("down_proj"))?;
+    fn layer(&self) -> Result<EncoderSpec> {
         let activation = self.activation_fn.try_into()?;
-        let norm = |name| layer_norm(hidden, self.norm_eps, vb.pp(name));
-        Ok(EncoderLayer {
-            heads: Heads::new(qkv, self.num_attention_heads, self.head_dim()?),
-            joined: linear(hidden, hidden, attention.pp("o_proj"))?.into(),
-            mlp: FeedForward::Gated(GatedMlp::new(gate_up, down.into(), activation)),
+        Ok(EncoderSpec {
+            hidden: self.hidden_size,
+            inner: self.intermediate_size,
+            heads: self.num_attention_heads,
+            head_dim: self.head_dim()?,
+            // The gate comes second in the file.
+            activation: MlpActivation::Joined(activation, Order::Reversed),
+            bias: EncoderBiases {
+                up: false,
+                ..EncoderBiases::all(true)
+            },
+            norm: NormSpec::layer(self.norm_eps),
             place: NormPlace::After,
-            norms: [Some(norm("attn_ln")?.into()), Some(norm("mlp_ln")?.into())],
+            names: EncoderNames {
+                qkv: &["attention.qkv_proj"],
+                joined: "attention.o_proj",
+                mlp: MlpNames {
+                    gate: "",
+                    up: "mlp.up_gate_proj",
+                    down: "mlp.down_proj",
+                },
+                norms: ["attn_ln", "mlp_ln"],
+            },
         })
     }
 }
@@ -278,23 +279,25 @@ impl Embeddings {
         let (vocab, hidden) = (cfg.vocab_size, cfg.hidden_size);
         let table = match cfg.variant {
             ModelVariant::Large => Table::Large(embedding(vocab, hidden, vb.pp("embed_tokens"))?),
-            ModelVariant::Small => {
-                let (limit, _) = cfg.rotary()?;
-                let spec = EmbeddingsSpec {
-                    family: FAMILY,
-                    hidden,
-                    vocab,
-                    positions: None,
-                    types: cfg.type_vocab_size,
-                    limit,
-                };
-                let vb = vb.pp("embeddings");
-                let norm = layer_norm(hidden, cfg.norm_eps, vb.pp("LayerNorm"))?;
-                Table::Small(encoder::Embeddings::load(spec, vb, norm)?)
-            }
+            ModelVariant::Small => Table::Small(small_embeddings(cfg, vb)?),
         };
         Ok(Self { table })
     }
+}
+
+fn small_embeddings(cfg: &Config, vb: VarBuilder) -> Result<encoder::Embeddings> {
+    let (limit, _) = cfg.rotary()?;
+    let spec = EmbeddingsSpec {
+        family: FAMILY,
+        hidden: cfg.hidden_size,
+        vocab: cfg.vocab_size,
+        positions: None,
+        types: cfg.type_vocab_size,
+        limit,
+    };
+    let vb = vb.pp("embeddings");
+    let norm = layer_norm(cfg.hidden_size, cfg.norm_eps, vb.pp("LayerNorm"))?;
+    encoder::Embeddings::load(spec, vb, norm)
 }
 
 /// From ids (batch, seq) to (batch, seq, hidden_size).
@@ -316,14 +319,7 @@ pub struct Model {
 #[derive(Debug, Clone)]
 enum Layers {
     Large(Box<Decoder>),
-    Small(Box<Small>),
-}
-
-#[derive(Debug, Clone)]
-struct Small {
-    embeddings: Embeddings,
-    layers: Vec<EncoderLayer>,
-    rotary: RotaryTables,
+    Small(Box<TextEncoder>),
 }
 
 impl Model {
@@ -337,12 +333,13 @@ impl Model {
             ModelVariant::Small => {
                 let vb = vb.pp("new");
                 let (limit, rotary) = cfg.rotary()?;
-                let layers = vb.pp("encoder").pp("layer");
-                let layers = (0..cfg.num_hidden_layers).map(|i| cfg.layer(layers.pp(i)));
-                Layers::Small(Box::new(Small {
-                    layers: layers.collect::<Result<_>>()?,
-                    rotary: RotaryTables::new(&rotary, limit, vb.dtype(), vb.device()),
-                    embeddings: Embeddings::new(cfg, vb)?,
+                let rotary = RotaryTables::new(&rotary, limit, vb.dtype(), vb.device());
+                let layers = cfg.layer()?;
+                Layers::Small(Box::new(TextEncoder {
+                    family: FAMILY,
+                    embeddings: small_embeddings(cfg, vb.clone())?,
+                    layers: layers.load_dense(cfg.num_hidden_layers, vb, "encoder.layer")?,
+                    positions: EncoderPositions::Rotary(rotary),
                 }))
             }
         };
@@ -365,25 +362,7 @@ impl Model {
         }
         match &self.layers {
             Layers::Large(decoder) => decoder.encode(input_ids, mask)?.normed(),
-            Layers::Small(small) => {
-                let Small {
-                    embeddings,
-                    layers,
-                    rotary,
-                } = small.as_ref();
-                let mut xs = embeddings.forward(input_ids)?;
-                let mask = added_to_scores(FAMILY, mask, xs.dtype())?;
-                let angles = rotary.rows(0, xs.dim(1)?)?;
-                let seen = Seen {
-                    mask: Some(&mask),
-                    rotation: Some((&angles, Pairs::Halves)),
-                    ..Seen::default()
-                };
-                for layer in layers {
-                    xs = layer.forward(xs, &seen)?;
-                }
-                Ok(xs)
-            }
+            Layers::Small(encoder) => encoder.forward(input_ids, None, Some(mask)),
         }
     }
 }

@@ -31,11 +31,8 @@ use candle_nn::{layer_norm, Activation, Init, LayerNorm, VarBuilder};
 use serde::Deserialize;
 
 use super::vit;
-use crate::blocks::encoder::{head_dim, NormPlace};
-use crate::blocks::seq2seq::{
-    check_sizes, load_layers, Given, LayerNames, LayerSpec, MlpActivation, Positions, TextStack,
-};
-use crate::blocks::{at_once, LinearSpec, NormSpec, Projection, Weights};
+use crate::blocks::seq2seq::{check_sizes, Given, LayerNames, LayerSpec, Positions, TextStack};
+use crate::blocks::{at_once, Dense, LinearSpec, Projection, WeightKind, Weights};
 
 const FAMILY: &str = "trocr";
 /// Prefix of the decoder's weights.
@@ -140,26 +137,19 @@ impl TrOCRConfig {
             ("decoder_ffn_dim", self.decoder_ffn_dim),
         ];
         check_sizes(FAMILY, &sizes)?;
-        let (hidden, heads) = (self.d_model, self.decoder_attention_heads);
-        let head_dim = head_dim(
+        let spec = LayerSpec::bart(
             FAMILY,
-            ("d_model", hidden),
-            ("decoder_attention_heads", heads),
+            ("d_model", self.d_model),
+            ("decoder_attention_heads", self.decoder_attention_heads),
+            self.decoder_ffn_dim,
+            self.activation_function,
+            self.max_position_embeddings,
         )?;
         Ok(LayerSpec {
-            hidden,
-            heads,
-            kv_heads: [heads; 2],
-            head_dim,
-            scale: 1. / (head_dim as f64).sqrt(),
             source: Some(self.cross_attention_hidden_size),
-            inner: self.decoder_ffn_dim,
-            activation: MlpActivation::Plain(self.activation_function),
             bias,
             mlp_bias: bias,
-            norm: NormSpec::layer(1e-5),
-            place: NormPlace::After,
-            limit: self.max_position_embeddings,
+            ..spec
         })
     }
 }
@@ -213,27 +203,14 @@ impl TrOCRDecoder {
         } else {
             None
         };
-        let layers = format!("{DECODER}.layers");
-        let layers = load_layers(
-            &spec,
-            cfg.decoder_layers,
-            weights,
-            &LayerNames::BART,
-            &layers,
-        );
-        let layers = layers.await?;
+        let (count, names) = (cfg.decoder_layers, &LayerNames::BART);
+        let (parts, prefix) = ((table, positions), format!("{DECODER}.layers"));
+        let stack = TextStack::load(FAMILY, spec, parts, count, weights, names, &prefix);
         Ok(Self {
             stack: TextStack {
-                family: FAMILY,
-                table,
                 table_scale: cfg.scale_embedding.then_some((hidden as f64).sqrt()),
-                positions,
                 norm,
-                layers,
-                spec,
-                decoder: true,
-                dtype: weights.dtype(),
-                device: weights.device().clone(),
+                ..stack.await?
             },
         })
     }
@@ -309,9 +286,7 @@ impl TrOCRForCausalLM {
     /// # Errors
     /// If the configuration contradicts itself, or a weight is missing or has another shape than the configuration says.
     pub fn new(decoder_cfg: &TrOCRConfig, vb: VarBuilder) -> Result<Self> {
-        let (dtype, device, mut vb) = (vb.dtype(), vb.device().clone(), vb);
-        let mut weights = Weights::new(&mut vb, dtype, &device);
-        at_once(Self::load(decoder_cfg, &mut weights))
+        Dense::load(vb, |weights| at_once(Self::load(decoder_cfg, weights)))
     }
 
     async fn load(cfg: &TrOCRConfig, weights: &mut Weights<'_>) -> Result<Self> {

@@ -18,12 +18,11 @@
 //! ```
 
 use candle_core::{bail, Module, Result, Tensor, D};
-use candle_nn::{layer_norm, linear, linear_b, Activation, LayerNorm, Linear, VarBuilder};
+use candle_nn::{layer_norm, linear, Activation, LayerNorm, Linear, VarBuilder};
 use serde::Deserialize;
 
-use crate::blocks::vision::{
-    run_all, with_first, Grid, PatchEmbedding, Picture, VitAttention, VitBlock, VitMlp, VitSpec,
-};
+use crate::blocks::encoder::{run_layers, EncoderBiases, EncoderLayer, EncoderNames, EncoderSpec};
+use crate::blocks::vision::{with_first, Grid, PatchEmbedding, Picture, VitSpec};
 
 /// The numbers of a `config.json`.
 #[derive(Debug, Clone, Deserialize)]
@@ -76,17 +75,37 @@ impl Config {
         }
     }
 
-    fn spec(&self) -> VitSpec {
-        VitSpec {
+    fn layer(&self) -> Result<EncoderSpec> {
+        let spec = VitSpec {
             size: self.hidden_size,
             heads: self.num_attention_heads,
             inner: self.intermediate_size,
             eps: self.layer_norm_eps,
-        }
+        };
+        let spec = spec.encoder("vit", self.hidden_act, NAMES)?;
+        Ok(EncoderSpec {
+            bias: EncoderBiases {
+                qkv: self.qkv_bias,
+                keys: self.qkv_bias,
+                ..spec.bias
+            },
+            ..spec
+        })
     }
 }
 
-/// Patches of an image as tokens with positions, behind a token for the class.
+const NAMES: EncoderNames = EncoderNames {
+    qkv: &[
+        "attention.attention.query",
+        "attention.attention.key",
+        "attention.attention.value",
+    ],
+    joined: "attention.output.dense",
+    norms: ["layernorm_before", "layernorm_after"],
+    ..EncoderNames::BERT
+};
+
+/// Patches of a picture as tokens with positions, behind a token for the class.
 #[derive(Debug, Clone)]
 pub struct Embeddings {
     patches: PatchEmbedding,
@@ -168,35 +187,10 @@ impl Embeddings {
     }
 }
 
-fn load_block(cfg: &Config, vb: VarBuilder) -> Result<VitBlock> {
-    let spec = cfg.spec();
-    spec.head_dim("vit")?;
-    let (size, inner) = (spec.size, spec.inner);
-    let vb_attention = vb.pp("attention");
-    let part = |name| {
-        let vb = vb_attention.pp("attention").pp(name);
-        linear_b(size, size, cfg.qkv_bias, vb)
-    };
-    let parts = [part("query")?, part("key")?, part("value")?];
-    let proj = linear(size, size, vb_attention.pp("output").pp("dense"))?;
-    Ok(VitBlock {
-        norm1: layer_norm(size, spec.eps, vb.pp("layernorm_before"))?,
-        attention: VitAttention::apart(parts, proj, spec.heads)?,
-        scale1: None,
-        norm2: layer_norm(size, spec.eps, vb.pp("layernorm_after"))?,
-        mlp: VitMlp {
-            up: linear(size, inner, vb.pp("intermediate").pp("dense"))?,
-            down: linear(inner, size, vb.pp("output").pp("dense"))?,
-            activation: cfg.hidden_act.into(),
-        },
-        scale2: None,
-    })
-}
-
 /// All layers.
 #[derive(Debug, Clone)]
 pub struct Encoder {
-    layers: Vec<VitBlock>,
+    layers: Vec<EncoderLayer>,
 }
 
 impl Encoder {
@@ -205,9 +199,9 @@ impl Encoder {
     /// # Errors
     /// The heads do not divide the hidden size, or a weight is missing or has another shape.
     pub fn new(cfg: &Config, vb: VarBuilder) -> Result<Self> {
-        let layers = (0..cfg.num_hidden_layers)
-            .map(|i| load_block(cfg, vb.pp("layer").pp(i)))
-            .collect::<Result<_>>()?;
+        let layers = cfg
+            .layer()?
+            .load_dense(cfg.num_hidden_layers, vb, "layer")?;
         Ok(Self { layers })
     }
 }
@@ -215,7 +209,7 @@ impl Encoder {
 /// From tokens (batch, tokens, hidden_size) to the same shape.
 impl Module for Encoder {
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
-        run_all(&self.layers, xs)
+        run_layers(&self.layers, xs.clone())
     }
 }
 

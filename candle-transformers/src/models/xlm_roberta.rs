@@ -8,8 +8,8 @@ use candle_core::{bail, DType, Module, Result, Tensor};
 use candle_nn::{layer_norm, linear, Activation, Linear, VarBuilder};
 
 use crate::blocks::encoder::{
-    added_to_scores, head_dim, output_weight, BertSizes, Embeddings, EmbeddingsSpec, EncoderLayer,
-    Heads, Seen, Transform,
+    added_to_scores, output_weight, Embeddings, EmbeddingsSpec, EncoderLayer, EncoderSpec, Heads,
+    Seen, Transform,
 };
 
 /// Sizes and constants, as `config.json` has them. Nothing is dropped out.
@@ -84,26 +84,19 @@ impl XLMRobertaModel {
             types: cfg.type_vocab_size,
             limit: room,
         };
-        let heads = cfg.num_attention_heads;
-        let sizes = BertSizes {
-            hidden,
-            inner: cfg.intermediate_size,
-            heads,
-            head_dim: head_dim(
-                "xlm_roberta",
-                ("hidden_size", hidden),
-                ("num_attention_heads", heads),
-            )?,
-            eps: cfg.layer_norm_eps,
-        };
+        let layers = EncoderSpec::bert(
+            "xlm_roberta",
+            ("hidden_size", hidden),
+            ("num_attention_heads", cfg.num_attention_heads),
+            cfg.intermediate_size,
+            cfg.hidden_act,
+            cfg.layer_norm_eps,
+        )?;
         let table = vb.pp("embeddings");
         let norm = layer_norm(hidden, cfg.layer_norm_eps, table.pp("LayerNorm"))?;
-        let layer = |i| sizes.layer(vb.pp("encoder").pp("layer").pp(i), cfg.hidden_act);
         Ok(Self {
             embeddings: Embeddings::load(embeddings, table, norm)?,
-            layers: (0..cfg.num_hidden_layers)
-                .map(layer)
-                .collect::<Result<_>>()?,
+            layers: layers.load_dense(cfg.num_hidden_layers, vb, "encoder.layer")?,
             padding: cfg.pad_token_id,
         })
     }

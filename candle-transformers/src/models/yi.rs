@@ -3,7 +3,7 @@
 use candle_core::Result;
 use candle_nn::Activation;
 
-use super::shared::LlamaLike;
+use crate::blocks::family::LlamaLike;
 use crate::blocks::{DecoderConfig, DecoderSpec, Head, Lm};
 
 /// One of the sizes.

@@ -3,10 +3,15 @@
 
 mod codebook;
 mod lstm;
+mod stages;
 mod weight_norm;
 
 pub use codebook::{residual_decode, residual_encode, Codebook, Stage};
 pub use lstm::ResidualLstm;
+pub use stages::{
+    repeat_interleave, DecoderBlock, EncoderBlock, ResidualUnit, Snake1d, VectorQuantizer,
+};
+pub(crate) use stages::{DecoderStages, Form};
 pub use weight_norm::KernelNames;
 
 use candle_core::{bail, DType, Result, Tensor};

@@ -6,9 +6,8 @@ use candle_core::quantized::gguf_file;
 use candle_core::{DType, Device, Result, Tensor};
 use candle_nn::VarBuilder;
 
-use super::super::weights::{GgufMetadata, GgufReader, WeightSource};
+use super::super::weights::{GgufMetadata, GgufReader, WeightKind, WeightSource};
 use super::{Decoder, DecoderSpec, DecoderState, Hidden};
-use crate::quantized_var_builder;
 
 /// A decoder and the state of one sequence. A clone shares the weights but has independent state.
 #[derive(Debug, Clone)]
@@ -32,16 +31,13 @@ impl CausalLm {
         Decoder::from_vb(spec, vb).map(Self::new)
     }
 
-    /// The model of `spec` with the quantised weights of `vb`, on its device. Activations are f32.
+    /// The model of `spec` with the dense or quantised weights of `vb`, on its device.
     ///
     /// # Errors
     /// As [`Decoder::load`].
-    pub fn from_quantized_vb(
-        spec: DecoderSpec,
-        mut vb: quantized_var_builder::VarBuilder,
-    ) -> Result<Self> {
-        let device = vb.device().clone();
-        Self::load(spec, &mut vb, &device)
+    pub fn from_builder<W: WeightKind>(spec: DecoderSpec, mut vb: W::Builder<'_>) -> Result<Self> {
+        let (dtype, device) = W::placement(&vb);
+        Ok(Self::new(Decoder::load(spec, &mut vb, dtype, &device)?))
     }
 
     /// The model of `spec` with the weights of a GGUF file, on `device`. Activations are f32.

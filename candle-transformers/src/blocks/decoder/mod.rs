@@ -1,5 +1,6 @@
 //! One decoder for all families: embeddings, layers, a norm, logits.
 
+mod cached;
 mod causal_lm;
 mod growth;
 mod layer;
@@ -13,6 +14,7 @@ mod shells;
 mod shifts;
 mod spec;
 
+pub use cached::{CachedLm, SequenceCache};
 pub use causal_lm::CausalLm;
 pub use growth::QueryGrowth;
 pub use layer::{Layer, LayerState, Mixer};

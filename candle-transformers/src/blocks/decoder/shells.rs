@@ -5,9 +5,8 @@ use std::marker::PhantomData;
 
 use candle_core::quantized::gguf_file;
 use candle_core::{DType, Device, Result, Tensor};
-use candle_nn::VarBuilder;
 
-use super::super::weights::GgufMetadata;
+use super::super::weights::{Dense, GgufMetadata, WeightKind};
 use super::{CausalLm, DecoderSpec, Head};
 
 /// A family's configuration that describes a decoder.
@@ -24,20 +23,20 @@ pub trait DecoderConfig {
     }
 }
 
-/// A language model whose calls say where their tokens are.
+/// A language model whose calls say where their tokens are. `W` is the kind of its weights.
 #[derive(Debug, Clone)]
-pub struct Lm<C> {
+pub struct Lm<C, W = Dense> {
     lm: CausalLm,
-    of: PhantomData<fn() -> C>,
+    of: PhantomData<fn() -> (C, W)>,
 }
 
-impl<C: DecoderConfig> Lm<C> {
-    /// The model of `cfg` with the weights of `vb`, in its dtype and on its device.
+impl<C: DecoderConfig, W: WeightKind> Lm<C, W> {
+    /// The model of `cfg` with the weights of `vb`, in its dtype and on its device; in f32 if they are quantised.
     ///
     /// # Errors
     /// If the configuration contradicts itself, or a weight is missing or has another shape.
-    pub fn new(cfg: &C, vb: VarBuilder) -> Result<Self> {
-        let mut lm = CausalLm::from_vb(cfg.decoder_spec()?, vb)?;
+    pub fn new(cfg: &C, vb: W::Builder<'_>) -> Result<Self> {
+        let mut lm = CausalLm::from_builder::<W>(cfg.decoder_spec()?, vb)?;
         lm.set_use_cache(cfg.uses_cache());
         Ok(Self {
             lm,
@@ -46,7 +45,7 @@ impl<C: DecoderConfig> Lm<C> {
     }
 }
 
-impl<C> Lm<C> {
+impl<C, W> Lm<C, W> {
     /// The logits of what follows the last of the token ids, `(b, 1, vocab)` in the model's dtype, for ids `(b, t)` at the positions from
     /// `seqlen_offset` on; at 0 a new sequence begins.
     ///
@@ -62,27 +61,27 @@ impl<C> Lm<C> {
     }
 }
 
-/// A language model whose calls continue the sequence where the last one ended.
+/// A language model whose calls continue the sequence where the last one ended. `W` is the kind of its weights.
 #[derive(Debug, Clone)]
-pub struct NextLm<C> {
+pub struct NextLm<C, W = Dense> {
     lm: CausalLm,
-    of: PhantomData<fn() -> C>,
+    of: PhantomData<fn() -> (C, W)>,
 }
 
-impl<C: DecoderConfig> NextLm<C> {
+impl<C: DecoderConfig, W: WeightKind> NextLm<C, W> {
     /// As [`Lm::new`].
     ///
     /// # Errors
     /// As [`Lm::new`].
-    pub fn new(cfg: &C, vb: VarBuilder) -> Result<Self> {
+    pub fn new(cfg: &C, vb: W::Builder<'_>) -> Result<Self> {
         Ok(Self {
-            lm: CausalLm::from_vb(cfg.decoder_spec()?, vb)?,
+            lm: CausalLm::from_builder::<W>(cfg.decoder_spec()?, vb)?,
             of: PhantomData,
         })
     }
 }
 
-impl<C> NextLm<C> {
+impl<C, W> NextLm<C, W> {
     /// The logits of what follows the last of the token ids `xs`, `(b, vocab)` in the model's dtype, for ids `(b, t)` that follow those of the
     /// earlier calls.
     ///
@@ -103,31 +102,31 @@ impl<C> NextLm<C> {
     }
 }
 
-/// A decoder without its output layer.
+/// A decoder without its output layer. `W` is the kind of its weights.
 #[derive(Debug, Clone)]
-pub struct HiddenLm<C> {
+pub struct HiddenLm<C, W = Dense> {
     lm: CausalLm,
-    of: PhantomData<fn() -> C>,
+    of: PhantomData<fn() -> (C, W)>,
 }
 
-impl<C: DecoderConfig> HiddenLm<C> {
+impl<C: DecoderConfig, W: WeightKind> HiddenLm<C, W> {
     /// As [`Lm::new`].
     ///
     /// # Errors
     /// As [`Lm::new`].
-    pub fn new(cfg: &C, vb: VarBuilder) -> Result<Self> {
+    pub fn new(cfg: &C, vb: W::Builder<'_>) -> Result<Self> {
         let spec = DecoderSpec {
             head: Head::None,
             ..cfg.decoder_spec()?
         };
         Ok(Self {
-            lm: CausalLm::from_vb(spec, vb)?,
+            lm: CausalLm::from_builder::<W>(spec, vb)?,
             of: PhantomData,
         })
     }
 }
 
-impl<C> HiddenLm<C> {
+impl<C, W> HiddenLm<C, W> {
     /// The stream after the last norm, `(b, t, hidden_size)`, for token ids `(b, t)` at the positions from `offset` on; at 0 a new sequence
     /// begins.
     ///

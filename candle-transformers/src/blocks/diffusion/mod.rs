@@ -3,12 +3,14 @@
 
 pub mod autoencoder;
 pub mod condition;
+mod latent_space;
 pub mod schedule;
 
 pub use autoencoder::{latents, KlHalf, KlNames, KlSpec};
 pub use condition::{
     attend, modulated, plain_norm, plus_gated, plus_gated_norm, scaled_norm, AdaLn, NORM_EPS,
 };
+pub use latent_space::{AutoencoderKl, KlConfig, KlDecoder, KlEncoder};
 pub use schedule::{schedule, shift_of, shifted};
 
 use candle_core::{bail, DType, Result, Tensor, D};

@@ -2,18 +2,18 @@
 
 mod text;
 
+pub(crate) use super::encoder::MlpActivation;
 pub(crate) use text::{Angles, Given, Positions, TextStack};
 
 use candle_core::{bail, DType, Module, Result, Tensor};
-use candle_nn::ops::{sdpa_with, GatedActivation, SdpaOptions};
+use candle_nn::ops::{sdpa_with, SdpaOptions};
 use candle_nn::rotary_emb::{rope_heads_with, Pairs, Rotation};
 use candle_nn::Activation;
 
-use super::encoder::NormPlace;
-use super::feed_forward::linear;
+use super::encoder::{head_dim, MlpNames, NormPlace};
 use super::{
-    FeedForward, GatedMlp, GrowingKvCache, MergedLinear, Norm, NormSpec, Order, PlainMlp,
-    Projection, Residual, Weights,
+    linear, FeedForward, GrowingKvCache, MergedLinear, Norm, NormSpec, Projection, Residual,
+    Weights,
 };
 
 /// In f16, a layer's feed-forward block is multiplied by this before its last product, and divided by it afterwards. A power of two, so
@@ -69,15 +69,6 @@ impl LayerNames {
     };
 }
 
-/// The activation of a feed-forward block, and whether it has a gate.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum MlpActivation {
-    Gated(GatedActivation),
-    /// As [`Gated`](Self::Gated), where files have gate and up as one tensor, named [`LayerNames::up`], in this order.
-    Joined(GatedActivation, Order),
-    Plain(Activation),
-}
-
 /// A layer before it has weights.
 #[derive(Debug, Clone)]
 pub(crate) struct LayerSpec {
@@ -104,6 +95,36 @@ pub(crate) struct LayerSpec {
 }
 
 impl LayerSpec {
+    /// A layer of BART that attends to no encoder. The sizes that heads divide come with the names that the configuration has for them.
+    ///
+    /// # Errors
+    /// If the heads do not divide the size.
+    pub(crate) fn bart(
+        family: &str,
+        hidden: (&str, usize),
+        heads: (&str, usize),
+        inner: usize,
+        activation: Activation,
+        limit: usize,
+    ) -> Result<Self> {
+        let head_dim = head_dim(family, hidden, heads)?;
+        Ok(Self {
+            hidden: hidden.1,
+            heads: heads.1,
+            kv_heads: [heads.1; 2],
+            head_dim,
+            scale: 1. / (head_dim as f64).sqrt(),
+            source: None,
+            inner,
+            activation: MlpActivation::Plain(activation),
+            bias: true,
+            mlp_bias: true,
+            norm: NormSpec::layer(1e-5),
+            place: NormPlace::After,
+            limit,
+        })
+    }
+
     /// The dtype of the stream between blocks, and of norms, where products are of `dtype`. Without norms on it the stream grows with
     /// every layer: in f16 it would become infinite (T5), so it is f32 then.
     pub(crate) fn stream_dtype(&self, dtype: DType) -> DType {
@@ -323,28 +344,14 @@ impl Layer {
             }
         };
 
-        let part = |name, input, output| linear(prefix, name, input, output, spec.mlp_bias);
-        let up = part(names.up, hidden, spec.inner);
-        let down = part(names.down, spec.inner, hidden);
-        let mlp = match spec.activation {
-            MlpActivation::Gated(activation) => {
-                let gate = part(names.gate, hidden, spec.inner);
-                let gate_up = weights.merged([gate, up]).await?;
-                let down = weights.linear(&down).await?;
-                FeedForward::Gated(GatedMlp::new(gate_up, down, activation))
-            }
-            MlpActivation::Joined(activation, order) => {
-                let both = part(names.up, hidden, 2 * spec.inner);
-                let gate_up = weights.joined(&both, [spec.inner; 2], order).await?;
-                let down = weights.linear(&down).await?;
-                FeedForward::Gated(GatedMlp::new(gate_up, down, activation))
-            }
-            MlpActivation::Plain(activation) => {
-                let up = weights.linear(&up).await?;
-                let down = weights.linear(&down).await?;
-                FeedForward::Plain(PlainMlp::new(up, down, activation))
-            }
+        let mlp_names = MlpNames {
+            gate: names.gate,
+            up: names.up,
+            down: names.down,
         };
+        let (sizes, biases) = ([hidden, spec.inner], [spec.mlp_bias; 2]);
+        let mlp = spec.activation;
+        let mlp = mlp.load(sizes, biases, weights, &mlp_names, prefix).await?;
         let mlp_norm = format!("{prefix}.{}", names.mlp_norm);
         Ok(Self {
             attention: SelfAttention {

@@ -3,9 +3,9 @@
 use candle_core::{bail, DType, Device, Module, Result, Tensor};
 use candle_nn::rotary_emb::{Pairs, Rotation};
 
-use super::{added_mask, check_source, Layer, LayerSpec, Source, Visible};
+use super::{added_mask, check_source, load_layers, Layer, LayerNames, LayerSpec, Source, Visible};
 use crate::blocks::encoder::{added_to_scores, check_text};
-use crate::blocks::{Norm, RotaryTables, TokenEmbedding};
+use crate::blocks::{Norm, RotaryTables, TokenEmbedding, Weights};
 
 /// The angles of the tokens' rotations, (t, n) each.
 #[derive(Debug, Clone)]
@@ -153,7 +153,31 @@ impl<'a> Given<'a> {
 }
 
 impl TextStack {
-    /// Number of tokens whose keys and values are cached.
+    /// Loads `count` layers whose names are `prefix` and a number. Layers that attend to what an encoder returned are a decoder's.
+    pub(crate) async fn load(
+        family: &'static str,
+        spec: LayerSpec,
+        (table, positions): (TokenEmbedding, Positions),
+        count: usize,
+        weights: &mut Weights<'_>,
+        names: &LayerNames,
+        prefix: &str,
+    ) -> Result<Self> {
+        Ok(Self {
+            family,
+            table,
+            table_scale: None,
+            positions,
+            norm: None,
+            layers: load_layers(&spec, count, weights, names, prefix).await?,
+            decoder: spec.source.is_some(),
+            spec,
+            dtype: weights.dtype(),
+            device: weights.device().clone(),
+        })
+    }
+
+    /// How many tokens' keys and values are kept.
     pub(crate) fn seen(&self) -> usize {
         self.layers.first().map_or(0, Layer::seen)
     }

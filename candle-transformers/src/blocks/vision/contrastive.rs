@@ -8,28 +8,12 @@ use candle_nn::{
 };
 
 use super::{
-    heads, join_heads, side, with_first, PatchEmbedding, Picture, VitActivation, VitAttention,
-    VitBlock, VitMlp, VitSpec,
+    heads, join_heads, side, with_first, PatchEmbedding, Picture, VitActivation, VitMlp, VitSpec,
 };
-use crate::blocks::encoder::check_text;
+use crate::blocks::encoder::{check_text, EncoderLayer, EncoderNames, Seen};
 use crate::blocks::recurrence::wide;
 
-/// The block at `vb`: `layer_norm1`, `self_attn.{q,k,v,out}_proj`, `layer_norm2` and `mlp.{fc1,fc2}`.
-fn block(spec: &VitSpec, activation: VitActivation, vb: VarBuilder) -> Result<VitBlock> {
-    let (size, eps, vb_attention) = (spec.size, spec.eps, vb.pp("self_attn"));
-    let part = |name| linear(size, size, vb_attention.pp(name));
-    let parts = [part("q_proj")?, part("k_proj")?, part("v_proj")?];
-    Ok(VitBlock {
-        norm1: layer_norm(size, eps, vb.pp("layer_norm1"))?,
-        attention: VitAttention::apart(parts, part("out_proj")?, spec.heads)?,
-        scale1: None,
-        norm2: layer_norm(size, eps, vb.pp("layer_norm2"))?,
-        mlp: VitMlp::load_with(spec, activation, vb.pp("mlp"))?,
-        scale2: None,
-    })
-}
-
-/// The `count` blocks below `vb`, 0 and up.
+/// The `count` layers below `vb`, 0 and up, each with `layer_norm1`, `self_attn.{q,k,v,out}_proj`, `layer_norm2` and `mlp.{fc1,fc2}`.
 pub(crate) fn blocks(
     family: &str,
     count: usize,
@@ -37,27 +21,34 @@ pub(crate) fn blocks(
     activation: VitActivation,
     vb: VarBuilder,
 ) -> Result<Blocks> {
-    spec.head_dim(family)?;
-    let blocks = (0..count).map(|i| block(spec, activation, vb.pp(i)));
-    Ok(Blocks(blocks.collect::<Result<_>>()?))
+    let spec = spec.encoder(family, activation, EncoderNames::CLIP)?;
+    spec.load_dense(count, vb, "").map(Blocks)
 }
 
-/// Blocks that follow each other.
+/// Layers that follow each other.
 #[derive(Debug, Clone)]
-pub(crate) struct Blocks(pub(crate) Vec<VitBlock>);
+pub(crate) struct Blocks(pub(crate) Vec<EncoderLayer>);
 
 impl Blocks {
     /// From (batch, tokens, size) to the same shape; `mask` is added to the scores.
     pub(crate) fn forward(&self, xs: &Tensor, mask: Option<&Tensor>) -> Result<Tensor> {
-        let mut blocks = self.0.iter();
-        blocks.try_fold(xs.clone(), |xs, block| block.forward_biased(&xs, mask))
+        let seen = Seen {
+            mask,
+            ..Seen::default()
+        };
+        let mut layers = self.0.iter();
+        layers.try_fold(xs.clone(), |xs, layer| layer.forward(xs, &seen))
     }
 
-    /// The output of each block.
+    /// What each layer gives.
     pub(crate) fn forward_each(&self, xs: &Tensor, mask: Option<&Tensor>) -> Result<Vec<Tensor>> {
+        let seen = Seen {
+            mask,
+            ..Seen::default()
+        };
         let mut xs = xs.clone();
-        let mut each = |block: &VitBlock| {
-            xs = block.forward_biased(&xs, mask)?;
+        let mut each = |layer: &EncoderLayer| {
+            xs = layer.forward(xs.clone(), &seen)?;
             Ok(xs.clone())
         };
         self.0.iter().map(&mut each).collect()

@@ -4,7 +4,8 @@ use candle_core::{bail, Module, Result, Tensor, D};
 use candle_nn::ops::{sdpa_with, SdpaOptions};
 use candle_nn::{layer_norm, linear, linear_b, Activation, LayerNorm, Linear, VarBuilder};
 
-use crate::blocks::MergedLinear;
+use crate::blocks::encoder::{EncoderBiases, EncoderNames, EncoderSpec, MlpActivation, NormPlace};
+use crate::blocks::{MergedLinear, NormSpec};
 
 /// Sizes of a transformer's layers.
 #[derive(Debug, Clone, Copy)]
@@ -35,6 +36,32 @@ impl VitSpec {
             bail!("{family}: {heads} heads do not divide the size {size}")
         }
         Ok(size / heads)
+    }
+}
+
+impl VitSpec {
+    /// A layer with a norm before each block, over weights of any kind; all parts have biases.
+    ///
+    /// # Errors
+    /// If the heads do not divide the size.
+    pub(crate) fn encoder(
+        &self,
+        family: &str,
+        activation: impl Into<VitActivation>,
+        names: EncoderNames,
+    ) -> Result<EncoderSpec> {
+        let activation: VitActivation = activation.into();
+        Ok(EncoderSpec {
+            hidden: self.size,
+            inner: self.inner,
+            heads: self.heads,
+            head_dim: self.head_dim(family)?,
+            activation: activation.into(),
+            bias: EncoderBiases::all(true),
+            norm: NormSpec::layer(self.eps),
+            place: NormPlace::Before,
+            names,
+        })
     }
 }
 
@@ -153,6 +180,15 @@ impl From<Activation> for VitActivation {
     }
 }
 
+impl From<VitActivation> for MlpActivation {
+    fn from(activation: VitActivation) -> Self {
+        match activation {
+            VitActivation::Named(activation) => Self::Plain(activation),
+            VitActivation::QuickGelu => Self::QuickGelu,
+        }
+    }
+}
+
 impl Module for VitActivation {
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
         match self {
@@ -197,48 +233,37 @@ impl Module for VitMlp {
     }
 }
 
-/// Factor of each channel of a block's result, [arXiv 2103.17239](https://arxiv.org/abs/2103.17239): (size).
-#[derive(Debug, Clone)]
-pub(crate) struct LayerScale(pub(crate) Tensor);
-
-/// Attention and a feed-forward block, each after a norm and with a residual connection.
+/// Attention and a feed-forward block, each behind a norm, multiplied with a factor of each element ([arXiv
+/// 2103.17239](https://arxiv.org/abs/2103.17239)) and in a residual.
 #[derive(Debug, Clone)]
 pub(crate) struct VitBlock {
-    pub(crate) norm1: LayerNorm,
-    pub(crate) attention: VitAttention,
-    pub(crate) scale1: Option<LayerScale>,
-    pub(crate) norm2: LayerNorm,
-    pub(crate) mlp: VitMlp,
-    pub(crate) scale2: Option<LayerScale>,
-}
-
-fn scaled(xs: Tensor, scale: &Option<LayerScale>) -> Result<Tensor> {
-    match scale {
-        Some(LayerScale(scale)) => xs.broadcast_mul(scale),
-        None => Ok(xs),
-    }
+    norm1: LayerNorm,
+    attention: VitAttention,
+    norm2: LayerNorm,
+    mlp: VitMlp,
+    /// (size) each.
+    scales: [Tensor; 2],
 }
 
 impl VitBlock {
     /// timm's names `norm1`, `attn`, `norm2` and `mlp`, and DINOv2's `ls1.gamma` and `ls2.gamma`.
     pub(crate) fn load_scaled(spec: &VitSpec, vb: VarBuilder) -> Result<Self> {
-        let scale = |name| vb.pp(name).get(spec.size, "gamma").map(LayerScale);
+        let scale = |name| vb.pp(name).get(spec.size, "gamma");
         Ok(Self {
             norm1: layer_norm(spec.size, spec.eps, vb.pp("norm1"))?,
             attention: VitAttention::load(spec, true, vb.pp("attn"))?,
-            scale1: Some(scale("ls1")?),
             norm2: layer_norm(spec.size, spec.eps, vb.pp("norm2"))?,
             mlp: VitMlp::load(spec, vb.pp("mlp"))?,
-            scale2: Some(scale("ls2")?),
+            scales: [scale("ls1")?, scale("ls2")?],
         })
     }
 
     /// From (batch, tokens, size) to the same shape; `bias` is that of [`VitAttention::forward`].
     pub(crate) fn forward_biased(&self, xs: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
         let ys = self.attention.forward(&self.norm1.forward(xs)?, bias)?;
-        let xs = (xs + scaled(ys, &self.scale1)?)?;
+        let xs = (xs + ys.broadcast_mul(&self.scales[0])?)?;
         let ys = self.mlp.forward(&self.norm2.forward(&xs)?)?;
-        xs + scaled(ys, &self.scale2)?
+        xs + ys.broadcast_mul(&self.scales[1])?
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod cut;
 mod gguf;
+mod kind;
 mod low_rank;
 mod merged_linear;
 mod names;
@@ -11,6 +12,7 @@ mod source;
 pub use cut::Cut;
 pub(super) use cut::{Cuts, RankSource};
 pub use gguf::GgufMetadata;
+pub use kind::{Dense, Quantized, WeightKind};
 pub use low_rank::LowRank;
 pub use merged_linear::MergedLinear;
 pub use names::Names;
@@ -433,7 +435,8 @@ impl<'a> Weights<'a> {
         self.projection(vec![stored], &spec.name)
     }
 
-    /// Several linear layers over one input, each with a separate tensor.
+    /// Several linear layers over one input, each with a separate tensor. If some of them have a bias, the others get one of zeros, so that all
+    /// are one product.
     ///
     /// # Errors
     /// As [`Weights::dense`].
@@ -488,9 +491,15 @@ impl<'a> Weights<'a> {
         specs: [LinearSpec; N],
         change: impl FnOnce(Vec<StoredLinear>) -> Result<Vec<StoredLinear>>,
     ) -> Result<MergedLinear<N>> {
+        let some_biases = specs.iter().any(|spec| spec.bias);
         let mut stored = Vec::with_capacity(N);
         for spec in &specs {
-            stored.push(self.stored_linear(spec).await?);
+            let mut linear = self.stored_linear(spec).await?;
+            if some_biases && !spec.bias {
+                let zeros = Tensor::zeros(spec.out_dim, self.dtype(), self.device())?;
+                linear.bias = Some(zeros.into());
+            }
+            stored.push(linear);
         }
         if !self.is_check() {
             stored = change(stored)?;

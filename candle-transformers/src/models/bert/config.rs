@@ -4,7 +4,7 @@ use candle_core::Result;
 use candle_nn::Activation;
 use serde::Deserialize;
 
-use crate::blocks::encoder::head_dim;
+use crate::blocks::encoder::EncoderSpec;
 
 /// What stands between the two linear layers of a feed-forward block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
@@ -103,13 +103,15 @@ impl Default for Config {
 }
 
 impl Config {
-    /// The size of a head, if the heads divide the hidden size.
-    pub(super) fn head_dim(&self) -> Result<usize> {
-        let hidden = ("hidden_size", self.hidden_size);
-        head_dim(
+    /// A layer.
+    pub(super) fn layer(&self) -> Result<EncoderSpec> {
+        EncoderSpec::bert(
             "bert",
-            hidden,
+            ("hidden_size", self.hidden_size),
             ("num_attention_heads", self.num_attention_heads),
+            self.intermediate_size,
+            self.hidden_act.into(),
+            self.layer_norm_eps,
         )
     }
 }

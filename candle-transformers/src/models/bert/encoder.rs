@@ -4,7 +4,7 @@ use candle_core::{Result, Tensor};
 use candle_nn::VarBuilder;
 
 use super::Config;
-use crate::blocks::encoder::{BertSizes, EncoderLayer, Seen};
+use crate::blocks::encoder::{EncoderLayer, Seen};
 
 /// Attention and a feed-forward block, each normed after its residual.
 #[derive(Debug, Clone)]
@@ -24,20 +24,10 @@ impl BertEncoder {
     /// # Errors
     /// If the heads do not divide the hidden size, or a weight is missing or has another shape than the configuration says.
     pub fn load(vb: VarBuilder, config: &Config) -> Result<Self> {
-        let sizes = BertSizes {
-            hidden: config.hidden_size,
-            inner: config.intermediate_size,
-            heads: config.num_attention_heads,
-            head_dim: config.head_dim()?,
-            eps: config.layer_norm_eps,
-        };
-        let layer = |i| {
-            let layer = sizes.layer(vb.pp("layer").pp(i), config.hidden_act.into())?;
-            Ok(BertLayer(layer))
-        };
-        let layers = (0..config.num_hidden_layers).map(layer);
+        let layers = config.layer()?;
+        let layers = layers.load_dense(config.num_hidden_layers, vb, "layer")?;
         Ok(Self {
-            layers: layers.collect::<Result<_>>()?,
+            layers: layers.into_iter().map(BertLayer).collect(),
         })
     }
 

@@ -1,12 +1,15 @@
 //! Chinese CLIP's encoder of texts, a BERT.
 
-use candle_core::{Device, Module, Result, Tensor};
-use candle_nn::{layer_norm, linear, VarBuilder};
+use candle_core::{Device, Result, Tensor};
+use candle_nn::{layer_norm, VarBuilder};
 
-use super::{Activation, EncoderConfig};
-use crate::blocks::encoder::{added_to_scores, BertSizes, Embeddings, EmbeddingsSpec, Heads, Seen};
-use crate::blocks::vision::VitMlp;
-use crate::blocks::{Norm, Projection};
+use super::Activation;
+use crate::blocks::encoder::{
+    Embeddings, EmbeddingsSpec, EncoderPositions, EncoderSpec, TextEncoder,
+};
+use crate::blocks::vision::VitActivation;
+
+const FAMILY: &str = "chinese_clip";
 
 /// How the model knows where a token is.
 #[derive(Clone, Debug)]
@@ -104,7 +107,7 @@ impl ChineseClipTextEmbeddings {
     pub fn new(var: VarBuilder, config: &ChineseClipTextConfig) -> Result<Self> {
         let limit = config.max_position_embeddings;
         let spec = EmbeddingsSpec {
-            family: "chinese_clip",
+            family: FAMILY,
             hidden: config.hidden_size,
             vocab: config.vocab_size,
             positions: match config.position_embedding_type {
@@ -124,54 +127,10 @@ impl ChineseClipTextEmbeddings {
     }
 }
 
-/// BERT's layer; its activation is one that BERT does not have.
-#[derive(Clone, Debug)]
-struct Layer {
-    heads: Heads,
-    joined: Projection,
-    attention_norm: Norm,
-    mlp: VitMlp,
-    mlp_norm: Norm,
-}
-
-impl Layer {
-    fn load(config: &ChineseClipTextConfig, head_dim: usize, vb: VarBuilder) -> Result<Self> {
-        let (hidden, inner) = (config.hidden_size, config.intermediate_size);
-        let sizes = BertSizes {
-            hidden,
-            inner,
-            heads: config.num_attention_heads,
-            head_dim,
-            eps: config.layer_norm_eps,
-        };
-        let (heads, joined, attention_norm) = sizes.attention(vb.pp("attention"))?;
-        let output = vb.pp("output");
-        Ok(Self {
-            heads,
-            joined,
-            attention_norm,
-            mlp: VitMlp {
-                up: linear(hidden, inner, vb.pp("intermediate").pp("dense"))?,
-                down: linear(inner, hidden, output.pp("dense"))?,
-                activation: config.hidden_act.into(),
-            },
-            mlp_norm: layer_norm(hidden, sizes.eps, output.pp("LayerNorm"))?.into(),
-        })
-    }
-
-    fn forward(&self, xs: &Tensor, seen: &Seen) -> Result<Tensor> {
-        let ys = self.joined.forward(&self.heads.forward(xs, seen)?)?;
-        let xs = self.attention_norm.forward(&(xs + ys)?)?;
-        let ys = self.mlp.forward(&xs)?;
-        self.mlp_norm.forward(&(xs + ys)?)
-    }
-}
-
 /// The encoder of texts.
 #[derive(Clone, Debug)]
 pub struct ChineseClipTextTransformer {
-    embeddings: ChineseClipTextEmbeddings,
-    layers: Vec<Layer>,
+    encoder: TextEncoder,
     /// Where the weights are.
     pub device: Device,
 }
@@ -182,17 +141,27 @@ impl ChineseClipTextTransformer {
     /// # Errors
     /// The heads do not divide the hidden size, or a weight is missing or has another shape.
     pub fn new(var: VarBuilder, config: &ChineseClipTextConfig) -> Result<Self> {
-        let head_dim = EncoderConfig::Text(config.clone())
-            .spec()
-            .head_dim("chinese_clip")?;
-        let vb_layers = var.pp("encoder").pp("layer");
-        let layers = (0..config.num_hidden_layers)
-            .map(|i| Layer::load(config, head_dim, vb_layers.pp(i)))
-            .collect::<Result<_>>()?;
+        let spec = EncoderSpec::bert(
+            FAMILY,
+            ("hidden_size", config.hidden_size),
+            ("num_attention_heads", config.num_attention_heads),
+            config.intermediate_size,
+            candle_nn::Activation::Gelu,
+            config.layer_norm_eps,
+        )?;
+        let layers = EncoderSpec {
+            activation: VitActivation::from(config.hidden_act).into(),
+            ..spec
+        };
+        let embeddings = ChineseClipTextEmbeddings::new(var.pp("embeddings"), config)?;
         Ok(Self {
-            embeddings: ChineseClipTextEmbeddings::new(var.pp("embeddings"), config)?,
-            layers,
             device: var.device().clone(),
+            encoder: TextEncoder {
+                family: FAMILY,
+                embeddings: embeddings.embeddings,
+                layers: layers.load_dense(config.num_hidden_layers, var, "encoder.layer")?,
+                positions: EncoderPositions::InVectors,
+            },
         })
     }
 
@@ -212,18 +181,8 @@ impl ChineseClipTextTransformer {
         let types = token_type_ids
             .map(|types| types.broadcast_as(input_ids.shape()))
             .transpose()?;
-        let embeddings = &self.embeddings.embeddings;
-        let mut xs = embeddings.forward(input_ids, types.as_ref())?;
-        let mask = attention_mask
-            .map(|mask| added_to_scores("chinese_clip", mask, xs.dtype()))
-            .transpose()?;
-        let seen = Seen {
-            mask: mask.as_ref(),
-            ..Seen::default()
-        };
-        for layer in &self.layers {
-            xs = layer.forward(&xs, &seen)?;
-        }
+        let encoder = &self.encoder;
+        let xs = encoder.forward(input_ids, types.as_ref(), attention_mask)?;
         xs.narrow(1, 0, 1)?.squeeze(1)
     }
 }

@@ -1,10 +1,11 @@
 //! The autoencoder between images and latents.
 
 use candle_core::{Module, Result, Tensor};
-use candle_nn::VarBuilder;
 
 use super::FAMILY;
-use crate::blocks::diffusion::{latents, KlHalf, KlNames, KlSpec};
+use crate::blocks::diffusion::{
+    latents, AutoencoderKl, KlConfig, KlDecoder, KlEncoder, KlNames, KlSpec,
+};
 
 /// Groups of the norms.
 const GROUPS: usize = 32;
@@ -52,7 +53,9 @@ impl Config {
     pub fn schnell() -> Self {
         Self::dev()
     }
+}
 
+impl KlConfig for Config {
     fn spec(&self) -> KlSpec {
         KlSpec {
             family: FAMILY,
@@ -70,64 +73,20 @@ impl Config {
             names: KlNames::Original,
         }
     }
-}
 
-/// From images to the moments of latents.
-#[derive(Debug, Clone)]
-pub struct Encoder {
-    half: KlHalf,
-}
-
-impl Encoder {
-    /// Loads `conv_in`, `down`, `mid`, `norm_out` and `conv_out`.
-    ///
-    /// # Errors
-    /// If the configuration contradicts itself, or a weight is missing or has another shape.
-    pub fn new(cfg: &Config, vb: VarBuilder) -> Result<Self> {
-        Ok(Self {
-            half: KlHalf::encoder(&cfg.spec(), vb)?,
-        })
+    fn scale_and_shift(&self) -> [f64; 2] {
+        [self.scale_factor, self.shift_factor]
     }
 }
 
-/// From (batch, in_channels, height, width) to means and then logarithms of variances, (batch, 2 * z_channels, height / 8, width / 8) for
-/// four levels.
-///
-/// # Errors
-/// The images have another shape, dtype or device, or sides that would leave nothing.
-impl Module for Encoder {
-    fn forward(&self, xs: &Tensor) -> Result<Tensor> {
-        self.half.forward(xs)
-    }
-}
+/// From pictures to the moments of latents. Loads `conv_in`, `down`, `mid`, `norm_out` and `conv_out`.
+pub type Encoder = KlEncoder<Config>;
 
-/// From latents to images.
-#[derive(Debug, Clone)]
-pub struct Decoder {
-    half: KlHalf,
-}
+/// From latents to pictures. Loads `conv_in`, `mid`, `up`, `norm_out` and `conv_out`.
+pub type Decoder = KlDecoder<Config>;
 
-impl Decoder {
-    /// Loads `conv_in`, `mid`, `up`, `norm_out` and `conv_out`.
-    ///
-    /// # Errors
-    /// As [`Encoder::new`].
-    pub fn new(cfg: &Config, vb: VarBuilder) -> Result<Self> {
-        Ok(Self {
-            half: KlHalf::decoder(&cfg.spec(), vb)?,
-        })
-    }
-}
-
-/// From (batch, z_channels, height, width) to (batch, out_ch, 8 * height, 8 * width) for four levels.
-///
-/// # Errors
-/// The latents have another shape, dtype or device.
-impl Module for Decoder {
-    fn forward(&self, xs: &Tensor) -> Result<Tensor> {
-        self.half.forward(xs)
-    }
-}
+/// The autoencoder. Loads `encoder` and `decoder`.
+pub type AutoEncoder = AutoencoderKl<Config>;
 
 /// Latents of their moments.
 #[derive(Debug, Clone)]
@@ -153,58 +112,5 @@ impl DiagonalGaussian {
 impl Module for DiagonalGaussian {
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
         latents(xs, self.chunk_dim, self.sample)
-    }
-}
-
-/// The autoencoder.
-#[derive(Debug, Clone)]
-pub struct AutoEncoder {
-    encoder: Encoder,
-    decoder: Decoder,
-    reg: DiagonalGaussian,
-    shift_factor: f64,
-    scale_factor: f64,
-}
-
-impl AutoEncoder {
-    /// Loads `encoder` and `decoder`.
-    ///
-    /// # Errors
-    /// As [`Encoder::new`].
-    pub fn new(cfg: &Config, vb: VarBuilder) -> Result<Self> {
-        Ok(Self {
-            encoder: Encoder::new(cfg, vb.pp("encoder"))?,
-            decoder: Decoder::new(cfg, vb.pp("decoder"))?,
-            reg: DiagonalGaussian::new(true, 1)?,
-            shift_factor: cfg.shift_factor,
-            scale_factor: cfg.scale_factor,
-        })
-    }
-
-    /// A sample of the latents of images from -1 to 1: from (batch, in_channels, height, width) to
-    /// (batch, z_channels, height / 8, width / 8) for four levels.
-    ///
-    /// # Errors
-    /// Those of [`Encoder`].
-    pub fn encode(&self, xs: &Tensor) -> Result<Tensor> {
-        let latents = self.reg.forward(&self.encoder.forward(xs)?)?;
-        (latents - self.shift_factor)? * self.scale_factor
-    }
-
-    /// The images of latents, from -1 to 1: from (batch, z_channels, height, width) to (batch, out_ch, 8 * height, 8 * width) for four
-    /// levels.
-    ///
-    /// # Errors
-    /// Those of [`Decoder`].
-    pub fn decode(&self, xs: &Tensor) -> Result<Tensor> {
-        let latents = ((xs / self.scale_factor)? + self.shift_factor)?;
-        self.decoder.forward(&latents)
-    }
-}
-
-/// Encodes and decodes.
-impl Module for AutoEncoder {
-    fn forward(&self, xs: &Tensor) -> Result<Tensor> {
-        self.decode(&self.encode(xs)?)
     }
 }

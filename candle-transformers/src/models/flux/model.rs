@@ -1,7 +1,8 @@
 //! The transformer.
 
+use std::marker::PhantomData;
+
 use candle_core::{bail, DType, Module, Result, Tensor, D};
-use candle_nn::VarBuilder;
 
 use super::layers::{linear, Angles};
 pub use super::layers::{
@@ -9,7 +10,7 @@ pub use super::layers::{
 };
 use super::{WithForward, FAMILY};
 use crate::blocks::diffusion::sinusoids;
-use crate::blocks::{at_once, inverse_frequencies, Projection, Weights};
+use crate::blocks::{at_once, inverse_frequencies, Dense, Projection, WeightKind, Weights};
 
 /// The size of a time's vector.
 const TIME_DIM: usize = 256;
@@ -185,9 +186,9 @@ impl Module for EmbedNd {
     }
 }
 
-/// The transformer over weights of any kind.
+/// The model, over dense or quantised weights.
 #[derive(Debug, Clone)]
-pub(super) struct Transformer {
+pub struct Transformer<W> {
     img_in: Projection,
     txt_in: Projection,
     time_in: MlpEmbedder,
@@ -198,10 +199,19 @@ pub(super) struct Transformer {
     single_blocks: Vec<SingleStreamBlock>,
     final_layer: LastLayer,
     in_channels: usize,
+    of: PhantomData<fn() -> W>,
 }
 
-impl Transformer {
-    pub(super) async fn load(cfg: &Config, weights: &mut Weights<'_>) -> Result<Self> {
+impl<W: WeightKind> Transformer<W> {
+    /// Loads the model.
+    ///
+    /// # Errors
+    /// If the configuration contradicts itself, or a weight is missing or has another shape.
+    pub fn new(cfg: &Config, vb: W::Builder<'_>) -> Result<Self> {
+        W::load(vb, |weights| at_once(Self::load(cfg, weights)))
+    }
+
+    async fn load(cfg: &Config, weights: &mut Weights<'_>) -> Result<Self> {
         cfg.check()?;
         let hidden = cfg.hidden_size;
         let img_in = linear(weights, "img_in".to_string(), cfg.in_channels, hidden).await?;
@@ -232,6 +242,7 @@ impl Transformer {
             single_blocks,
             final_layer: LastLayer::load(weights, cfg).await?,
             in_channels: cfg.in_channels,
+            of: PhantomData,
         })
     }
 
@@ -255,7 +266,7 @@ impl Transformer {
     }
 }
 
-impl WithForward for Transformer {
+impl<W: WeightKind> WithForward for Transformer<W> {
     fn forward(
         &self,
         img: &Tensor,
@@ -324,39 +335,5 @@ impl WithForward for Transformer {
     }
 }
 
-/// The model over dense weights.
-#[derive(Debug, Clone)]
-pub struct Flux {
-    model: Transformer,
-}
-
-impl Flux {
-    /// Loads the model.
-    ///
-    /// # Errors
-    /// If the configuration contradicts itself, or a weight is missing or has another shape.
-    pub fn new(cfg: &Config, vb: VarBuilder) -> Result<Self> {
-        let (dtype, device, mut vb) = (vb.dtype(), vb.device().clone(), vb);
-        let mut weights = Weights::new(&mut vb, dtype, &device);
-        Ok(Self {
-            model: at_once(Transformer::load(cfg, &mut weights))?,
-        })
-    }
-}
-
-/// `img`, `txt` and `y` have the dtype of the weights; positions and times may have any.
-impl WithForward for Flux {
-    fn forward(
-        &self,
-        img: &Tensor,
-        img_ids: &Tensor,
-        txt: &Tensor,
-        txt_ids: &Tensor,
-        timesteps: &Tensor,
-        y: &Tensor,
-        guidance: Option<&Tensor>,
-    ) -> Result<Tensor> {
-        self.model
-            .forward(img, img_ids, txt, txt_ids, timesteps, y, guidance)
-    }
-}
+/// The model over dense weights. `img`, `txt` and `y` have their dtype; places and times may have any.
+pub type Flux = Transformer<Dense>;

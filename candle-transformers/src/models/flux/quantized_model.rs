@@ -12,49 +12,11 @@
 //! # }
 //! ```
 
-use candle_core::{DType, Result, Tensor};
-
-use super::model::{Config, Transformer};
+use super::model::Transformer;
 pub use super::model::{
     DoubleStreamBlock, LastLayer, MlpEmbedder, QkNorm, SelfAttention, SingleStreamBlock,
 };
-use super::WithForward;
-use crate::blocks::{at_once, Weights};
-use crate::quantized_var_builder::VarBuilder;
+use crate::blocks::Quantized;
 
-/// The model over quantised weights.
-#[derive(Debug, Clone)]
-pub struct Flux {
-    model: Transformer,
-}
-
-impl Flux {
-    /// Loads the model.
-    ///
-    /// # Errors
-    /// If the configuration contradicts itself, or a weight is missing or has another shape.
-    pub fn new(cfg: &Config, vb: VarBuilder) -> Result<Self> {
-        let (device, mut vb) = (vb.device().clone(), vb);
-        let mut weights = Weights::new(&mut vb, DType::F32, &device);
-        Ok(Self {
-            model: at_once(Transformer::load(cfg, &mut weights))?,
-        })
-    }
-}
-
-/// `img`, `txt` and `y` are f32; positions and times may have any dtype.
-impl WithForward for Flux {
-    fn forward(
-        &self,
-        img: &Tensor,
-        img_ids: &Tensor,
-        txt: &Tensor,
-        txt_ids: &Tensor,
-        timesteps: &Tensor,
-        y: &Tensor,
-        guidance: Option<&Tensor>,
-    ) -> Result<Tensor> {
-        self.model
-            .forward(img, img_ids, txt, txt_ids, timesteps, y, guidance)
-    }
-}
+/// The model over quantised weights. `img`, `txt` and `y` are f32; places and times may have any dtype.
+pub type Flux = Transformer<Quantized>;

@@ -47,7 +47,7 @@ use self::config::Gemma4Config;
 use self::multimodal_embedding::MultimodalEmbedder;
 use self::text::TextModel;
 use self::vision::VisionTower;
-use super::three_axes::{places_of, spliced};
+use crate::blocks::vision::three_axes::{places_of, spliced};
 
 const FAMILY: &str = "gemma4";
 

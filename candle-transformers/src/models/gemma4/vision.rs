@@ -9,8 +9,8 @@ use super::config::Gemma4VisionConfig;
 use super::parts::{bare_norm, ClippedLinear};
 use super::FAMILY;
 use crate::blocks::inverse_frequencies;
+use crate::blocks::vision::patch_grids::cos_sin;
 use crate::blocks::vision::Picture;
-use crate::models::grids::cos_sin;
 
 /// Cosines and sines, (patches, head_dim / 4) each, of columns and of rows.
 type Angles = [(Tensor, Tensor); 2];

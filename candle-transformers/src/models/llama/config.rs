@@ -5,8 +5,8 @@ use candle_nn::ops::GatedActivation;
 use serde::Deserialize;
 
 use crate::blocks::{
-    inverse_frequencies, layers, AttentionSpec, DecoderSpec, FeedForwardSpec, Head, LayerSpec,
-    MlpSpec, NormSpec, Rotary, RotaryPairs,
+    inverse_frequencies, layers, AttentionSpec, DecoderConfig, DecoderSpec, FeedForwardSpec, Head,
+    LayerSpec, MlpSpec, NormSpec, Rotary, RotaryPairs,
 };
 
 /// The context length of [`Config::config_7b_v1`] and [`Config::config_7b_v2`].
@@ -217,5 +217,11 @@ impl Config {
             bail!("llama config: max_position_embeddings is 0; it must be at least 1")
         }
         Ok(())
+    }
+}
+
+impl DecoderConfig for Config {
+    fn decoder_spec(&self) -> Result<DecoderSpec> {
+        self.spec()
     }
 }

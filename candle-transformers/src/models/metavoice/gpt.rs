@@ -6,10 +6,11 @@ use candle_nn::{Activation, Init, VarBuilder};
 
 use super::FAMILY;
 use crate::blocks::codebooks::{CodebookEmbeddings, CodebookHeads};
-use crate::blocks::encoder::{head_dim, EncoderLayer, Heads, NormPlace, Seen};
-use crate::blocks::{
-    at_once, FeedForward, GatedMlp, LinearSpec, Norm, NormSpec, Order, PlainMlp, Weights,
+use crate::blocks::encoder::{
+    head_dim, EncoderBiases, EncoderLayer, EncoderNames, EncoderSpec, MlpActivation, MlpNames,
+    NormPlace, Seen,
 };
+use crate::blocks::{at_once, Norm, NormSpec, Weights};
 use crate::utils::build_additive_causal_mask;
 
 /// The norms of a model.
@@ -158,48 +159,36 @@ impl Config {
         }
     }
 
-    /// Loads the layer from weights named `prefix` and a suffix.
-    async fn layer(&self, weights: &mut Weights<'_>, prefix: &str) -> Result<EncoderLayer> {
-        let size = self.n_embd;
-        let head_dim = head_dim(FAMILY, ("n_embd", size), ("n_head", self.n_head))?;
-        let inner = self.inner()?;
-        let linear = |name: &str, in_dim, out_dim| LinearSpec {
-            name: format!("{prefix}.{name}"),
-            in_dim,
-            out_dim,
-            bias: self.bias,
-        };
-        let qkv = linear("attn.c_attn", size, 3 * size);
-        let qkv = weights.joined(&qkv, [size; 3], Order::Layers).await?;
-        let down = weights.linear(&linear("mlp.c_proj", inner, size)).await?;
-        let mlp = match self.nonlinearity_type {
+    /// A layer. `renamed` says whether gates have the names of Candle's files, not those of the original's checkpoints.
+    fn layer(&self, renamed: bool) -> Result<EncoderSpec> {
+        let gated = MlpActivation::Gated(GatedActivation::Silu);
+        let (activation, [gate, up]) = match self.nonlinearity_type {
             NonLinearityType::Gelu => {
-                let up = weights.linear(&linear("mlp.c_fc", size, inner)).await?;
-                FeedForward::Plain(PlainMlp::new(up, down, Activation::NewGelu))
+                let plain = MlpActivation::Plain(Activation::NewGelu);
+                (plain, ["", "mlp.c_fc"])
             }
-            NonLinearityType::Swiglu => {
-                // As in Candle, or as in the checkpoints of the original.
-                let names = if weights.has(&format!("{prefix}.mlp.w1.weight")) {
-                    ["mlp.w1", "mlp.w3"]
-                } else {
-                    ["mlp.swiglu.w1", "mlp.swiglu.w3"]
-                };
-                let gate_up = names.map(|name| linear(name, size, inner));
-                let gate_up = weights.merged(gate_up).await?;
-                FeedForward::Gated(GatedMlp::new(gate_up, down, GatedActivation::Silu))
-            }
+            NonLinearityType::Swiglu if renamed => (gated, ["mlp.w1", "mlp.w3"]),
+            NonLinearityType::Swiglu => (gated, ["mlp.swiglu.w1", "mlp.swiglu.w3"]),
         };
-        let attn_norm = format!("{prefix}.ln_1");
-        let mlp_norm = format!("{prefix}.ln_2");
-        Ok(EncoderLayer {
-            heads: Heads::new(qkv, self.n_head, head_dim),
-            joined: weights.linear(&linear("attn.c_proj", size, size)).await?,
-            mlp,
+        Ok(EncoderSpec {
+            hidden: self.n_embd,
+            inner: self.inner()?,
+            heads: self.n_head,
+            head_dim: head_dim(FAMILY, ("n_embd", self.n_embd), ("n_head", self.n_head))?,
+            activation,
+            bias: EncoderBiases::all(self.bias),
+            norm: self.norm(),
             place: NormPlace::Before,
-            norms: [
-                Some(weights.norm(&attn_norm, size, self.norm()).await?),
-                Some(weights.norm(&mlp_norm, size, self.norm()).await?),
-            ],
+            names: EncoderNames {
+                qkv: &["attn.c_attn"],
+                joined: "attn.c_proj",
+                mlp: MlpNames {
+                    gate,
+                    up,
+                    down: "mlp.c_proj",
+                },
+                norms: ["ln_1", "ln_2"],
+            },
         })
     }
 }
@@ -242,10 +231,8 @@ impl Model {
         let wpe = weights
             .dense("transformer.wpe.weight", &shape, init)
             .await?;
-        let mut h = Vec::new();
-        for i in 0..cfg.n_layer {
-            h.push(cfg.layer(weights, &format!("transformer.h.{i}")).await?);
-        }
+        let layer = cfg.layer(weights.has("transformer.h.0.mlp.w1.weight"))?;
+        let h = layer.load(cfg.n_layer, weights, "transformer.h").await?;
         let heads = CodebookHeads::load(&cfg.target_vocab_sizes, size, weights, "lm_heads");
         Ok(Self {
             wtes,

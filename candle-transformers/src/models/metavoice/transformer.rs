@@ -1,15 +1,16 @@
 //! The first stage: a decoder that writes text and sound, with the vector of a voice added to every position.
 
-use candle_core::{bail, DType, Device, Module, Result, Tensor};
+use std::marker::PhantomData;
+
+use candle_core::{bail, DType, Module, Result, Tensor};
 use candle_nn::ops::GatedActivation;
-use candle_nn::VarBuilder;
 use serde::Deserialize;
 
 use super::FAMILY;
 use crate::blocks::encoder::head_dim;
 use crate::blocks::{
-    at_once, layers, AttentionSpec, CausalLm, Decoder, DecoderSpec, FeedForwardSpec, LayerSpec,
-    LinearSpec, MlpSpec, Names, NormSpec, Order, Projection, WeightSource, Weights,
+    at_once, layers, AttentionSpec, CausalLm, Decoder, DecoderSpec, Dense, FeedForwardSpec,
+    LayerSpec, LinearSpec, MlpSpec, Names, NormSpec, Order, Projection, WeightKind,
 };
 
 const NAMES: Names = Names {
@@ -115,97 +116,45 @@ impl Config {
     }
 }
 
-/// The decoder over weights of any kind.
+/// The decoder, over dense or quantised weights.
 #[derive(Debug, Clone)]
-pub(crate) struct Speaker {
+pub struct Speaker<W> {
     lm: CausalLm,
     speaker_cond_pos: Projection,
     /// Factors of the voice in the rows of a batch, (2, 1, 1): 1 and 0.
     with_and_without: Tensor,
     voice: usize,
     dtype: DType,
+    of: PhantomData<fn() -> W>,
 }
 
-impl Speaker {
-    pub(crate) fn load(
-        cfg: &Config,
-        source: &mut dyn WeightSource,
-        dtype: DType,
-        device: &Device,
-    ) -> Result<Self> {
-        let decoder = Decoder::load(cfg.spec()?, source, dtype, device)?;
+/// The decoder.
+pub type Model = Speaker<Dense>;
+
+impl<W: WeightKind> Speaker<W> {
+    /// Loads `tok_embeddings`, `pos_embeddings`, `speaker_cond_pos`, `layers`, `norm` and `output`.
+    ///
+    /// # Errors
+    /// If the configuration contradicts itself, or a weight is missing or has another shape than the configuration says.
+    pub fn new(cfg: &Config, mut vb: W::Builder<'_>) -> Result<Self> {
+        let (dtype, device) = W::placement(&vb);
+        let decoder = Decoder::load(cfg.spec()?, &mut vb, dtype, &device)?;
         let voice = LinearSpec {
             name: "speaker_cond_pos".to_string(),
             in_dim: cfg.speaker_emb_dim,
             out_dim: cfg.dim,
             bias: false,
         };
-        let mut weights = Weights::new(source, dtype, device);
         Ok(Self {
             lm: CausalLm::new(decoder),
-            speaker_cond_pos: at_once(weights.linear(&voice))?,
-            with_and_without: Tensor::new(&[1f32, 0.], device)?
+            speaker_cond_pos: W::load(vb, |weights| at_once(weights.linear(&voice)))?,
+            with_and_without: Tensor::new(&[1f32, 0.], &device)?
                 .reshape((2, 1, 1))?
                 .to_dtype(dtype)?,
             voice: cfg.speaker_emb_dim,
             dtype,
+            of: PhantomData,
         })
-    }
-
-    pub(crate) fn forward(&mut self, ids: &Tensor, voice: &Tensor, start: usize) -> Result<Tensor> {
-        match *ids.dims() {
-            [1 | 2, t] if t > 0 => {}
-            _ => bail!(
-                "{FAMILY}: the tokens are {:?}; they must be (2, t), one row with the voice and one without, or (1, t) for both",
-                ids.dims()
-            ),
-        }
-        let size = self.voice;
-        let is_voice = match *voice.dims() {
-            [1, found] => found == size,
-            [b, t, found] => found == size && (b == 1 || b == 2) && (t == 1 || t == ids.dims()[1]),
-            _ => false,
-        };
-        if !is_voice {
-            bail!(
-                "{FAMILY}: the voice is {:?}; it must be (1, {size}) or (1, 1, {size})",
-                voice.dims()
-            )
-        }
-        let voice = self
-            .speaker_cond_pos
-            .forward(&voice.to_dtype(self.dtype)?)?;
-        let voice = voice.broadcast_mul(&self.with_and_without)?;
-        let xs = self.lm.decoder().embed(ids)?.broadcast_add(&voice)?;
-        self.lm.forward_embeds(&xs, start, None)?.last_logits()
-    }
-
-    pub(crate) fn clear_kv_cache(&mut self) {
-        self.lm.clear_kv_cache();
-    }
-}
-
-/// The decoder.
-#[derive(Debug, Clone)]
-pub struct Model {
-    speaker: Speaker,
-}
-
-impl Model {
-    /// Loads `tok_embeddings`, `pos_embeddings`, `speaker_cond_pos`, `layers`, `norm` and `output`.
-    ///
-    /// # Errors
-    /// If the configuration contradicts itself, or a weight is missing or has another shape than the configuration says.
-    pub fn new(cfg: &Config, vb: VarBuilder) -> Result<Self> {
-        let (dtype, device, mut vb) = (vb.dtype(), vb.device().clone(), vb);
-        Ok(Self {
-            speaker: Speaker::load(cfg, &mut vb, dtype, &device)?,
-        })
-    }
-
-    /// Forgets the sequence.
-    pub fn clear_kv_cache(&mut self) {
-        self.speaker.clear_kv_cache();
     }
 
     /// The logits of what follows the last of the tokens `xs`, (2, t): (2, 1, vocab_size) in the model's dtype. The first row has the voice
@@ -216,6 +165,35 @@ impl Model {
     /// # Errors
     /// If there are no tokens or more than `block_size`, the shapes are others, or an id is outside the table (where the device can tell).
     pub fn forward(&mut self, xs: &Tensor, spk_emb: &Tensor, pos: usize) -> Result<Tensor> {
-        self.speaker.forward(xs, spk_emb, pos)
+        match *xs.dims() {
+            [1 | 2, t] if t > 0 => {}
+            _ => bail!(
+                "{FAMILY}: the tokens are {:?}; they must be (2, t), one row with the voice and one without, or (1, t) for both",
+                xs.dims()
+            ),
+        }
+        let size = self.voice;
+        let is_voice = match *spk_emb.dims() {
+            [1, found] => found == size,
+            [b, t, found] => found == size && (b == 1 || b == 2) && (t == 1 || t == xs.dims()[1]),
+            _ => false,
+        };
+        if !is_voice {
+            bail!(
+                "{FAMILY}: the voice is {:?}; it must be (1, {size}) or (1, 1, {size})",
+                spk_emb.dims()
+            )
+        }
+        let voice = self
+            .speaker_cond_pos
+            .forward(&spk_emb.to_dtype(self.dtype)?)?;
+        let voice = voice.broadcast_mul(&self.with_and_without)?;
+        let embeds = self.lm.decoder().embed(xs)?.broadcast_add(&voice)?;
+        self.lm.forward_embeds(&embeds, pos, None)?.last_logits()
+    }
+
+    /// Forgets the sequence.
+    pub fn clear_kv_cache(&mut self) {
+        self.lm.clear_kv_cache();
     }
 }

@@ -43,6 +43,28 @@ pub(crate) struct ConvSpec {
 }
 
 impl ConvSpec {
+    /// Of neighbouring samples, one at a time, between zeros.
+    pub(crate) const fn new(
+        [inputs, outputs, kernel]: [usize; 3],
+        bias: bool,
+        causal: bool,
+        norm: Option<Norm>,
+    ) -> Self {
+        Self {
+            inputs,
+            outputs,
+            kernel,
+            stride: 1,
+            dilation: 1,
+            groups: 1,
+            bias,
+            causal,
+            norm,
+            pad_mode: PadMode::Constant,
+            names: KernelNames::Product,
+        }
+    }
+
     fn check(&self) -> Result<()> {
         let sizes = [
             ("input channels", self.inputs),
@@ -141,17 +163,10 @@ impl NormConv1d {
         vb: VarBuilder,
     ) -> Result<Self> {
         let spec = ConvSpec {
-            inputs: in_c,
-            outputs: out_c,
-            kernel: k_size,
             stride: cfg.stride,
             dilation: cfg.dilation,
             groups: cfg.groups,
-            bias,
-            causal,
-            norm,
-            pad_mode: PadMode::Constant,
-            names: KernelNames::Product,
+            ..ConvSpec::new([in_c, out_c, k_size], bias, causal, norm)
         };
         Self::load(&spec, cfg, vb)
     }
@@ -206,17 +221,9 @@ impl NormConvTranspose1d {
         vb: VarBuilder,
     ) -> Result<Self> {
         let spec = ConvSpec {
-            inputs: in_c,
-            outputs: out_c,
-            kernel: k_size,
             stride,
-            dilation: 1,
             groups,
-            bias,
-            causal,
-            norm,
-            pad_mode: PadMode::Constant,
-            names: KernelNames::Product,
+            ..ConvSpec::new([in_c, out_c, k_size], bias, causal, norm)
         };
         Self::load(&spec, vb)
     }
@@ -311,17 +318,11 @@ impl StreamableConv1d {
         vb: VarBuilder,
     ) -> Result<Self> {
         let spec = ConvSpec {
-            inputs: in_c,
-            outputs: out_c,
-            kernel: k_size,
             stride,
             dilation,
             groups,
-            bias,
-            causal,
-            norm,
             pad_mode,
-            names: KernelNames::Product,
+            ..ConvSpec::new([in_c, out_c, k_size], bias, causal, norm)
         };
         Self::load(spec, vb)
     }
@@ -427,17 +428,9 @@ impl StreamableConvTranspose1d {
         vb: VarBuilder,
     ) -> Result<Self> {
         let spec = ConvSpec {
-            inputs: in_c,
-            outputs: out_c,
-            kernel: k_size,
             stride,
-            dilation: 1,
             groups,
-            bias,
-            causal,
-            norm,
-            pad_mode: PadMode::Constant,
-            names: KernelNames::Product,
+            ..ConvSpec::new([in_c, out_c, k_size], bias, causal, norm)
         };
         Self::load(spec, 1., vb)
     }
@@ -595,16 +588,7 @@ fn only_learnt(learnt: bool) -> Result<()> {
 
 fn resampling(stride: usize, dim: usize, causal: bool) -> ConvSpec {
     ConvSpec {
-        inputs: dim,
-        outputs: dim,
-        kernel: 2 * stride,
         stride,
-        dilation: 1,
-        groups: 1,
-        bias: false,
-        causal,
-        norm: None,
-        pad_mode: PadMode::Constant,
-        names: KernelNames::Product,
+        ..ConvSpec::new([dim, dim, 2 * stride], false, causal, None)
     }
 }

@@ -100,19 +100,11 @@ impl Config {
         (block >= self.disable_norm_outer_blocks).then_some(self.norm)
     }
 
-    fn conv(&self, form: &Form, [inputs, outputs, kernel]: [usize; 3]) -> ConvSpec {
+    fn conv(&self, form: &Form, sizes: [usize; 3]) -> ConvSpec {
         ConvSpec {
-            inputs,
-            outputs,
-            kernel,
-            stride: 1,
-            dilation: 1,
-            groups: 1,
-            bias: true,
-            causal: self.causal,
-            norm: Some(self.norm),
             pad_mode: self.pad_mode,
             names: form.names,
+            ..ConvSpec::new(sizes, true, self.causal, Some(self.norm))
         }
     }
 
@@ -173,17 +165,8 @@ impl SeaNetResnetBlock {
         vb: VarBuilder,
     ) -> Result<Self> {
         let conv = ConvSpec {
-            inputs: dim,
-            outputs: dim,
-            kernel: 1,
-            stride: 1,
-            dilation: 1,
-            groups: 1,
-            bias: true,
-            causal,
-            norm,
             pad_mode,
-            names: Form::MIMI.names,
+            ..ConvSpec::new([dim, dim, 1], true, causal, norm)
         };
         let inner = (compress, true_skip);
         Self::load(conv, k_sizes_and_dilations, activation, inner, vb)

@@ -5,7 +5,7 @@ use candle_nn::Activation;
 use serde::Deserialize;
 
 use super::FAMILY;
-use crate::blocks::encoder::{head_dim, NormPlace};
+use crate::blocks::encoder::NormPlace;
 use crate::blocks::seq2seq::{check_sizes, LayerSpec, MlpActivation};
 use crate::blocks::{NormSpec, Order, Rotary, RotaryPairs};
 
@@ -146,27 +146,25 @@ impl Config {
                 names[1]
             )
         }
-        let (hidden, place) = (self.hidden_size, NormPlace::Before);
-        let head_dim = head_dim(FAMILY, ("hidden_size", hidden), (names[1], heads))?;
+        let spec = LayerSpec::bart(
+            FAMILY,
+            ("hidden_size", self.hidden_size),
+            (names[1], heads),
+            self.intermediate_size,
+            self.encoder_hidden_act,
+            self.max_position_embeddings,
+        )?;
         Ok(LayerSpec {
-            hidden,
-            heads,
-            kv_heads: [heads; 2],
-            head_dim,
-            scale: 1. / (head_dim as f64).sqrt(),
-            source: decoder.then_some(hidden),
-            inner: self.intermediate_size,
-            activation: if decoder {
+            source: decoder.then_some(self.hidden_size),
+            activation: match decoder {
                 // The gate is the second half of the tensor.
-                MlpActivation::Joined(self.decoder_hidden_act.try_into()?, Order::Reversed)
-            } else {
-                MlpActivation::Plain(self.encoder_hidden_act)
+                true => MlpActivation::Joined(self.decoder_hidden_act.try_into()?, Order::Reversed),
+                false => spec.activation,
             },
             bias: false,
-            mlp_bias: true,
             norm: NormSpec::layer_no_bias(1e-5),
-            place,
-            limit: self.max_position_embeddings,
+            place: NormPlace::Before,
+            ..spec
         })
     }
 

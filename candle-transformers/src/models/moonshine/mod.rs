@@ -31,9 +31,7 @@ pub use config::{Config, RopeParameters};
 pub use encoder::{Encoder, MIN_SAMPLES};
 pub use text::{Text, TOKENS_PER_SECOND};
 
-use crate::blocks::seq2seq::{
-    load_layers, AttentionNames, Given, LayerNames, Positions, TextStack,
-};
+use crate::blocks::seq2seq::{AttentionNames, Given, LayerNames, Positions, TextStack};
 use crate::blocks::{at_once, Norm, Projection, RotaryTables, Weights};
 
 const FAMILY: &str = "moonshine";
@@ -92,26 +90,17 @@ impl Moonshine {
         };
         let (dtype, device) = (weights.dtype(), weights.device().clone());
         let rotary = config.rotary(spec.head_dim)?;
-        let (layers, count) = ("model.decoder.layers", config.decoder_num_hidden_layers);
+        let rotary = Positions::Rotary(RotaryTables::new(&rotary, spec.limit, dtype, &device));
         let stream = spec.stream_dtype(dtype);
         let norm = weights.norm_as(stream, "model.decoder.norm", hidden, spec.norm);
+        let norm = norm.await?;
+        let (count, prefix) = (config.decoder_num_hidden_layers, "model.decoder.layers");
+        let parts = (table, rotary);
+        let decoder = TextStack::load(FAMILY, spec, parts, count, weights, &NAMES, prefix);
         Ok(Self {
             encoder,
-            norm: norm.await?,
-            decoder: TextStack {
-                family: FAMILY,
-                table,
-                table_scale: None,
-                positions: Positions::Rotary(RotaryTables::new(
-                    &rotary, spec.limit, dtype, &device,
-                )),
-                norm: None,
-                layers: load_layers(&spec, count, weights, &NAMES, layers).await?,
-                spec,
-                decoder: true,
-                dtype,
-                device,
-            },
+            norm,
+            decoder: decoder.await?,
             head,
             config: config.clone(),
         })

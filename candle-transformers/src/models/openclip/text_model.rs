@@ -21,9 +21,9 @@
 use candle_core::{Module, Result, Tensor};
 use candle_nn::{embedding, layer_norm, linear, Activation, LayerNorm, Linear, VarBuilder};
 
-use crate::blocks::vision::{
-    at_largest, Blocks, TextEmbeddings, VitAttention, VitBlock, VitMlp, VitSpec,
-};
+use crate::blocks::encoder::{EncoderLayer, Heads, NormPlace};
+use crate::blocks::vision::{at_largest, Blocks, TextEmbeddings, VitSpec};
+use crate::blocks::{FeedForward, MergedLinear, PlainMlp};
 
 /// Layer norm epsilon.
 const EPS: f64 = 1e-5;
@@ -74,22 +74,23 @@ impl Config {
     }
 }
 
-fn load_block(spec: &VitSpec, vb: VarBuilder) -> Result<VitBlock> {
+/// The layer at `vb`. Files have queries, keys and values as `in_proj_weight`, not as a linear layer.
+fn load_layer(spec: &VitSpec, vb: VarBuilder) -> Result<EncoderLayer> {
     let (size, inner, vb_attention) = (spec.size, spec.inner, vb.pp("attn"));
     let weight = vb_attention.get((3 * size, size), "in_proj_weight")?;
     let bias = vb_attention.get(3 * size, "in_proj_bias")?;
-    let proj = linear(size, size, vb_attention.pp("out_proj"))?;
-    Ok(VitBlock {
-        norm1: layer_norm(size, EPS, vb.pp("ln_1"))?,
-        attention: VitAttention::joined(Linear::new(weight, Some(bias)), proj, spec.heads),
-        scale1: None,
-        norm2: layer_norm(size, EPS, vb.pp("ln_2"))?,
-        mlp: VitMlp {
-            up: linear(size, inner, vb.pp("mlp").pp("c_fc"))?,
-            down: linear(inner, size, vb.pp("mlp").pp("c_proj"))?,
-            activation: Activation::Gelu.into(),
-        },
-        scale2: None,
+    let qkv = MergedLinear::joined(Linear::new(weight, Some(bias)).into(), [size; 3]);
+    let norm = |name| layer_norm(size, EPS, vb.pp(name));
+    Ok(EncoderLayer {
+        heads: Heads::new(qkv, spec.heads, spec.head_dim("openclip")?),
+        joined: linear(size, size, vb_attention.pp("out_proj"))?.into(),
+        mlp: FeedForward::Plain(PlainMlp::new(
+            linear(size, inner, vb.pp("mlp").pp("c_fc"))?.into(),
+            linear(inner, size, vb.pp("mlp").pp("c_proj"))?.into(),
+            Activation::Gelu,
+        )),
+        place: NormPlace::Before,
+        norms: [Some(norm("ln_1")?.into()), Some(norm("ln_2")?.into())],
     })
 }
 
@@ -107,7 +108,7 @@ impl Encoder {
     pub fn new(vs: VarBuilder, c: &Config) -> Result<Self> {
         let spec = c.spec();
         spec.head_dim("openclip")?;
-        let blocks = (0..c.num_hidden_layers).map(|i| load_block(&spec, vs.pp("resblocks").pp(i)));
+        let blocks = (0..c.num_hidden_layers).map(|i| load_layer(&spec, vs.pp("resblocks").pp(i)));
         Ok(Self {
             blocks: Blocks(blocks.collect::<Result<_>>()?),
         })

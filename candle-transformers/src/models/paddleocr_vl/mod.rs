@@ -50,8 +50,8 @@ pub use positions::{
 use self::positions::{as_tensor, rows, runs};
 use self::text::TextModel;
 use self::vision::VisionModel;
-use super::grids::PatchGrid;
-use super::three_axes::{positions as on_axes, spliced, Frames, Position, Span};
+use crate::blocks::vision::patch_grids::PatchGrid;
+use crate::blocks::vision::three_axes::{positions as on_axes, spliced, Frames, Position, Span};
 
 const FAMILY: &str = "paddleocr_vl";
 

@@ -3,8 +3,8 @@
 use candle_core::{bail, DType, Device, Result, Tensor};
 
 use super::FAMILY;
-use crate::models::grids::PatchGrid;
-use crate::models::three_axes::{positions, Position, Span};
+use crate::blocks::vision::patch_grids::PatchGrid;
+use crate::blocks::vision::three_axes::{positions, Position, Span};
 
 /// An image in tokens.
 #[derive(Debug, Clone)]

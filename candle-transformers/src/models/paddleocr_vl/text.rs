@@ -8,10 +8,10 @@ use candle_nn::{embedding, linear_b, linear_no_bias, rms_norm, Embedding, Linear
 use super::config::TextConfig;
 use super::text_export::{self, Exports};
 use super::FAMILY;
+use crate::blocks::vision::three_axes::{Axes, Position};
 use crate::blocks::{
     inverse_frequencies, GrowingKvCache, MergedLinear, Norm, Projection, Residual,
 };
-use crate::models::three_axes::{Axes, Position};
 
 /// Sizes of attention.
 #[derive(Debug, Clone, Copy)]

@@ -8,7 +8,7 @@ use candle_nn::rotary_emb::{rope_heads_with, Pairs, Rotation};
 
 use super::positions::as_tensor;
 use super::text::{Layer, Sizes};
-use crate::models::three_axes::{Axes, Position};
+use crate::blocks::vision::three_axes::{Axes, Position};
 use crate::utils::repeat_kv;
 
 /// Results on the way, by name.

@@ -8,10 +8,10 @@ use candle_nn::{conv2d, layer_norm, linear, Conv2d, Conv2dConfig, LayerNorm, Lin
 
 use super::config::VisionConfig;
 use super::FAMILY;
-use crate::blocks::encoder::{EncoderLayer, Heads, NormPlace, Seen};
+use crate::blocks::encoder::{EncoderLayer, EncoderNames, Seen};
+use crate::blocks::vision::patch_grids::{rotation, Ends, LinearGrid, PatchGrid};
 use crate::blocks::vision::Picture;
-use crate::blocks::{FeedForward, MergedLinear, Norm, PlainMlp};
-use crate::models::grids::{rotation, Ends, LinearGrid, PatchGrid};
+use crate::blocks::Norm;
 
 /// The base of the angles of rows and columns.
 const THETA: f64 = 10_000.;
@@ -22,28 +22,6 @@ const EXPORTED: [usize; 2] = [13, 26];
 
 /// Results on the way, by name.
 pub(super) type Exports = HashMap<String, Tensor>;
-
-/// `layer_norm1`, `self_attn.{q,k,v,out}_proj`, `layer_norm2` and `mlp.{fc1,fc2}`.
-fn layer(cfg: &VisionConfig, vb: VarBuilder) -> Result<EncoderLayer> {
-    let (spec, attention, mlp) = (cfg.spec(), vb.pp("self_attn"), vb.pp("mlp"));
-    let size = spec.size;
-    let part = |name| linear(size, size, attention.pp(name));
-    let qkv = MergedLinear::new([part("q_proj")?, part("k_proj")?, part("v_proj")?])?;
-    let norm = |name| -> Result<Option<Norm>> {
-        Ok(Some(layer_norm(size, spec.eps, vb.pp(name))?.into()))
-    };
-    Ok(EncoderLayer {
-        heads: Heads::new(qkv, spec.heads, cfg.head_dim()),
-        joined: part("out_proj")?.into(),
-        mlp: FeedForward::Plain(PlainMlp::new(
-            linear(size, spec.inner, mlp.pp("fc1"))?.into(),
-            linear(spec.inner, size, mlp.pp("fc2"))?.into(),
-            cfg.hidden_act,
-        )),
-        place: NormPlace::Before,
-        norms: [norm("layer_norm1")?, norm("layer_norm2")?],
-    })
-}
 
 /// From blocks of patches to tokens of the decoder.
 #[derive(Debug, Clone)]
@@ -107,13 +85,15 @@ impl VisionModel {
         let side = cfg.image_size / patch;
         let table = embeddings.pp("position_embedding");
         let table = table.get((side * side, size), "weight")?;
-        let vb_layers = vb.pp("encoder").pp("layers");
-        let layers = (0..cfg.num_hidden_layers).map(|i| layer(cfg, vb_layers.pp(i)));
+        let layers = cfg
+            .spec()
+            .encoder(FAMILY, cfg.hidden_act, EncoderNames::CLIP)?;
+        let count = cfg.num_hidden_layers;
         let vb_patches = embeddings.pp("patch_embedding");
         Ok(Self {
             patches: conv2d(cfg.num_channels, size, patch, config, vb_patches)?,
             positions: LinearGrid::new(table, side, Ends::Areas),
-            layers: layers.collect::<Result<_>>()?,
+            layers: layers.load_dense(count, vb.clone(), "encoder.layers")?,
             norm: layer_norm(size, cfg.layer_norm_eps, vb.pp("post_layernorm"))?,
             projector: Projector::load(cfg, text_size, projector)?,
             cfg: cfg.clone(),

@@ -3,14 +3,15 @@
 
 use candle_core::{bail, DType, Device, Module, Result, Tensor};
 use candle_nn::rotary_emb::Pairs;
-use candle_nn::{
-    conv2d_no_bias, linear_no_bias, rms_norm, Activation, Conv2dConfig, RmsNorm, VarBuilder,
-};
+use candle_nn::{conv2d_no_bias, rms_norm, Activation, Conv2dConfig, RmsNorm, VarBuilder};
 use serde::Deserialize;
 
-use crate::blocks::encoder::{EncoderLayer, Heads, NormPlace, Seen};
+use crate::blocks::encoder::{
+    EncoderBiases, EncoderLayer, EncoderNames, EncoderSpec, MlpActivation, MlpNames, NormPlace,
+    Seen,
+};
 use crate::blocks::vision::{side, PatchEmbedding, Picture};
-use crate::blocks::{inverse_frequencies, FeedForward, GatedMlp, MergedLinear};
+use crate::blocks::{inverse_frequencies, NormSpec};
 
 /// Norm epsilon, added to the mean square.
 const EPS: f64 = 1e-5;
@@ -105,31 +106,29 @@ impl Config {
         }
         Ok(dim)
     }
-}
 
-fn layer(cfg: &Config, head_dim: usize, vb: VarBuilder) -> Result<EncoderLayer> {
-    let (size, inner) = (cfg.hidden_size, cfg.intermediate_size);
-    let (attention, mlp) = (vb.pp("attention"), vb.pp("feed_forward"));
-    let part = |name| linear_no_bias(size, size, attention.pp(name));
-    let qkv = MergedLinear::new([part("q_proj")?, part("k_proj")?, part("v_proj")?])?;
-    let wide = |name| linear_no_bias(size, inner, mlp.pp(name));
-    let gate_up = MergedLinear::new([wide("gate_proj")?, wide("up_proj")?])?;
-    let down = linear_no_bias(inner, size, mlp.pp("down_proj"))?;
-    let norm = |name| rms_norm(size, EPS, vb.pp(name));
-    Ok(EncoderLayer {
-        heads: Heads::new(qkv, cfg.num_attention_heads, head_dim),
-        joined: part("o_proj")?.into(),
-        mlp: FeedForward::Gated(GatedMlp::new(
-            gate_up,
-            down.into(),
-            cfg.hidden_act.try_into()?,
-        )),
-        place: NormPlace::Before,
-        norms: [
-            Some(norm("attention_norm")?.into()),
-            Some(norm("ffn_norm")?.into()),
-        ],
-    })
+    fn layer(&self) -> Result<EncoderSpec> {
+        Ok(EncoderSpec {
+            hidden: self.hidden_size,
+            inner: self.intermediate_size,
+            heads: self.num_attention_heads,
+            head_dim: self.head_dim()?,
+            activation: MlpActivation::Gated(self.hidden_act.try_into()?),
+            bias: EncoderBiases::all(false),
+            norm: NormSpec::rms(EPS),
+            place: NormPlace::Before,
+            names: EncoderNames {
+                qkv: &["attention.q_proj", "attention.k_proj", "attention.v_proj"],
+                joined: "attention.o_proj",
+                mlp: MlpNames {
+                    gate: "feed_forward.gate_proj",
+                    up: "feed_forward.up_proj",
+                    down: "feed_forward.down_proj",
+                },
+                norms: ["attention_norm", "ffn_norm"],
+            },
+        })
+    }
 }
 
 /// Cosines and sines of rows and of columns, (side, n) each. Rows have the even ones of a head's frequencies, columns the odd ones.
@@ -213,8 +212,8 @@ impl Model {
         };
         let conv = vb.pp("patch_conv");
         let conv = conv2d_no_bias(cfg.num_channels, size, patch, touching, conv)?;
-        let layers = vb.pp("transformer").pp("layers");
-        let layers = (0..cfg.num_hidden_layers).map(|i| layer(cfg, head_dim, layers.pp(i)));
+        let layers = cfg.layer()?;
+        let count = cfg.num_hidden_layers;
         Ok(Self {
             picture,
             patches: PatchEmbedding::of(conv, picture, patch),
@@ -222,7 +221,7 @@ impl Model {
             side,
             norm: rms_norm(size, EPS, vb.pp("ln_pre"))?,
             angles: Angles::new(cfg.rope_theta, head_dim, side, vb.dtype(), vb.device())?,
-            layers: layers.collect::<Result<_>>()?,
+            layers: layers.load_dense(count, vb, "transformer.layers")?,
         })
     }
 

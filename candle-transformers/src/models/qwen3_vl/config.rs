@@ -5,9 +5,9 @@ use candle_nn::Activation;
 use serde::Deserialize;
 
 use super::FAMILY;
+use crate::blocks::family::LlamaLike;
 use crate::blocks::vision::VitSpec;
-use crate::blocks::{Axes, DecoderSpec, Head, Names, NormSpec, QkNorm};
-use crate::models::shared::LlamaLike;
+use crate::blocks::{DecoderSpec, Head, Names, NormSpec, QkNorm};
 
 const NAMES: Names = Names {
     embedding: "model.language_model.embed_tokens",

@@ -45,10 +45,10 @@ pub(crate) use config::VisionConfig;
 pub(crate) use vision::VisionModel;
 
 use self::text::{Deep, Places, TextModel};
-use self::vision::Features;
+use self::vision::{Features, VisionModel};
+use crate::blocks::vision::patch_grids::PatchGrid;
+use crate::blocks::vision::three_axes::{positions, spliced, Frames, Position, Span};
 use crate::blocks::{LayerState, Rows};
-use crate::models::grids::PatchGrid;
-use crate::models::three_axes::{positions, spliced, Frames, Position, Span};
 
 const FAMILY: &str = "qwen3_vl";
 

@@ -4,11 +4,11 @@ use candle_core::{Module, Result, Tensor};
 use candle_nn::VarBuilder;
 
 use super::config::TextConfig;
+use crate::blocks::vision::three_axes::{Axes, Position};
 use crate::blocks::{
     at_once, DecoderSpec, Head, Layer, LayerSpec, LayerState, LinearSpec, Norm, Projection,
     Residual, RotaryPairs, RotaryRows, RotaryTables, Rows, Step, TokenEmbedding, Weights,
 };
-use crate::models::three_axes::{Axes, Position};
 
 /// The decoder with its weights.
 #[derive(Debug, Clone)]

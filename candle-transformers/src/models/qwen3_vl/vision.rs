@@ -7,33 +7,20 @@ use candle_nn::{layer_norm, linear, LayerNorm, Linear, VarBuilder};
 
 use super::config::VisionConfig;
 use super::FAMILY;
-use crate::blocks::encoder::{EncoderLayer, Heads, NormPlace, Seen};
-use crate::blocks::{FeedForward, MergedLinear, PlainMlp};
-use crate::models::grids::{alike, rotation, Ends, LinearGrid, PatchGrid};
+use crate::blocks::encoder::{EncoderLayer, EncoderNames, MlpNames, Seen};
+use crate::blocks::vision::patch_grids::{alike, rotation, Ends, LinearGrid, PatchGrid};
 
 /// The base of the angles of rows and columns.
 const THETA: f64 = 10_000.;
 
-/// `norm1`, `attn.{qkv,proj}`, `norm2` and `mlp.{linear_fc1,linear_fc2}`.
-fn layer(cfg: &VisionConfig, vb: VarBuilder) -> Result<EncoderLayer> {
-    let spec = cfg.spec();
-    let (size, head_dim) = (spec.size, spec.head_dim(FAMILY)?);
-    let (attn, mlp) = (vb.pp("attn"), vb.pp("mlp"));
-    let qkv = linear(size, 3 * size, attn.pp("qkv"))?;
-    let qkv = MergedLinear::joined(qkv.into(), [size; 3]);
-    let norm = |name| layer_norm(size, spec.eps, vb.pp(name));
-    Ok(EncoderLayer {
-        heads: Heads::new(qkv, spec.heads, head_dim),
-        joined: linear(size, size, attn.pp("proj"))?.into(),
-        mlp: FeedForward::Plain(PlainMlp::new(
-            linear(size, spec.inner, mlp.pp("linear_fc1"))?.into(),
-            linear(spec.inner, size, mlp.pp("linear_fc2"))?.into(),
-            cfg.hidden_act,
-        )),
-        place: NormPlace::Before,
-        norms: [Some(norm("norm1")?.into()), Some(norm("norm2")?.into())],
-    })
-}
+const NAMES: EncoderNames = EncoderNames {
+    mlp: MlpNames {
+        gate: "",
+        up: "mlp.linear_fc1",
+        down: "mlp.linear_fc2",
+    },
+    ..EncoderNames::TIMM
+};
 
 /// From the patches of a block to a token of the decoder.
 #[derive(Debug, Clone)]
@@ -124,14 +111,14 @@ impl VisionModel {
         let bias = vb_patches.get(size, "bias")?;
         let table = (cfg.num_position_embeddings, size);
         let table = vb.pp("pos_embed").get(table, "weight")?;
-        let layers = (0..cfg.depth).map(|i| layer(cfg, vb.pp("blocks").pp(i)));
+        let layers = cfg.spec().encoder(FAMILY, cfg.hidden_act, NAMES)?;
         let deep = cfg.deepstack_visual_indexes.iter().enumerate();
         let vb_deep = vb.pp("deepstack_merger_list");
         let deep = deep.map(|(i, after)| Ok((*after, Merger::load(cfg, true, vb_deep.pp(i))?)));
         Ok(Self {
             patches: Linear::new(kernel, Some(bias)),
             positions: LinearGrid::new(table, cfg.side(), Ends::Meet),
-            layers: layers.collect::<Result<_>>()?,
+            layers: layers.load_dense(cfg.depth, vb.clone(), "blocks")?,
             merger: Merger::load(cfg, false, vb.pp("merger"))?,
             deep_mergers: deep.collect::<Result<_>>()?,
             cfg: cfg.clone(),

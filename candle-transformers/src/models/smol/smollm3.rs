@@ -4,10 +4,10 @@ use candle_core::{bail, Error, Result};
 use candle_nn::Activation;
 use serde::Deserialize;
 
+use crate::blocks::family::LlamaLike;
 use crate::blocks::{
     DecoderConfig, DecoderSpec, Head, HiddenLm, Lm, NormSpec, RopeScaling, RotaryPairs,
 };
-use crate::models::shared::LlamaLike;
 
 /// A checkpoint's `config.json`.
 #[derive(Debug, Clone, PartialEq, Deserialize)]

@@ -25,16 +25,17 @@
 //! In f16 the sums of the layers' outputs are kept in f32, and feed-forward blocks are computed with numbers that are smaller by a power of
 //! two: the checkpoints were trained in bf16, and have outputs that f16 cannot hold.
 
-use candle_core::{DType, Device, Module, Result, Tensor};
+use candle_core::{Module, Result, Tensor};
 use candle_nn::{init, VarBuilder};
 
 mod config;
 mod distance;
-pub(super) mod stack;
+pub(super) mod model;
+mod stack;
 
 pub use config::{deserialize_feed_forward_proj_activation, ActivationWithOptionalGating, Config};
 
-use crate::blocks::{at_once, Weights};
+use crate::blocks::Dense;
 
 /// A linear layer that is applied in the dtype of its argument.
 #[derive(Debug, Clone)]
@@ -60,150 +61,7 @@ impl Module for Linear {
 }
 
 /// The encoder alone: from token ids to a vector for each of them.
-#[derive(Debug, Clone)]
-pub struct T5EncoderModel {
-    encoder: stack::Encoder,
-}
-
-impl T5EncoderModel {
-    /// Loads `shared.weight`, the table of tokens, and what is below `encoder`. The table may also be `decoder.embed_tokens.weight` or
-    /// `encoder.embed_tokens.weight`.
-    ///
-    /// # Errors
-    /// If the configuration contradicts itself, or a weight is missing or has another shape than the configuration says.
-    pub fn load(vb: VarBuilder, cfg: &Config) -> Result<Self> {
-        let (dtype, device, mut vb) = (vb.dtype(), vb.device().clone(), vb);
-        let mut weights = Weights::new(&mut vb, dtype, &device);
-        Ok(Self {
-            encoder: at_once(stack::Encoder::load(cfg, &mut weights))?,
-        })
-    }
-
-    /// The vectors of the tokens `input_ids`, (batch, seq): (batch, seq, d_model). All tokens are seen, padding too.
-    ///
-    /// # Errors
-    /// If there are no tokens, or an id is outside the table (where the device can tell).
-    pub fn forward(&mut self, input_ids: &Tensor) -> Result<Tensor> {
-        self.encoder.forward(input_ids, None, None)
-    }
-
-    /// As [`forward`](Self::forward), computed in `dtype`, to which a layer's weights are converted when it is reached.
-    ///
-    /// # Errors
-    /// As [`forward`](Self::forward).
-    pub fn forward_dt(&mut self, input_ids: &Tensor, dtype: Option<DType>) -> Result<Tensor> {
-        self.encoder.forward(input_ids, None, dtype)
-    }
-
-    /// As [`forward`](Self::forward), with a mask: `attention_mask` is (batch, seq), 1 where a token may be attended to and 0 where it is
-    /// hidden. The vectors of hidden tokens mean nothing.
-    ///
-    /// # Errors
-    /// As [`forward`](Self::forward), and if the shapes do not match.
-    pub fn forward_masked(
-        &mut self,
-        input_ids: &Tensor,
-        attention_mask: Option<&Tensor>,
-    ) -> Result<Tensor> {
-        self.encoder.forward(input_ids, attention_mask, None)
-    }
-
-    /// The device of the weights.
-    pub fn device(&self) -> &Device {
-        &self.encoder.device
-    }
-
-    /// Changes nothing: an encoder keeps no tokens.
-    pub fn clear_kv_cache(&mut self) {}
-}
+pub type T5EncoderModel = model::EncoderModel<Dense>;
 
 /// From a text to another: an encoder, and a decoder with a layer over the tokens.
-#[derive(Debug, Clone)]
-pub struct T5ForConditionalGeneration {
-    model: stack::Generator,
-}
-
-impl T5ForConditionalGeneration {
-    /// Loads what [`T5EncoderModel::load`] does, what is below `decoder`, and unless `cfg.tie_word_embeddings` is set, `lm_head.weight`.
-    ///
-    /// # Errors
-    /// If the configuration contradicts itself or has no decoder, or a weight is missing or has another shape than the configuration says.
-    pub fn load(vb: VarBuilder, cfg: &Config) -> Result<Self> {
-        let (dtype, device, mut vb) = (vb.dtype(), vb.device().clone(), vb);
-        let mut weights = Weights::new(&mut vb, dtype, &device);
-        Ok(Self {
-            model: at_once(stack::Generator::load(cfg, &mut weights))?,
-        })
-    }
-
-    /// The vectors of the tokens that are read, (batch, seq): (batch, seq, d_model).
-    ///
-    /// # Errors
-    /// If there are no tokens, or an id is outside the table (where the device can tell).
-    pub fn encode(&mut self, input_ids: &Tensor) -> Result<Tensor> {
-        self.model.encoder.forward(input_ids, None, None)
-    }
-
-    /// As [`encode`](Self::encode), with a mask as [`T5EncoderModel::forward_masked`] has it.
-    ///
-    /// # Errors
-    /// As [`encode`](Self::encode), and if the shapes do not match.
-    pub fn encode_masked(
-        &mut self,
-        input_ids: &Tensor,
-        attention_mask: Option<&Tensor>,
-    ) -> Result<Tensor> {
-        self.model.encoder.forward(input_ids, attention_mask, None)
-    }
-
-    /// The logits of the token after `decoder_input_ids`, (batch, t): (batch, vocab_size). `encoder_output` is what
-    /// [`encode`](Self::encode) returned.
-    ///
-    /// If the configuration has `use_cache`, the tokens follow those of the calls since the last
-    /// [`clear_kv_cache`](Self::clear_kv_cache); otherwise all of the text is given in each call. The keys and values of
-    /// `encoder_output` are computed once, as long as it is the same tensor.
-    ///
-    /// # Errors
-    /// If there are no tokens, the shapes do not match each other or the calls before, or an id is outside the table (where the device
-    /// can tell).
-    pub fn decode(
-        &mut self,
-        decoder_input_ids: &Tensor,
-        encoder_output: &Tensor,
-    ) -> Result<Tensor> {
-        self.model.decode(decoder_input_ids, encoder_output, None)
-    }
-
-    /// As [`decode`](Self::decode), with the mask that [`encode_masked`](Self::encode_masked) was given.
-    ///
-    /// # Errors
-    /// As [`decode`](Self::decode).
-    pub fn decode_masked(
-        &mut self,
-        decoder_input_ids: &Tensor,
-        encoder_output: &Tensor,
-        encoder_attention_mask: Option<&Tensor>,
-    ) -> Result<Tensor> {
-        self.model
-            .decode(decoder_input_ids, encoder_output, encoder_attention_mask)
-    }
-
-    /// [`encode`](Self::encode) and [`decode`](Self::decode).
-    ///
-    /// # Errors
-    /// As these.
-    pub fn forward(&mut self, input_ids: &Tensor, decoder_input_ids: &Tensor) -> Result<Tensor> {
-        let encoder_output = self.encode(input_ids)?;
-        self.decode(decoder_input_ids, &encoder_output)
-    }
-
-    /// The device of the weights.
-    pub fn device(&self) -> &Device {
-        &self.model.encoder.device
-    }
-
-    /// Forgets the text that was decoded, so that another can begin.
-    pub fn clear_kv_cache(&mut self) {
-        self.model.reset();
-    }
-}
+pub type T5ForConditionalGeneration = model::TextModel<Dense>;

@@ -174,17 +174,14 @@ async fn table(config: &Config, weights: &mut Weights<'_>) -> Result<TokenEmbedd
 
 /// An encoder and its table of tokens.
 #[derive(Debug, Clone)]
-pub(in crate::models) struct Encoder {
+pub(super) struct Encoder {
     table: TokenEmbedding,
     stack: Stack,
-    pub(in crate::models) device: Device,
+    pub(super) device: Device,
 }
 
 impl Encoder {
-    pub(in crate::models) async fn load(
-        config: &Config,
-        weights: &mut Weights<'_>,
-    ) -> Result<Self> {
+    pub(super) async fn load(config: &Config, weights: &mut Weights<'_>) -> Result<Self> {
         Ok(Self {
             table: table(config, weights).await?,
             stack: Stack::load(config, false, weights).await?,
@@ -193,7 +190,7 @@ impl Encoder {
     }
 
     /// From ids, (batch, seq), to vectors, (batch, seq, d_model), computed in `dtype`, or without in that of the weights.
-    pub(in crate::models) fn forward(
+    pub(super) fn forward(
         &mut self,
         ids: &Tensor,
         mask: Option<&Tensor>,
@@ -208,8 +205,8 @@ impl Encoder {
 
 /// An encoder and a decoder with a layer over the tokens.
 #[derive(Debug, Clone)]
-pub(in crate::models) struct Generator {
-    pub(in crate::models) encoder: Encoder,
+pub(super) struct Generator {
+    pub(super) encoder: Encoder,
     decoder: Stack,
     head: Projection,
     /// Factor of the input of a head that is the token table.
@@ -217,10 +214,7 @@ pub(in crate::models) struct Generator {
 }
 
 impl Generator {
-    pub(in crate::models) async fn load(
-        config: &Config,
-        weights: &mut Weights<'_>,
-    ) -> Result<Self> {
+    pub(super) async fn load(config: &Config, weights: &mut Weights<'_>) -> Result<Self> {
         if !config.is_encoder_decoder {
             bail!("{FAMILY} config: is_encoder_decoder is false, so there is no decoder; load a T5EncoderModel")
         }
@@ -248,7 +242,7 @@ impl Generator {
     }
 
     /// The logits of the token after the last, (batch, vocab_size).
-    pub(in crate::models) fn decode(
+    pub(super) fn decode(
         &mut self,
         ids: &Tensor,
         encoded: &Tensor,
@@ -280,7 +274,7 @@ impl Generator {
     }
 
     /// Forgets the text that was decoded.
-    pub(in crate::models) fn reset(&mut self) {
+    pub(super) fn reset(&mut self) {
         self.decoder.reset();
     }
 }

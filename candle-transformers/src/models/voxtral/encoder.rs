@@ -1,14 +1,12 @@
 //! The encoder of sound: Whisper's, with learned positions and exact GELUs.
 
 use candle_core::{bail, DType, Module, Result, Tensor, D};
-use candle_nn::{
-    conv1d, layer_norm, linear, linear_no_bias, Activation, Conv1d, Conv1dConfig, LayerNorm,
-    Linear, VarBuilder,
-};
+use candle_nn::{conv1d, layer_norm, Activation, Conv1d, Conv1dConfig, LayerNorm, VarBuilder};
 
 use super::FAMILY;
-use crate::blocks::encoder::{head_dim, EncoderLayer, Heads, NormPlace, Seen};
-use crate::blocks::{FeedForward, MergedLinear, PlainMlp};
+use crate::blocks::encoder::{
+    EncoderBiases, EncoderLayer, EncoderNames, EncoderSpec, NormPlace, Seen,
+};
 
 /// Norm epsilon.
 const NORM_EPS: f64 = 1e-5;
@@ -100,41 +98,24 @@ pub(super) fn activation(field: &str, name: &str) -> Result<Activation> {
     }
 }
 
-/// `self_attn_layer_norm`, `self_attn.{q,k,v,out}_proj` (the keys have no bias), `final_layer_norm`, `fc1` and `fc2`.
-fn layer(cfg: &VoxtralEncoderConfig, vb: VarBuilder) -> Result<EncoderLayer> {
-    let (size, inner, heads) = (
-        cfg.hidden_size,
-        cfg.intermediate_size,
-        cfg.num_attention_heads,
-    );
-    let dim = head_dim(
+/// Whisper's layer, whose keys have no bias.
+fn layer(cfg: &VoxtralEncoderConfig) -> Result<EncoderSpec> {
+    let spec = EncoderSpec::bert(
         FAMILY,
-        ("hidden_size", size),
-        ("num_attention_heads", heads),
+        ("hidden_size", cfg.hidden_size),
+        ("num_attention_heads", cfg.num_attention_heads),
+        cfg.intermediate_size,
+        activation("activation_function", &cfg.activation_function)?,
+        NORM_EPS,
     )?;
-    let attention = vb.pp("self_attn");
-    // Zeros for a bias, so that keys are one product with queries and values.
-    let keys = linear_no_bias(size, size, attention.pp("k_proj"))?;
-    let zeros = Tensor::zeros(size, vb.dtype(), vb.device())?;
-    let qkv = MergedLinear::new([
-        linear(size, size, attention.pp("q_proj"))?,
-        Linear::new(keys.weight().clone(), Some(zeros)),
-        linear(size, size, attention.pp("v_proj"))?,
-    ])?;
-    let norm = |name| layer_norm(size, NORM_EPS, vb.pp(name));
-    Ok(EncoderLayer {
-        heads: Heads::new(qkv, heads, dim),
-        joined: linear(size, size, attention.pp("out_proj"))?.into(),
-        mlp: FeedForward::Plain(PlainMlp::new(
-            linear(size, inner, vb.pp("fc1"))?.into(),
-            linear(inner, size, vb.pp("fc2"))?.into(),
-            activation("activation_function", &cfg.activation_function)?,
-        )),
+    Ok(EncoderSpec {
+        bias: EncoderBiases {
+            keys: false,
+            ..spec.bias
+        },
         place: NormPlace::Before,
-        norms: [
-            Some(norm("self_attn_layer_norm")?.into()),
-            Some(norm("final_layer_norm")?.into()),
-        ],
+        names: EncoderNames::BART,
+        ..spec
     })
 }
 
@@ -164,10 +145,10 @@ impl VoxtralEncoder {
             };
             conv1d(inputs, size, KERNEL, config, vb.pp(name))
         };
-        let layers = (0..cfg.num_hidden_layers).map(|i| layer(cfg, vb.pp("layers").pp(i)));
+        let layers = layer(cfg)?.load_dense(cfg.num_hidden_layers, vb.clone(), "layers")?;
         let positions = (cfg.max_source_positions, size);
         Ok(Self {
-            layers: layers.collect::<Result<_>>()?,
+            layers,
             convs: [conv(cfg.num_mel_bins, 1, "conv1")?, conv(size, 2, "conv2")?],
             positions: vb.pp("embed_positions").get(positions, "weight")?,
             norm: layer_norm(size, NORM_EPS, vb.pp("layer_norm"))?,

@@ -8,8 +8,8 @@ use super::encoder::activation;
 pub use super::encoder::{VoxtralEncoder, VoxtralEncoderConfig};
 use super::voxtral_llama::{VoxtralLlama, VoxtralLlamaCache, VoxtralLlamaConfig};
 use super::FAMILY;
+use crate::blocks::vision::three_axes::{places_of, spliced};
 use crate::generation::{LogitsProcessor, Sampling};
-use crate::models::three_axes::{places_of, spliced};
 
 /// The tokens that end a text: Mistral's `</s>`, and those of other vocabularies of this size, which Candle accepts too.
 const ENDS: [u32; 4] = [2, 128_001, 128_009, 128_256];

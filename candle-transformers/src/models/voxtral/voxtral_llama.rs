@@ -5,8 +5,8 @@ use candle_nn::{Activation, VarBuilder};
 use serde::Deserialize;
 
 use super::FAMILY;
+use crate::blocks::family::LlamaLike;
 use crate::blocks::{Decoder, DecoderSpec, DecoderState, Head, Hidden};
-use crate::models::shared::LlamaLike;
 
 /// Not used: the limit is [`VoxtralLlamaConfig::max_position_embeddings`].
 pub const DEFAULT_MAX_SEQ_LEN: usize = 4096;

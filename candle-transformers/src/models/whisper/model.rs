@@ -3,9 +3,10 @@
 use candle_core::Result;
 use candle_nn::VarBuilder;
 
-use super::parts::Source;
+use super::parts::load;
 pub use super::parts::{AudioEncoder, TextDecoder};
 use super::Config;
+use crate::blocks::Dense;
 
 /// The encoder and the decoder of one checkpoint.
 #[derive(Debug, Clone)]
@@ -24,10 +25,10 @@ impl Whisper {
     /// # Errors
     /// A tensor is missing or has another shape, or heads do not divide `d_model`.
     pub fn load(vb: &VarBuilder, config: Config) -> Result<Self> {
-        let vb = Source::Dense(vb.pp("model"));
+        let (encoder, decoder) = load::<Dense>(vb, &config)?;
         Ok(Self {
-            encoder: AudioEncoder::load(&vb.pp("encoder"), &config)?,
-            decoder: TextDecoder::load(&vb.pp("decoder"), &config)?,
+            encoder,
+            decoder,
             config,
         })
     }

@@ -1,132 +1,86 @@
 //! The encoder and the decoder, over dense or quantised weights.
 
-use candle_core::{bail, DType, Device, Module, Result, Shape, Tensor};
+use candle_core::{bail, DType, Device, Module, Result, Tensor};
+use candle_nn::init::DEFAULT_KAIMING_NORMAL;
 use candle_nn::ops::{sdpa_with, softmax_last_dim, SdpaOptions};
-use candle_nn::{Activation, Conv1d, Conv1dConfig, LayerNorm, VarBuilder};
+use candle_nn::{Activation, Conv1d, Conv1dConfig, Init};
 
 use super::Config;
-use crate::blocks::encoder::{head_dim, EncoderLayer, Heads, NormPlace, Seen};
-use crate::blocks::{
-    place, FeedForward, GrowingKvCache, MergedLinear, Norm, PlainMlp, Projection, Residual, Stored,
-    StoredLinear, TokenEmbedding,
+use crate::blocks::encoder::{
+    head_dim, run_layers, EncoderBiases, EncoderLayer, EncoderNames, EncoderSpec, MlpActivation,
+    NormPlace,
 };
-use crate::quantized_var_builder;
+use crate::blocks::{
+    at_once, linear, FeedForward, GrowingKvCache, LinearSpec, MergedLinear, Norm, NormSpec,
+    Projection, Residual, TokenEmbedding, WeightKind, Weights,
+};
 
-/// Norm epsilon.
-const NORM_EPS: f64 = 1e-5;
 /// Dense and quantised checkpoints have two convolutions of this size.
 const KERNEL: usize = 3;
 /// The longest wave of the encoder's positions, over 2π.
 const MAX_TIMESCALE: f64 = 10_000.;
 
-/// Weights by name, dense or quantised.
-#[derive(Clone)]
-pub(super) enum Source<'a> {
-    Dense(VarBuilder<'a>),
-    Quantized(quantized_var_builder::VarBuilder),
+/// All norms.
+const NORM: NormSpec = NormSpec::layer(NORM_EPS);
+const NORM_EPS: f64 = 1e-5;
+
+async fn conv(
+    weights: &mut Weights<'_>,
+    name: &str,
+    [inputs, outputs, stride]: [usize; 3],
+) -> Result<Conv1d> {
+    let config = Conv1dConfig {
+        padding: KERNEL / 2,
+        stride,
+        ..Default::default()
+    };
+    let (weight, bias) = (format!("{name}.weight"), format!("{name}.bias"));
+    let kernel = [outputs, inputs, KERNEL];
+    let weight = weights.dense(&weight, &kernel, DEFAULT_KAIMING_NORMAL);
+    let weight = weight.await?;
+    let bias = weights.dense(&bias, &[outputs], Init::Const(0.)).await?;
+    Ok(Conv1d::new(weight, Some(bias), config))
 }
 
-impl Source<'_> {
-    pub(super) fn pp(&self, name: impl ToString) -> Self {
-        match self {
-            Self::Dense(vb) => Self::Dense(vb.pp(name)),
-            Self::Quantized(vb) => Self::Quantized(vb.pp(name)),
-        }
+/// A layer that is being loaded: where its names begin, and the size of its vectors.
+struct Part<'a, 'w> {
+    prefix: String,
+    size: usize,
+    weights: &'a mut Weights<'w>,
+}
+
+impl Part<'_, '_> {
+    /// A linear layer. That of keys has no bias.
+    fn spec(&self, name: &str) -> LinearSpec {
+        linear(
+            &self.prefix,
+            name,
+            self.size,
+            self.size,
+            !name.ends_with("k_proj"),
+        )
     }
 
-    fn device(&self) -> &Device {
-        match self {
-            Self::Dense(vb) => vb.device(),
-            Self::Quantized(vb) => vb.device(),
-        }
+    async fn linear(&mut self, name: &str) -> Result<Projection> {
+        let spec = self.spec(name);
+        self.weights.linear(&spec).await
     }
 
-    /// The dtype of activations.
-    fn dtype(&self) -> DType {
-        match self {
-            Self::Dense(vb) => vb.dtype(),
-            Self::Quantized(_) => DType::F32,
-        }
+    async fn merged<const N: usize>(&mut self, names: [&str; N]) -> Result<MergedLinear<N>> {
+        let specs = names.map(|name| self.spec(name));
+        self.weights.merged(specs).await
     }
 
-    fn stored(&self, shape: impl Into<Shape>, name: &str) -> Result<Stored> {
-        match self {
-            Self::Dense(vb) => Ok(vb.get(shape, name)?.into()),
-            Self::Quantized(vb) => Ok(vb.get(shape, name)?.into()),
-        }
+    async fn norm(&mut self, name: &str) -> Result<Norm> {
+        let name = format!("{}.{name}", self.prefix);
+        self.weights.norm(&name, self.size, NORM).await
     }
 
-    fn dense(&self, shape: impl Into<Shape>, name: &str) -> Result<Tensor> {
-        match self {
-            Self::Dense(vb) => vb.get(shape, name),
-            Self::Quantized(vb) => vb.get(shape, name)?.dequantize(vb.device()),
-        }
-    }
-
-    fn linear(&self, in_dim: usize, out_dim: usize, name: &str) -> Result<StoredLinear> {
-        let vb = self.pp(name);
-        Ok(StoredLinear {
-            weight: vb.stored((out_dim, in_dim), "weight")?,
-            bias: Some(vb.stored(out_dim, "bias")?),
-            beside: None,
-        })
-    }
-
-    /// As [`linear`](Self::linear), of a layer without a bias. It gets zeros for one, so that it is one product with its neighbours.
-    fn linear_no_bias(&self, in_dim: usize, out_dim: usize, name: &str) -> Result<StoredLinear> {
-        Ok(StoredLinear {
-            weight: self.pp(name).stored((out_dim, in_dim), "weight")?,
-            bias: Some(Tensor::zeros(out_dim, self.dtype(), self.device())?.into()),
-            beside: None,
-        })
-    }
-
-    fn placed(&self, linear: StoredLinear) -> Result<Projection> {
-        StoredLinear::stack(vec![linear], self.dtype(), self.device())
-    }
-
-    fn merged<const N: usize>(&self, parts: [StoredLinear; N]) -> Result<MergedLinear<N>> {
-        MergedLinear::from_stored(parts, self.dtype(), self.device())
-    }
-
-    fn norm(&self, size: usize, name: &str) -> Result<Norm> {
-        let vb = self.pp(name);
-        let (weight, bias) = (vb.dense(size, "weight")?, vb.dense(size, "bias")?);
-        Ok(LayerNorm::new(weight, bias, NORM_EPS).into())
-    }
-
-    fn conv(&self, inputs: usize, outputs: usize, stride: usize, name: &str) -> Result<Conv1d> {
-        let vb = self.pp(name);
-        let config = Conv1dConfig {
-            padding: KERNEL / 2,
-            stride,
-            ..Default::default()
-        };
-        let weight = vb.dense((outputs, inputs, KERNEL), "weight")?;
-        Ok(Conv1d::new(
-            weight,
-            Some(vb.dense(outputs, "bias")?),
-            config,
-        ))
-    }
-
-    /// `fc1` and `fc2`.
-    fn mlp(&self, size: usize) -> Result<FeedForward> {
-        let inner = 4 * size;
-        Ok(FeedForward::Plain(PlainMlp::new(
-            self.placed(self.linear(size, inner, "fc1")?)?,
-            self.placed(self.linear(inner, size, "fc2")?)?,
-            Activation::Gelu,
-        )))
-    }
-
-    /// Self-attention's `q_proj`, `k_proj` and `v_proj`.
-    fn qkv(&self, size: usize) -> Result<MergedLinear<3>> {
-        self.merged([
-            self.linear(size, size, "q_proj")?,
-            self.linear_no_bias(size, size, "k_proj")?,
-            self.linear(size, size, "v_proj")?,
-        ])
+    async fn mlp(&mut self) -> Result<FeedForward> {
+        let (sizes, names) = ([self.size, 4 * self.size], &EncoderNames::BART.mlp);
+        MlpActivation::Plain(Activation::Gelu)
+            .load(sizes, [true; 2], self.weights, names, &self.prefix)
+            .await
     }
 }
 
@@ -141,39 +95,37 @@ pub struct AudioEncoder {
 }
 
 impl AudioEncoder {
-    pub(super) fn load(vb: &Source, config: &Config) -> Result<Self> {
+    pub(super) async fn load(weights: &mut Weights<'_>, config: &Config) -> Result<Self> {
         let size = config.d_model;
-        let heads = config.encoder_attention_heads;
-        let head_dim = head_dim(
+        let spec = EncoderSpec::bert(
             "whisper",
             ("d_model", size),
-            ("encoder_attention_heads", heads),
+            ("encoder_attention_heads", config.encoder_attention_heads),
+            4 * size,
+            Activation::Gelu,
+            NORM_EPS,
         )?;
-        let layer = |i| {
-            let vb = vb.pp("layers").pp(i);
-            let attention = vb.pp("self_attn");
-            Ok(EncoderLayer {
-                heads: Heads::new(attention.qkv(size)?, heads, head_dim),
-                joined: vb.placed(attention.linear(size, size, "out_proj")?)?,
-                mlp: vb.mlp(size)?,
-                place: NormPlace::Before,
-                norms: [
-                    Some(vb.norm(size, "self_attn_layer_norm")?),
-                    Some(vb.norm(size, "final_layer_norm")?),
-                ],
-            })
+        let spec = EncoderSpec {
+            bias: EncoderBiases {
+                keys: false,
+                ..spec.bias
+            },
+            place: NormPlace::Before,
+            names: EncoderNames::BART,
+            ..spec
         };
+        let bands = config.num_mel_bins;
         Ok(Self {
             convs: [
-                vb.conv(config.num_mel_bins, size, 1, "conv1")?,
-                vb.conv(size, size, 2, "conv2")?,
+                conv(weights, "encoder.conv1", [bands, size, 1]).await?,
+                conv(weights, "encoder.conv2", [size, size, 2]).await?,
             ],
-            positions: sinusoids(config.max_source_positions, size, vb.device())?
-                .to_dtype(vb.dtype())?,
-            layers: (0..config.encoder_layers)
-                .map(layer)
-                .collect::<Result<_>>()?,
-            norm: vb.norm(size, "layer_norm")?,
+            positions: sinusoids(config.max_source_positions, size, weights.device())?
+                .to_dtype(weights.dtype())?,
+            layers: spec
+                .load(config.encoder_layers, weights, "encoder.layers")
+                .await?,
+            norm: weights.norm("encoder.layer_norm", size, NORM).await?,
         })
     }
 
@@ -199,11 +151,8 @@ impl AudioEncoder {
         }
         let xs = xs.transpose(1, 2)?;
         let positions = self.positions.narrow(0, 0, xs.dim(1)?)?;
-        let mut xs = xs.broadcast_add(&positions)?;
-        for layer in &self.layers {
-            xs = layer.forward(xs, &Seen::default())?;
-        }
-        self.norm.forward(&xs)
+        let xs = xs.broadcast_add(&positions)?;
+        self.norm.forward(&run_layers(&self.layers, xs)?)
     }
 
     /// The dtype and the device of the spectrograms that it takes.
@@ -349,7 +298,7 @@ pub struct TextDecoder {
 }
 
 impl TextDecoder {
-    pub(super) fn load(vb: &Source, config: &Config) -> Result<Self> {
+    pub(super) async fn load(weights: &mut Weights<'_>, config: &Config) -> Result<Self> {
         let size = config.d_model;
         let heads = config.decoder_attention_heads;
         let head_dim = head_dim(
@@ -357,42 +306,43 @@ impl TextDecoder {
             ("d_model", size),
             ("decoder_attention_heads", heads),
         )?;
-        let layer = |i| {
-            let vb = vb.pp("layers").pp(i);
-            let (attention, cross) = (vb.pp("self_attn"), vb.pp("encoder_attn"));
-            Ok(DecoderLayer {
-                qkv: attention.qkv(size)?,
-                joined: vb.placed(attention.linear(size, size, "out_proj")?)?,
-                norm: vb.norm(size, "self_attn_layer_norm")?,
+        let mut layers = Vec::new();
+        for i in 0..config.decoder_layers {
+            let mut part = Part {
+                prefix: format!("decoder.layers.{i}"),
+                size,
+                weights,
+            };
+            layers.push(DecoderLayer {
+                qkv: part
+                    .merged(["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"])
+                    .await?,
+                joined: part.linear("self_attn.out_proj").await?,
+                norm: part.norm("self_attn_layer_norm").await?,
                 cross: Cross {
-                    q: vb.placed(cross.linear(size, size, "q_proj")?)?,
-                    kv: vb.merged([
-                        cross.linear_no_bias(size, size, "k_proj")?,
-                        cross.linear(size, size, "v_proj")?,
-                    ])?,
-                    joined: vb.placed(cross.linear(size, size, "out_proj")?)?,
-                    norm: vb.norm(size, "encoder_attn_layer_norm")?,
+                    q: part.linear("encoder_attn.q_proj").await?,
+                    kv: part
+                        .merged(["encoder_attn.k_proj", "encoder_attn.v_proj"])
+                        .await?,
+                    joined: part.linear("encoder_attn.out_proj").await?,
+                    norm: part.norm("encoder_attn_layer_norm").await?,
                     sound: None,
                 },
-                mlp: vb.mlp(size)?,
-                mlp_norm: vb.norm(size, "final_layer_norm")?,
+                mlp: part.mlp().await?,
+                mlp_norm: part.norm("final_layer_norm").await?,
                 text: GrowingKvCache::new(config.max_target_positions),
-            })
-        };
-        let table = vb.stored((config.vocab_size, size), "embed_tokens.weight")?;
-        let table = place(vec![table], vb.dtype(), vb.device())?;
-        let tokens = TokenEmbedding::new(table, vb.dtype());
+            });
+        }
+        let table = weights.embedding("decoder.embed_tokens", config.vocab_size, size);
+        let tokens = table.await?;
+        let (positions, init) = ("decoder.embed_positions.weight", Init::Const(0.));
+        let rows = [config.max_target_positions, size];
         Ok(Self {
             output: tokens.tied(),
             tokens,
-            positions: vb.dense(
-                (config.max_target_positions, size),
-                "embed_positions.weight",
-            )?,
-            layers: (0..config.decoder_layers)
-                .map(layer)
-                .collect::<Result<_>>()?,
-            norm: vb.norm(size, "layer_norm")?,
+            positions: weights.dense(positions, &rows, init).await?,
+            layers,
+            norm: weights.norm("decoder.layer_norm", size, NORM).await?,
             sizes: Sizes { heads, head_dim },
         })
     }
@@ -500,4 +450,17 @@ impl TextDecoder {
             layer.text.reset();
         }
     }
+}
+
+/// Loads both parts from what is below `model`.
+pub(super) fn load<W: WeightKind>(
+    vb: &W::Builder<'_>,
+    config: &Config,
+) -> Result<(AudioEncoder, TextDecoder)> {
+    W::load(W::below(vb, "model"), |weights| {
+        Ok((
+            at_once(AudioEncoder::load(weights, config))?,
+            at_once(TextDecoder::load(weights, config))?,
+        ))
+    })
 }

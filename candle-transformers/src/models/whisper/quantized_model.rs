@@ -2,9 +2,10 @@
 
 use candle_core::Result;
 
-use super::parts::Source;
+use super::parts::load;
 pub use super::parts::{AudioEncoder, TextDecoder};
 use super::Config;
+use crate::blocks::Quantized;
 pub use crate::quantized_var_builder::VarBuilder;
 
 /// The encoder and the decoder of one checkpoint. Linear layers and the table of tokens stay quantised; activations are f32.
@@ -24,10 +25,10 @@ impl Whisper {
     /// # Errors
     /// A tensor is missing or has another shape, or heads do not divide `d_model`.
     pub fn load(vb: &VarBuilder, config: Config) -> Result<Self> {
-        let vb = Source::Quantized(vb.pp("model"));
+        let (encoder, decoder) = load::<Quantized>(vb, &config)?;
         Ok(Self {
-            encoder: AudioEncoder::load(&vb.pp("encoder"), &config)?,
-            decoder: TextDecoder::load(&vb.pp("decoder"), &config)?,
+            encoder,
+            decoder,
             config,
         })
     }

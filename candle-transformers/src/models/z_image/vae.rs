@@ -1,11 +1,12 @@
 //! The autoencoder between images and latents: FLUX's, with diffusers' weight names.
 
 use candle_core::{Module, Result, Tensor};
-use candle_nn::VarBuilder;
 use serde::Deserialize;
 
 use super::FAMILY;
-use crate::blocks::diffusion::{latents, KlHalf, KlNames, KlSpec};
+use crate::blocks::diffusion::{
+    latents, AutoencoderKl, KlConfig, KlDecoder, KlEncoder, KlNames, KlSpec,
+};
 
 /// The numbers of a `config.json`, which leaves out those that are as [`Default`] has them.
 #[derive(Debug, Clone, Deserialize)]
@@ -50,7 +51,9 @@ impl VaeConfig {
             norm_num_groups: 32,
         }
     }
+}
 
+impl KlConfig for VaeConfig {
     fn spec(&self) -> KlSpec {
         KlSpec {
             family: FAMILY,
@@ -64,64 +67,20 @@ impl VaeConfig {
             names: KlNames::Diffusers,
         }
     }
-}
 
-/// From images to the moments of latents.
-#[derive(Debug, Clone)]
-pub struct Encoder {
-    half: KlHalf,
-}
-
-impl Encoder {
-    /// Loads `conv_in`, `down_blocks`, `mid_block`, `conv_norm_out` and `conv_out`.
-    ///
-    /// # Errors
-    /// If the configuration contradicts itself, or a weight is missing or has another shape.
-    pub fn new(cfg: &VaeConfig, vb: VarBuilder) -> Result<Self> {
-        Ok(Self {
-            half: KlHalf::encoder(&cfg.spec(), vb)?,
-        })
+    fn scale_and_shift(&self) -> [f64; 2] {
+        [self.scaling_factor, self.shift_factor]
     }
 }
 
-/// From (batch, in_channels, height, width) to means and then logarithms of variances, (batch, 2 * latent_channels, height / 8, width / 8)
-/// for four levels.
-///
-/// # Errors
-/// The images have another shape, dtype or device, or sides that would leave nothing.
-impl Module for Encoder {
-    fn forward(&self, xs: &Tensor) -> Result<Tensor> {
-        self.half.forward(xs)
-    }
-}
+/// From pictures to the moments of latents. Loads `conv_in`, `down_blocks`, `mid_block`, `conv_norm_out` and `conv_out`.
+pub type Encoder = KlEncoder<VaeConfig>;
 
-/// From latents to images.
-#[derive(Debug, Clone)]
-pub struct Decoder {
-    half: KlHalf,
-}
+/// From latents to pictures. Loads `conv_in`, `mid_block`, `up_blocks`, `conv_norm_out` and `conv_out`.
+pub type Decoder = KlDecoder<VaeConfig>;
 
-impl Decoder {
-    /// Loads `conv_in`, `mid_block`, `up_blocks`, `conv_norm_out` and `conv_out`.
-    ///
-    /// # Errors
-    /// As [`Encoder::new`].
-    pub fn new(cfg: &VaeConfig, vb: VarBuilder) -> Result<Self> {
-        Ok(Self {
-            half: KlHalf::decoder(&cfg.spec(), vb)?,
-        })
-    }
-}
-
-/// From (batch, latent_channels, height, width) to (batch, out_channels, 8 * height, 8 * width) for four levels.
-///
-/// # Errors
-/// The latents have another shape, dtype or device.
-impl Module for Decoder {
-    fn forward(&self, xs: &Tensor) -> Result<Tensor> {
-        self.half.forward(xs)
-    }
-}
+/// The autoencoder. Loads `encoder` and `decoder`.
+pub type AutoEncoderKL = AutoencoderKl<VaeConfig>;
 
 /// Latents of their moments.
 #[derive(Debug, Clone)]
@@ -143,68 +102,5 @@ impl DiagonalGaussian {
 impl Module for DiagonalGaussian {
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
         latents(xs, 1, self.sample)
-    }
-}
-
-/// The autoencoder.
-#[derive(Debug, Clone)]
-pub struct AutoEncoderKL {
-    encoder: Encoder,
-    decoder: Decoder,
-    reg: DiagonalGaussian,
-    scale_factor: f64,
-    shift_factor: f64,
-}
-
-impl AutoEncoderKL {
-    /// Loads `encoder` and `decoder`.
-    ///
-    /// # Errors
-    /// As [`Encoder::new`].
-    pub fn new(cfg: &VaeConfig, vb: VarBuilder) -> Result<Self> {
-        Ok(Self {
-            encoder: Encoder::new(cfg, vb.pp("encoder"))?,
-            decoder: Decoder::new(cfg, vb.pp("decoder"))?,
-            reg: DiagonalGaussian::new(true),
-            scale_factor: cfg.scaling_factor,
-            shift_factor: cfg.shift_factor,
-        })
-    }
-
-    /// A sample of the latents of images from -1 to 1: from (batch, in_channels, height, width) to
-    /// (batch, latent_channels, height / 8, width / 8) for four levels.
-    ///
-    /// # Errors
-    /// Those of [`Encoder`].
-    pub fn encode(&self, xs: &Tensor) -> Result<Tensor> {
-        let latents = self.reg.forward(&self.encoder.forward(xs)?)?;
-        (latents - self.shift_factor)? * self.scale_factor
-    }
-
-    /// The images of latents, from -1 to 1: from (batch, latent_channels, height, width) to (batch, out_channels, 8 * height, 8 * width)
-    /// for four levels.
-    ///
-    /// # Errors
-    /// Those of [`Decoder`].
-    pub fn decode(&self, xs: &Tensor) -> Result<Tensor> {
-        let latents = ((xs / self.scale_factor)? + self.shift_factor)?;
-        self.decoder.forward(&latents)
-    }
-
-    /// Factor of the latents.
-    pub fn scale_factor(&self) -> f64 {
-        self.scale_factor
-    }
-
-    /// The mean of latents.
-    pub fn shift_factor(&self) -> f64 {
-        self.shift_factor
-    }
-}
-
-/// Encodes and decodes.
-impl Module for AutoEncoderKL {
-    fn forward(&self, xs: &Tensor) -> Result<Tensor> {
-        self.decode(&self.encode(xs)?)
     }
 }

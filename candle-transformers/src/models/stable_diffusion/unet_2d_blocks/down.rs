@@ -93,34 +93,7 @@ impl Down {
 }
 
 /// The numbers of a [`DownEncoderBlock2D`].
-#[derive(Debug, Clone, Copy)]
-pub struct DownEncoderBlock2DConfig {
-    /// Residual blocks.
-    pub num_layers: usize,
-    /// Norm epsilon.
-    pub resnet_eps: f64,
-    /// Groups of the norms.
-    pub resnet_groups: usize,
-    /// Divisor of the result of each residual block.
-    pub output_scale_factor: f64,
-    /// Whether the size is halved.
-    pub add_downsample: bool,
-    /// Padding before the size is halved; 0 for a row and a column at the bottom and the right.
-    pub downsample_padding: usize,
-}
-
-impl Default for DownEncoderBlock2DConfig {
-    fn default() -> Self {
-        Self {
-            num_layers: 1,
-            resnet_eps: 1e-6,
-            resnet_groups: 32,
-            output_scale_factor: 1.,
-            add_downsample: true,
-            downsample_padding: 1,
-        }
-    }
-}
+pub type DownEncoderBlock2DConfig = DownBlock2DConfig;
 
 /// A block of an autoencoder's encoder.
 #[derive(Debug)]
@@ -141,16 +114,8 @@ impl DownEncoderBlock2D {
         out_channels: usize,
         config: DownEncoderBlock2DConfig,
     ) -> Result<Self> {
-        let down = DownBlock2DConfig {
-            num_layers: config.num_layers,
-            resnet_eps: config.resnet_eps,
-            resnet_groups: config.resnet_groups,
-            output_scale_factor: config.output_scale_factor,
-            add_downsample: config.add_downsample,
-            downsample_padding: config.downsample_padding,
-        };
         Ok(Self {
-            down: Down::load([in_channels, out_channels], None, &down, &vs)?,
+            down: Down::load([in_channels, out_channels], None, &config, &vs)?,
             config,
         })
     }

@@ -35,31 +35,7 @@ impl Upsample {
 }
 
 /// The numbers of an [`UpDecoderBlock2D`].
-#[derive(Debug, Clone, Copy)]
-pub struct UpDecoderBlock2DConfig {
-    /// Residual blocks.
-    pub num_layers: usize,
-    /// Norm epsilon.
-    pub resnet_eps: f64,
-    /// Groups of the norms.
-    pub resnet_groups: usize,
-    /// Divisor of the result of each residual block.
-    pub output_scale_factor: f64,
-    /// Whether the size is doubled.
-    pub add_upsample: bool,
-}
-
-impl Default for UpDecoderBlock2DConfig {
-    fn default() -> Self {
-        Self {
-            num_layers: 1,
-            resnet_eps: 1e-6,
-            resnet_groups: 32,
-            output_scale_factor: 1.,
-            add_upsample: true,
-        }
-    }
-}
+pub type UpDecoderBlock2DConfig = UpBlock2DConfig;
 
 /// A block of an autoencoder's decoder.
 #[derive(Debug)]
@@ -81,14 +57,7 @@ impl UpDecoderBlock2D {
         out_channels: usize,
         config: UpDecoderBlock2DConfig,
     ) -> Result<Self> {
-        let resnet = ResnetBlock2DConfig {
-            out_channels: Some(out_channels),
-            temb_channels: None,
-            groups: config.resnet_groups,
-            eps: config.resnet_eps,
-            output_scale_factor: config.output_scale_factor,
-            ..Default::default()
-        };
+        let resnet = config.resnet(out_channels, None);
         let inputs = first_then(in_channels, out_channels, config.num_layers);
         Ok(Self {
             resnets: resnets(inputs, resnet, &vs)?,
@@ -140,6 +109,20 @@ impl Default for UpBlock2DConfig {
     }
 }
 
+impl UpBlock2DConfig {
+    /// The numbers of the residual blocks.
+    fn resnet(&self, channels: usize, temb_channels: Option<usize>) -> ResnetBlock2DConfig {
+        ResnetBlock2DConfig {
+            out_channels: Some(channels),
+            temb_channels,
+            groups: self.resnet_groups,
+            eps: self.resnet_eps,
+            output_scale_factor: self.output_scale_factor,
+            ..Default::default()
+        }
+    }
+}
+
 /// A block of a UNet on the way up, which is also given what the way down left.
 #[derive(Debug)]
 pub struct UpBlock2D {
@@ -164,14 +147,7 @@ impl UpBlock2D {
         temb_channels: Option<usize>,
         config: UpBlock2DConfig,
     ) -> Result<Self> {
-        let resnet = ResnetBlock2DConfig {
-            out_channels: Some(out_channels),
-            temb_channels,
-            groups: config.resnet_groups,
-            eps: config.resnet_eps,
-            output_scale_factor: config.output_scale_factor,
-            ..Default::default()
-        };
+        let resnet = config.resnet(out_channels, temb_channels);
         let layers = config.num_layers;
         let inputs = first_then(prev_output_channels, out_channels, layers);
         let inputs = inputs.enumerate().map(|(i, inputs)| {

@@ -1,11 +1,18 @@
 //! What encoders of text share: embeddings, attention of every token to every other, layers around it, masks and pooling.
 
+mod spec;
+
+pub(crate) use spec::{
+    EncoderBiases, EncoderNames, EncoderPositions, EncoderSpec, MlpActivation, MlpNames,
+    TextEncoder,
+};
+
 use candle_core::{bail, DType, Module, Result, Tensor};
 use candle_nn::ops::{sdpa_with, SdpaOptions};
 use candle_nn::rotary_emb::{rope_heads_with, Pairs, Rotation};
-use candle_nn::{embedding, layer_norm, linear, Activation, Embedding, LayerNorm, VarBuilder};
+use candle_nn::{embedding, Activation, Embedding, LayerNorm, VarBuilder};
 
-use super::{FeedForward, MergedLinear, Norm, PlainMlp, Projection, Residual};
+use super::{FeedForward, MergedLinear, Norm, Projection, Residual};
 
 /// The mask and the position biases of attention between a text's tokens; by default none.
 #[derive(Debug, Clone, Copy, Default)]
@@ -127,49 +134,11 @@ impl EncoderLayer {
     }
 }
 
-/// The sizes of a layer that has the names of BERT's.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct BertSizes {
-    pub(crate) hidden: usize,
-    pub(crate) inner: usize,
-    pub(crate) heads: usize,
-    pub(crate) head_dim: usize,
-    pub(crate) eps: f64,
-}
-
-impl BertSizes {
-    /// The heads, `self.{query,key,value}`, the layer that joins them and the norm after it, `output.{dense,LayerNorm}`.
-    pub(crate) fn attention(&self, vb: VarBuilder) -> Result<(Heads, Projection, Norm)> {
-        let hidden = self.hidden;
-        let part = |name| linear(hidden, hidden, vb.pp("self").pp(name));
-        let qkv = MergedLinear::new([part("query")?, part("key")?, part("value")?])?;
-        let output = vb.pp("output");
-        Ok((
-            Heads::new(qkv, self.heads, self.head_dim),
-            linear(hidden, hidden, output.pp("dense"))?.into(),
-            layer_norm(hidden, self.eps, output.pp("LayerNorm"))?.into(),
-        ))
-    }
-
-    /// A whole layer: `attention`, `intermediate.dense`, `output.{dense,LayerNorm}`.
-    pub(crate) fn layer(&self, vb: VarBuilder, activation: Activation) -> Result<EncoderLayer> {
-        let (heads, joined, norm) = self.attention(vb.pp("attention"))?;
-        let (hidden, inner, output) = (self.hidden, self.inner, vb.pp("output"));
-        Ok(EncoderLayer {
-            heads,
-            joined,
-            mlp: FeedForward::Plain(PlainMlp::new(
-                linear(hidden, inner, vb.pp("intermediate").pp("dense"))?.into(),
-                linear(inner, hidden, output.pp("dense"))?.into(),
-                activation,
-            )),
-            place: NormPlace::After,
-            norms: [
-                Some(norm),
-                Some(layer_norm(hidden, self.eps, output.pp("LayerNorm"))?.into()),
-            ],
-        })
-    }
+/// All layers in order, in each of which all tokens see each other: (batch, tokens, size) to the same shape.
+pub(crate) fn run_layers(layers: &[EncoderLayer], xs: Tensor) -> Result<Tensor> {
+    let all = Seen::default();
+    let mut layers = layers.iter();
+    layers.try_fold(xs, |xs, layer| layer.forward(xs, &all))
 }
 
 /// The sizes of [`Embeddings`].

@@ -3,32 +3,32 @@
 use candle_core::{bail, Result, Tensor};
 use candle_nn::{Activation, Embedding, Linear, VarBuilder};
 
-use crate::blocks::{
+use super::{
     layers, AttentionSpec, CausalLm, DecoderSpec, ExpertsSpec, FeedForwardSpec, Head, LayerSpec,
     MlpSpec, NormSpec, Rotary, RotaryPairs,
 };
 
 /// The numbers of a decoder that is Llama but for a few switches.
-pub(super) struct LlamaLike {
-    pub(super) family: &'static str,
-    pub(super) vocab: usize,
-    pub(super) hidden: usize,
-    pub(super) inner: usize,
-    pub(super) layers: usize,
-    pub(super) heads: usize,
-    pub(super) kv_heads: usize,
+pub(crate) struct LlamaLike {
+    pub(crate) family: &'static str,
+    pub(crate) vocab: usize,
+    pub(crate) hidden: usize,
+    pub(crate) inner: usize,
+    pub(crate) layers: usize,
+    pub(crate) heads: usize,
+    pub(crate) kv_heads: usize,
     /// `None` for `hidden / heads`.
-    pub(super) head_dim: Option<usize>,
-    pub(super) positions: usize,
-    pub(super) rope_theta: f64,
-    pub(super) norm_eps: f64,
-    pub(super) activation: Activation,
-    pub(super) head: Head,
+    pub(crate) head_dim: Option<usize>,
+    pub(crate) positions: usize,
+    pub(crate) rope_theta: f64,
+    pub(crate) norm_eps: f64,
+    pub(crate) activation: Activation,
+    pub(crate) head: Head,
 }
 
 impl LlamaLike {
     /// The decoder, of whose layers `switch` sets what is not Llama's: it is given the layer's index, its attention, and its MLP.
-    pub(super) fn spec(
+    pub(crate) fn spec(
         self,
         switch: impl FnMut(usize, &mut AttentionSpec, &mut MlpSpec),
     ) -> Result<DecoderSpec> {
@@ -38,17 +38,17 @@ impl LlamaLike {
     }
 
     /// The size of a head.
-    pub(super) fn head_dim(&self) -> usize {
+    pub(crate) fn head_dim(&self) -> usize {
         self.head_dim.unwrap_or(self.hidden / self.heads.max(1))
     }
 
     /// The rotation of the first `share` of a head, unscaled.
-    pub(super) fn rotary(&self, pairs: RotaryPairs, theta: f64, share: f64) -> Rotary {
+    pub(crate) fn rotary(&self, pairs: RotaryPairs, theta: f64, share: f64) -> Rotary {
         Rotary::new(pairs, theta, (self.head_dim() as f64 * share) as usize)
     }
 
-    /// As [`spec`](Self::spec), with these rotations and this norm. Layers use the first rotation unless `switch` says otherwise.
-    pub(super) fn spec_with(
+    /// As [`spec`](Self::spec), with these rotations, of which layers take the first unless `switch` says otherwise, and this norm.
+    pub(crate) fn spec_with(
         self,
         rotaries: Vec<Rotary>,
         norm: NormSpec,
@@ -75,7 +75,7 @@ impl LlamaLike {
 
 /// The decoder with experts in every layer whose number, from 1 on, is a multiple of `step`, but for the layers `dense`; in none if there
 /// are 0 experts.
-pub(super) fn with_experts(
+pub(crate) fn with_experts(
     mut spec: DecoderSpec,
     experts: ExpertsSpec,
     step: usize,
@@ -117,9 +117,9 @@ pub(crate) fn alibi_slopes(heads: usize, max: f32) -> Vec<f32> {
     }
 }
 
-/// A mask of zeros, which makes every position visible: in Candle's models that take embeddings, no mask means that none is hidden, so that
-/// an image and its prompt see each other. A single position needs none.
-pub(super) fn all_visible(embeds: &Tensor) -> Result<Option<Tensor>> {
+/// What every position is visible to: in Candle's models that take embeddings, no mask means that none is hidden, so that an image and its
+/// prompt see each other. A single position needs none.
+pub(crate) fn all_visible(embeds: &Tensor) -> Result<Option<Tensor>> {
     let (_, t, _) = embeds.dims3()?;
     match t {
         0 | 1 => Ok(None),
@@ -128,7 +128,7 @@ pub(super) fn all_visible(embeds: &Tensor) -> Result<Option<Tensor>> {
 }
 
 /// The table of tokens as Candle's layer, which shares its memory.
-pub(super) fn token_embedding(model: &CausalLm) -> Result<Embedding> {
+pub(crate) fn token_embedding(model: &CausalLm) -> Result<Embedding> {
     let decoder = model.decoder();
     match decoder.embedding().dense() {
         Some(table) => Ok(Embedding::new(table.clone(), decoder.spec().hidden)),
@@ -136,8 +136,8 @@ pub(super) fn token_embedding(model: &CausalLm) -> Result<Embedding> {
     }
 }
 
-/// The output layer at the file's root, outside a model's own weights; the token table if there is none.
-pub(super) fn head_beside(vb: &VarBuilder, table: &Embedding) -> Result<Linear> {
+/// The output layer that lies beside a model's own weights, at the file's root; the table of tokens where there is none.
+pub(crate) fn head_beside(vb: &VarBuilder, table: &Embedding) -> Result<Linear> {
     let table = table.embeddings();
     let head = vb.root().pp("lm_head");
     if !vb.makes_tensors() && head.contains_tensor("weight") {

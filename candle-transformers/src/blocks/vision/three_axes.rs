@@ -3,8 +3,7 @@
 
 use candle_core::{bail, DType, Device, Result, Tensor};
 
-use super::grids::PatchGrid;
-pub use crate::blocks::{Axes, Position};
+use super::patch_grids::{cos_sin, PatchGrid};
 
 /// Tokens of a text that are those of images.
 #[derive(Debug, Clone)]
