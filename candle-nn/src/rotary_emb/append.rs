@@ -310,7 +310,7 @@ impl Append<'_> {
         let position = match (self.position, &positions) {
             (CachePosition::Same(position), _) => RopePosition::Same(position),
             (position, Some((positions, layout))) => {
-                let positions = (beside::<S>(positions, NAME, "positions")?, *layout);
+                let positions = (same_backend::<S>(positions, NAME, "positions")?, *layout);
                 match position {
                     CachePosition::Each(_) => RopePosition::Each(positions),
                     _ => RopePosition::PerRow(positions),

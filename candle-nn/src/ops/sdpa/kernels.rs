@@ -1,7 +1,7 @@
 //! The fused op on the devices that have kernels for it.
 
 use super::{plain, Dims, Rules, NAME};
-use crate::ops::{beside, on_devices};
+use crate::ops::{on_devices, same_backend};
 use candle_core::fused::{Fused, Operand, SdpaPages, SdpaParams};
 use candle_core::{CpuStorage, CustomOp3, DType, Error, Layout, Result, Shape, Tensor};
 

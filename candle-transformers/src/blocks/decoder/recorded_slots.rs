@@ -221,6 +221,7 @@ mod on_cuda {
                     first: shape.first,
                     of: state.lens.len(),
                 }),
+                pages: None,
             };
             let step = Step {
                 rotations: rotations(state, |tables| tables.rows_at(&positions, *end))?,
@@ -229,7 +230,7 @@ mod on_cuda {
                 rows: Some(&rows),
                 growth: None,
             };
-            let hidden = self.run(xs, &step, state)?.of_last(shape.last)?;
+            let hidden = self.run(xs, &step, &[], state)?.of_last(shape.last)?;
             let logits = hidden.logits()?.to_dtype(DType::F32)?.contiguous()?;
             starts.slice_set(&starts.affine(1., shape.tokens as f64)?, 0, 0)?;
             Ok(logits)

@@ -7,9 +7,7 @@ mod conv;
 mod grid;
 pub(crate) mod names;
 mod parts;
-#[cfg(any(feature = "vision", not(feature = "subset")))]
 pub(crate) mod patch_grids;
-#[cfg(any(feature = "vision", not(feature = "subset")))]
 pub(crate) mod three_axes;
 mod transformer;
 mod windows;

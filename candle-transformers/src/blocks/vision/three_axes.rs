@@ -3,7 +3,8 @@
 
 use candle_core::{bail, DType, Device, Result, Tensor};
 
-use super::patch_grids::{cos_sin, PatchGrid};
+use super::patch_grids::PatchGrid;
+pub use crate::blocks::{Axes, Position};
 
 /// Tokens of a text that are those of images.
 #[derive(Debug, Clone)]

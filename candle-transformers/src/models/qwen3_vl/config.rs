@@ -7,7 +7,7 @@ use serde::Deserialize;
 use super::FAMILY;
 use crate::blocks::family::LlamaLike;
 use crate::blocks::vision::VitSpec;
-use crate::blocks::{DecoderSpec, Head, Names, NormSpec, QkNorm};
+use crate::blocks::{Axes, DecoderSpec, Head, Names, NormSpec, QkNorm};
 
 const NAMES: Names = Names {
     embedding: "model.language_model.embed_tokens",

@@ -45,7 +45,7 @@ pub(crate) use config::VisionConfig;
 pub(crate) use vision::VisionModel;
 
 use self::text::{Deep, Places, TextModel};
-use self::vision::{Features, VisionModel};
+use self::vision::Features;
 use crate::blocks::vision::patch_grids::PatchGrid;
 use crate::blocks::vision::three_axes::{positions, spliced, Frames, Position, Span};
 use crate::blocks::{LayerState, Rows};
@@ -253,8 +253,9 @@ impl Qwen3VLModel {
                 longest: starts.iter().copied().max().unwrap_or(0),
                 part: None,
                 pages: None,
-            }),
-            false => None,
+            })
+        } else {
+            None
         };
         let last = if counts.iter().all(|count| *count == t) {
             None

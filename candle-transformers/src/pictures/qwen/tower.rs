@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::auto::config::value;
 use crate::blocks::encoder::{EncoderLayer, Heads, NormPlace, Seen};
 use crate::blocks::{FeedForward, GatedMlp, MergedLinear, Norm, PlainMlp};
-use crate::models::grids::{rotation, PatchGrid};
+use crate::blocks::vision::patch_grids::{rotation, PatchGrid};
 use crate::pictures::size;
 
 /// Added to the variance in all norms.
