@@ -381,9 +381,9 @@ impl YoloV8 {
     }
 }
 
-/// From images (batch, 3, height, width) with numbers from 0 to 1 and sides that are multiples of 32 to candidates (batch, 4 + classes + 3
-/// * points, positions): the centre, width and height of a box in pixels, the probability of each class, and for each point its position
-/// and the probability that it is visible.
+/// From images (batch, 3, height, width) with numbers from 0 to 1 and sides that are multiples of 32 to candidates `(batch, 4 +
+/// classes + 3 * points, positions)`: the centre, width and height of a box in pixels, the probability of each class, and for
+/// each point its position and the probability that it is visible.
 ///
 /// # Errors
 /// The images have another shape, or another dtype or device than the weights.
