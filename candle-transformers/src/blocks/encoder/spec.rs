@@ -3,7 +3,7 @@
 use candle_core::{Result, Tensor};
 use candle_nn::ops::GatedActivation;
 use candle_nn::rotary_emb::Pairs;
-use candle_nn::{Activation, VarBuilder};
+use candle_nn::{Activation, Init, VarBuilder};
 
 use super::{added_to_scores, head_dim, Embeddings, EncoderLayer, Heads, NormPlace, Seen};
 use crate::blocks::{
@@ -271,6 +271,14 @@ impl EncoderSpec {
             return Ok(None);
         }
         let name = format!("{prefix}.{name}");
+        // Checkpoints made from TensorFlow's.
+        let [gamma, beta] = ["gamma", "beta"].map(|part| format!("{name}.{part}"));
+        if weights.has(&gamma) && !weights.has(&format!("{name}.weight")) {
+            let weight = weights.dense(&gamma, &[self.hidden], Init::Const(1.));
+            let weight = weight.await?;
+            let bias = weights.dense(&beta, &[self.hidden], Init::Const(0.));
+            return self.norm.with(weight, Some(bias.await?)).map(Some);
+        }
         weights.norm(&name, self.hidden, self.norm).await.map(Some)
     }
 }
