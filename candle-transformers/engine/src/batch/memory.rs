@@ -73,12 +73,14 @@ impl Memory {
     /// Pages of `bytes` for the keys and values of `backend`.
     ///
     /// # Errors
-    /// Too few bytes for a page.
+    /// A model whose texts cannot share a cache, or too few bytes for two pages.
     pub(super) fn new(
         backend: &CandleBackend,
         settings: BatchSettings,
         bytes: u64,
     ) -> Result<Self> {
+        // Nothing is allocated yet.
+        backend.new_slots(settings.slots)?;
         let page = page_of(settings);
         let position = backend.decoder().bytes_per_position();
         let page_bytes = (position * page) as u64;

@@ -10,6 +10,8 @@
 //! On a GPU the host does not hold the device up: where all texts are greedy, the next step is queued before the tokens of the last are known
 //! (`writing.rs`), and kernels can be compiled before the first text comes (`compile.rs`).
 //!
+//! With [`BatchSettings::cache_memory`] a text has pages of a pool and not a part of a cache (`memory.rs`).
+//!
 //! Tokens are proposed to a text that is alone (`alone.rs`), by a draft model for one.
 //!
 //! A step that panics ends the texts that run, and the next ones find an empty cache. After three such steps with no text finished between

@@ -57,7 +57,7 @@ fn the_youngest_text_waits_and_can_be_cancelled() {
     let (state, counts) = (memory.new_state(&model).unwrap(), memory.counts.clone());
     let mut scheduler = Scheduler::new(&model, state, settings).with_memory(Some(memory));
     let places = Places::new(8);
-    let mut begin = |scheduler: &mut Scheduler<'_>, asked: &Asked| {
+    let begin = |scheduler: &mut Scheduler<'_>, asked: &Asked| {
         let (listener, end) = asked.listener();
         let request = request(50);
         scheduler.wait(Job {
