@@ -11,10 +11,10 @@ use super::processor::Processor;
 use super::resize::Filter;
 use super::{id, size, Picture, Written, MAX_SIDE};
 use crate::auto::config::{parse, value};
-use crate::blocks::Position;
 use crate::blocks::vision::patch_grids::PatchGrid;
-use crate::models::qwen3_vl::{VisionConfig, VisionModel};
 use crate::blocks::vision::three_axes::{positions, Span};
+use crate::blocks::Position;
+use crate::models::qwen3_vl::{VisionConfig, VisionModel};
 
 /// Sides of an image may differ by this factor at most.
 const LONGEST: usize = 200;

@@ -9,8 +9,8 @@ use serde_json::Value;
 
 use crate::auto::config::value;
 use crate::blocks::encoder::{EncoderLayer, Heads, NormPlace, Seen};
-use crate::blocks::{FeedForward, GatedMlp, MergedLinear, Norm, PlainMlp};
 use crate::blocks::vision::patch_grids::{rotation, PatchGrid};
+use crate::blocks::{FeedForward, GatedMlp, MergedLinear, Norm, PlainMlp};
 use crate::pictures::size;
 
 /// Added to the variance in all norms.
