@@ -59,7 +59,8 @@ impl Text<'_> {
     /// It has nothing in the cache, and waits.
     pub(super) fn park(&mut self, backend: &CandleBackend) -> Result<()> {
         self.parked = true;
-        self.pictures = PictureRows::new(backend, self.pictures.pictures(), 0)?;
+        let prompt = &self.writer.tokens()[..self.writer.prompt_tokens()];
+        self.pictures = PictureRows::new(backend, self.pictures.pictures(), prompt, 0)?;
         Ok(())
     }
 }

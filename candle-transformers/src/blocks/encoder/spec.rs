@@ -274,9 +274,10 @@ impl EncoderSpec {
         // Checkpoints made from TensorFlow's.
         let [gamma, beta] = ["gamma", "beta"].map(|part| format!("{name}.{part}"));
         if weights.has(&gamma) && !weights.has(&format!("{name}.weight")) {
-            let weight = weights.dense(&gamma, &[self.hidden], Init::Const(1.));
+            let shape = [self.hidden];
+            let weight = weights.dense(&gamma, &shape, Init::Const(1.));
             let weight = weight.await?;
-            let bias = weights.dense(&beta, &[self.hidden], Init::Const(0.));
+            let bias = weights.dense(&beta, &shape, Init::Const(0.));
             return self.norm.with(weight, Some(bias.await?)).map(Some);
         }
         weights.norm(&name, self.hidden, self.norm).await.map(Some)
