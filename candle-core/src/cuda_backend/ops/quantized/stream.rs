@@ -54,7 +54,7 @@ impl Tile {
         let chunk = Self::chunk(format);
         let bytes = chunk / format.block_size() * format.type_size();
         // A chunk begins anywhere in a piece of 16 bytes. An odd number of pieces puts neighbouring rows into different banks.
-        let pitch = ((bytes + 29) / 16 | 1) * 16;
+        let pitch = (((bytes + 29) / 16) | 1) * 16;
         let tn = rows.div_ceil(8).next_power_of_two().min(8);
         let down = rows.div_ceil(8).div_ceil(tn);
         // Two tiles share the loads of x, of which there are few up to 16 rows.
