@@ -16,7 +16,7 @@ fn beginnings_are_cached_and_counted() {
     let beginning = "pub fn push(&mut self, value: T) -> Option<usize> {\n".repeat(8);
     let order = |end: &str| {
         let prompt = format!("{beginning}{end}");
-        json!({"prompt": prompt, "max_tokens": 20, "temperature": 0})
+        json!({"model": "tiny", "prompt": prompt, "max_tokens": 20, "temperature": 0})
     };
     let mut cached = Vec::new();
     for end in ["self.len += 1;", "self.len += 1;", "None"] {
