@@ -40,7 +40,7 @@ INLINE void stage(const Attention& p, u32 batch, K* to, const K* from, u64 step,
     for (u32 i = threadIdx.x; i < COUNT * words; i += WG) {
         u32 row = i / words, word = i % words;
         bool inside = first + row < end && word * 8 < SIZE;
-        const T* at = inside ? from + key_place(p, batch, first + row) * step + word * 8 : from;
+        const K* at = inside ? from + key_place(p, batch, first + row) * step + word * 8 : from;
         copy_async_16(to + row * (FILLED + 8) + word * 8, at, inside);
     }
 }
