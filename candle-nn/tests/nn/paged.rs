@@ -122,7 +122,8 @@ fn attention(dev: &Device) -> Result<()> {
             let found = sdpa_with(&q, k, v, &options)?;
             assert_eq!(bits(&found)?, bits(&expected)?, "{case}");
             let slow = sdpa_with_slow(&q, k, v, &options)?;
-            let tolerance = if dtype == DType::F32 { 1e-3 } else { 3e-2 };
+            // With keys in 16 bits a GPU may round queries and weights to them.
+            let tolerance = if kv == DType::F32 { 1e-3 } else { 3e-2 };
             super::common::assert_close(&case, &found, &slow, tolerance);
         }
     }
