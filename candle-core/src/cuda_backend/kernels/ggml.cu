@@ -204,6 +204,12 @@ struct q8_k {
     }
 };
 
+// Takes `zero` from every byte, all of which are below 128.
+template <class F> INLINE u32 centered(u32 word) {
+    if (F::zero == 0) return word;
+    return ((word | 0x80808080) - F::zero * 0x01010101u) ^ 0x80808080;
+}
+
 // ---- Numbers ----
 
 // What a thread decodes at once: eight elements of a block, or a float.

@@ -26,12 +26,6 @@ const int SUMS = ROWS + 4;
 // `tiles`: tiles of 8 rows that x has been padded to.
 struct Sizes { u64 rows, n, k, tiles; };
 
-// Takes `zero` from every byte, all of which are below 128.
-INLINE u32 centered(u32 word) {
-    if (FORMAT::zero == 0) return word;
-    return ((word | 0x80808080) - FORMAT::zero * 0x01010101u) ^ 0x80808080;
-}
-
 // Columns of lane t of block or run `p / 4`.
 INLINE Eight fragment(const u8* row, int p) {
     const int parts = FORMAT::elements / 8;
@@ -165,8 +159,8 @@ KERNEL(ggml_stream)(const u8* weight, const u32* codes, const f32* scales, DST* 
                 for (int h = 0; h < 2; h++) {
                     eight[h] = fragment(rows + at[i][h], p);
                 }
-                u32 a[4] = {centered(eight[0].codes[0]), centered(eight[1].codes[0]), centered(eight[0].codes[1]),
-                            centered(eight[1].codes[1])};
+                u32 a[4] = {centered<FORMAT>(eight[0].codes[0]), centered<FORMAT>(eight[1].codes[0]), centered<FORMAT>(eight[0].codes[1]),
+                            centered<FORMAT>(eight[1].codes[1])};
 #pragma unroll
                 for (int part = 0; part < 32 / GROUP; part++) {
                     f32 scale[2] = {eight[0].scale, eight[1].scale}, min[2] = {eight[0].min, eight[1].min};

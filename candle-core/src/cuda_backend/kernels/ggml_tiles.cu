@@ -22,12 +22,6 @@ struct Tiles {
     f32 x_sum[FORMAT::minima ? BM : 1][GROUPS + 1], w_min[FORMAT::minima ? BN : 1][GROUPS + 1];
 };
 
-// Takes `zero` from every byte, all of which are below 128.
-INLINE u32 centered(u32 word) {
-    if (FORMAT::zero == 0) return word;
-    return ((word | 0x80808080) - FORMAT::zero * 0x01010101u) ^ 0x80808080;
-}
-
 INLINE void load_x(Tiles& tiles, const u32* codes, const f32* scales, u64 first, u64 column, Sizes size) {
     // Sixteen codes at once.
     for (int i = threadIdx.x; i < BM * (DEPTH / 16); i += THREADS) {
@@ -65,8 +59,8 @@ INLINE void load_w(Tiles& tiles, const u8* weight, u64 first, u64 column, Sizes 
             u64 p = at / 8;
             eight = FORMAT::eight(weight + (first + row) * row_bytes + p / parts * FORMAT::bytes, (int)(p % parts));
         }
-        tiles.w[row][2 * piece] = centered(eight.codes[0]);
-        tiles.w[row][2 * piece + 1] = centered(eight.codes[1]);
+        tiles.w[row][2 * piece] = centered<FORMAT>(eight.codes[0]);
+        tiles.w[row][2 * piece + 1] = centered<FORMAT>(eight.codes[1]);
         if (8 * piece % GROUP == 0) {
             tiles.w_scale[row][8 * piece / GROUP] = eight.scale;
             if (FORMAT::minima) tiles.w_min[row][8 * piece / GROUP] = eight.min;
