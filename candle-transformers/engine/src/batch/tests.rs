@@ -280,6 +280,26 @@ impl Asked {
         (Box::new(listener), end)
     }
 
+    /// Gives a scheduler a text of at most this many tokens; its end comes through what is returned.
+    fn begin(
+        &self,
+        scheduler: &mut Scheduler<'_>,
+        places: &Arc<Places>,
+        max_tokens: usize,
+    ) -> Receiver<Result<Completion>> {
+        let (listener, end) = self.listener();
+        let request = request(max_tokens);
+        scheduler.wait(Job {
+            tokens: scheduler.backend.prompt_tokens(&request.prompt).unwrap(),
+            request,
+            logprobs: None,
+            owner: Owner(0),
+            mask: None,
+            client: Client::new(places.take(Owner(0)).unwrap(), listener),
+        });
+        end
+    }
+
     /// How often since this was asked last.
     fn times(&self) -> usize {
         self.times.swap(0, SeqCst)
@@ -293,22 +313,11 @@ fn those_that_wait_are_asked_now_and_then_and_when_it_is_their_turn() {
     let mut scheduler = Scheduler::new(&model, state, ONE_SLOT);
     scheduler.ask_every = Duration::MAX;
     let places = Places::new(8);
-    let begin = |scheduler: &mut Scheduler<'_>, asked: &Asked| {
-        let (listener, end) = asked.listener();
-        let request = request(400);
-        scheduler.wait(Job {
-            tokens: model.prompt_tokens(&request.prompt).unwrap(),
-            request,
-            logprobs: None,
-            owner: Owner(0),
-            mask: None,
-            client: Client::new(places.take(Owner(0)).unwrap(), listener),
-        });
-        end
-    };
     let (running, waiting) = (Asked::default(), Asked::default());
-    let first = begin(&mut scheduler, &running);
-    let ends: Vec<_> = (0..4).map(|_| begin(&mut scheduler, &waiting)).collect();
+    let first = running.begin(&mut scheduler, &places, 400);
+    let ends: Vec<_> = (0..4)
+        .map(|_| waiting.begin(&mut scheduler, &places, 400))
+        .collect();
     for _ in 0..5 {
         scheduler.step().unwrap();
     }
@@ -330,8 +339,10 @@ fn those_that_wait_are_asked_now_and_then_and_when_it_is_their_turn() {
 
     // And when it is time, whoever runs.
     running.is_gone.store(false, SeqCst);
-    let _first = begin(&mut scheduler, &running);
-    let ends: Vec<_> = (0..4).map(|_| begin(&mut scheduler, &waiting)).collect();
+    let _first = running.begin(&mut scheduler, &places, 400);
+    let ends: Vec<_> = (0..4)
+        .map(|_| waiting.begin(&mut scheduler, &places, 400))
+        .collect();
     scheduler.ask_every = Duration::ZERO;
     scheduler.step().unwrap();
     assert_eq!((waiting.times(), places.taken()), (4, 1));

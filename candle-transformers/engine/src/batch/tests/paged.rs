@@ -4,9 +4,7 @@ use super::super::testing::{small_model, ONE_SLOT};
 use super::super::{BatchEngine, BatchSettings, Places};
 use super::{request, Asked, Scheduler, Text, WAIT};
 use crate::backend::InferenceBackend;
-use crate::batch::client::Client;
 use crate::batch::memory::Memory;
-use crate::batch::{Job, Owner};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::Arc;
 
@@ -57,22 +55,9 @@ fn the_youngest_text_waits_and_can_be_cancelled() {
     let (state, counts) = (memory.new_state(&model).unwrap(), memory.counts.clone());
     let mut scheduler = Scheduler::new(&model, state, settings).with_memory(Some(memory));
     let places = Places::new(8);
-    let begin = |scheduler: &mut Scheduler<'_>, asked: &Asked| {
-        let (listener, end) = asked.listener();
-        let request = request(50);
-        scheduler.wait(Job {
-            tokens: model.prompt_tokens(&request.prompt).unwrap(),
-            request,
-            logprobs: None,
-            owner: Owner(0),
-            mask: None,
-            client: Client::new(places.take(Owner(0)).unwrap(), listener),
-        });
-        end
-    };
     let (old, young) = (Asked::default(), Asked::default());
-    let old_end = begin(&mut scheduler, &old);
-    let young_end = begin(&mut scheduler, &young);
+    let old_end = old.begin(&mut scheduler, &places, 50);
+    let young_end = young.begin(&mut scheduler, &places, 50);
     let mut steps = 0;
     while counts.read().preempted == 0 {
         scheduler.step().unwrap();
