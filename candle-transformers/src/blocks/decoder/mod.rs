@@ -3,6 +3,7 @@
 mod cached;
 mod causal_lm;
 mod growth;
+mod hidden;
 mod layer;
 mod offload;
 mod pages;
@@ -12,17 +13,21 @@ mod seen;
 mod share;
 mod shells;
 mod shifts;
+mod slots;
 mod spec;
+mod state;
 
 pub use cached::{CachedLm, SequenceCache};
 pub use causal_lm::CausalLm;
 pub use growth::QueryGrowth;
+pub use hidden::Hidden;
 pub use layer::{Layer, LayerState, Mixer};
 pub use offload::{DecoderPart, Offload, Placement};
 pub use seen::{Sees, Vectors};
 pub use shells::{DecoderConfig, GgufFamily, GgufLm, HiddenLm, Lm, NextLm};
 pub(crate) use spec::check_layers;
 pub use spec::{layers, DecoderSpec, Head, LayerSpec, MixerSpec, Wiring};
+pub use state::DecoderState;
 
 use std::sync::Arc;
 
@@ -31,13 +36,9 @@ use candle_core::{bail, DType, Device, Module, Result, Tensor};
 use candle_nn::{Init, VarBuilder};
 
 use self::offload::MovedStep;
-use self::pages::SlotPages;
-use self::recorded::RecordedSteps;
-use self::recorded_slots::RecordedSlots;
-use self::seen::{How, SlotInput};
-use self::shifts::Shifts;
+use self::seen::How;
 use super::weights::{at_once, TokenEmbedding, WeightSource, Weights};
-use super::{Norm, Part, Position, Projection, Residual, Rotary, RotaryPairs, RotaryTables, Rows};
+use super::{Norm, Projection, Residual, Rotary, RotaryPairs, RotaryTables, Rows};
 
 /// The arguments of one call for its layers.
 #[derive(Debug)]
@@ -63,171 +64,6 @@ pub struct RotaryRows {
     pub sin: Tensor,
     /// The pairs of a head's elements that are rotated together.
     pub pairs: RotaryPairs,
-}
-
-/// The per-sequence state between steps, such as keys and values. A clone is independent: appending to one does not change the other.
-#[derive(Debug, Clone)]
-pub struct DecoderState {
-    /// Whether a state is kept. Otherwise every call needs the whole sequence.
-    pub use_cache: bool,
-    layers: Vec<LayerState>,
-    rotaries: Vec<RotaryTables>,
-    /// Tokens of each sequence of a batch, if they differ.
-    lens: Vec<usize>,
-    /// Of the sequence, or of each slot, where positions are not the indices of tokens.
-    shifts: Vec<Shifts>,
-    /// The pages of each slot, if slots have pages.
-    pages: Option<SlotPages>,
-    /// Steps that the device has recorded.
-    recorded: RecordedSteps,
-    /// The same of steps in slots.
-    slots: RecordedSlots,
-    /// What went into the layers so far, where angles depend on the length of the sequence: it is run again when they change.
-    inputs: Vec<Tensor>,
-}
-
-impl DecoderState {
-    /// An empty state for a model of `spec` whose activations are of `dtype`. Memory is taken as the sequence grows.
-    pub fn new(spec: &DecoderSpec, dtype: DType, device: &Device) -> Self {
-        Self::with_tables(spec, rotary_tables(spec, dtype, device))
-    }
-
-    /// As [`new`](Self::new), with tables that other states have as well.
-    fn with_tables(spec: &DecoderSpec, rotaries: Vec<RotaryTables>) -> Self {
-        let state = |layer: &LayerSpec| LayerState::new(&layer.mixer, spec.positions);
-        Self {
-            use_cache: true,
-            layers: spec.layers.iter().map(state).collect(),
-            rotaries,
-            lens: Vec::new(),
-            shifts: vec![Shifts::default()],
-            pages: None,
-            recorded: RecordedSteps::default(),
-            slots: RecordedSlots::default(),
-            inputs: Vec::new(),
-        }
-    }
-
-    /// Keeps keys and values as `dtype`; `None` is the activations' dtype. For an empty state, or after a reset.
-    fn set_kv_dtype(&mut self, dtype: Option<DType>) {
-        for layer in &mut self.layers {
-            layer.set_kv_dtype(dtype);
-        }
-    }
-
-    /// Number of positions added since the last reset.
-    pub fn seen(&self) -> usize {
-        self.layers.first().map_or(0, LayerState::seen)
-    }
-
-    /// The state of a layer, if there is such a layer.
-    pub fn layer_mut(&mut self, layer: usize) -> Option<&mut LayerState> {
-        self.layers.get_mut(layer)
-    }
-
-    /// Replaces the cosines and sines of the first positions by those of a file, `(positions, frequencies)` each, for the model's
-    /// rotation of this number.
-    pub fn set_rotary(&mut self, rotation: usize, cos: Tensor, sin: Tensor) {
-        if let Some(tables) = self.rotaries.get_mut(rotation) {
-            tables.set(cos, sin);
-        }
-    }
-
-    /// Number of positions of each sequence of a batch, or of each slot.
-    pub fn lens(&self) -> &[usize] {
-        &self.lens
-    }
-
-    /// Forgets the positions after the first `len`. False, and nothing changes, where a layer cannot: one of a recurrence or a
-    /// convolution, or one whose window no longer holds what the next position sees.
-    ///
-    /// # Errors
-    /// If a cache has no buffer for what it holds.
-    pub fn truncate(&mut self, len: usize) -> Result<bool> {
-        let done = LayerState::truncate(&mut self.layers, len)?;
-        if done {
-            self.shifts.iter_mut().for_each(|shifts| shifts.cut(len));
-        }
-        Ok(done)
-    }
-
-    /// Keeps the first `len` positions of a slot, so that a sequence can continue from there; 0 starts a new sequence.
-    ///
-    /// # Errors
-    /// If the slot does not exist, or has fewer positions.
-    pub fn cut_slot(&mut self, slot: usize, len: usize) -> Result<()> {
-        match self.lens.get_mut(slot) {
-            Some(held) if len <= *held => {
-                *held = len;
-                self.cut_shifts(slot, len);
-            }
-            found => bail!("cannot truncate slot {slot} to {len} positions; it has {found:?}"),
-        }
-        Ok(())
-    }
-
-    /// Replaces the contents of slot `to` by the first `len` positions of slot `from`.
-    ///
-    /// # Errors
-    /// If one of them does not exist, or `from` has fewer positions.
-    pub fn copy_slot(&mut self, from: usize, to: usize, len: usize) -> Result<()> {
-        let slots = self.lens.len();
-        if self.pages.is_some() {
-            bail!("cannot copy a slot that has pages; set_pages shares them")
-        }
-        if from >= slots || to >= slots || self.lens[from] < len {
-            bail!(
-                "cannot copy {len} positions of slot {from} to slot {to}; the slots have {:?}",
-                self.lens
-            )
-        }
-        for layer in &mut self.layers {
-            layer.copy_sequence(from, to, len)?;
-        }
-        self.lens[to] = len;
-        if let (Some(mut shifts), Some(slot)) =
-            (self.shifts.get(from).cloned(), self.shifts.get_mut(to))
-        {
-            shifts.cut(len);
-            *slot = shifts;
-        }
-        Ok(())
-    }
-
-    /// The position of a sequence's next token, which has the index `token`.
-    fn position(&self, sequence: usize, token: usize) -> usize {
-        let shifts = self.shifts.get(sequence);
-        shifts.map_or(token, |shifts| shifts.position(token))
-    }
-
-    fn cut_shifts(&mut self, sequence: usize, len: usize) {
-        if let Some(shifts) = self.shifts.get_mut(sequence) {
-            shifts.cut(len);
-        }
-    }
-
-    fn add_positions(&mut self, sequence: usize, first: usize, positions: &[Position]) {
-        if let Some(shifts) = self.shifts.get_mut(sequence) {
-            shifts.add(first, positions);
-        }
-    }
-
-    /// Whether positions are not the indices of tokens.
-    #[cfg(feature = "cuda")]
-    fn is_shifted(&self) -> bool {
-        self.shifts.iter().any(|shifts| !shifts.is_empty())
-    }
-
-    /// Forgets the sequence, so that another can start at position 0; cheaper than a new state, since the rotary tables stay.
-    pub fn reset(&mut self) {
-        self.layers.iter_mut().for_each(LayerState::reset);
-        self.lens.clear();
-        self.shifts = vec![Shifts::default()];
-        self.pages = None;
-        self.inputs.clear();
-        self.recorded = RecordedSteps::default();
-        self.slots = RecordedSlots::default();
-    }
 }
 
 /// The tables of a model's rotations.
@@ -484,31 +320,6 @@ impl Decoder {
         state
     }
 
-    /// An empty state for `count` sequences that come and go, each in a slot: [`forward_slots`](Self::forward_slots).
-    ///
-    /// # Errors
-    /// If a layer is not attention to keys and values: its state has no positions that could be of different sequences.
-    pub fn new_slots(&self, count: usize) -> Result<DecoderState> {
-        let is_attention = |layer: &LayerSpec| matches!(layer.mixer, MixerSpec::Attention(_));
-        if !self.spec.layers.iter().all(is_attention) {
-            bail!(
-                "{}: not all layers are attention layers, so sequences cannot share a state; run them one by one",
-                self.spec.family
-            )
-        }
-        let mut state = self.new_state();
-        state.lens = vec![0; count];
-        state.shifts = vec![Shifts::default(); count];
-        Ok(state)
-    }
-
-    /// The number of positions that a sequence in a slot may have: those of the model, or those before its rotation depends on the length of
-    /// the sequence (LongRoPE and dynamic scaling). Beyond these a sequence runs alone, with [`forward`](Self::forward).
-    pub fn slot_positions(&self) -> usize {
-        let rotaries = self.spec.rotaries.iter().map(Rotary::positions_of_one_kind);
-        rotaries.fold(self.spec.positions, usize::min)
-    }
-
     /// The embeddings of token ids, `(b, t)`: `(b, t, hidden_size)`, scaled as the model asks for.
     ///
     /// # Errors
@@ -681,154 +492,6 @@ impl Decoder {
         self.run(xs, &step, &[], &mut state)
     }
 
-    /// Runs the layers on a batch of sequences that need not be of one length: row `i` of the token ids, `(b, t)`, has `counts[i]` tokens,
-    /// which follow those that the row had before; what comes after them counts for nothing. Rows of an empty state begin at position 0.
-    ///
-    /// # Errors
-    /// As [`forward`](Self::forward); if there is not one count for each row, or one is 0 or more than `t`.
-    pub fn forward_rows(
-        &self,
-        ids: &Tensor,
-        counts: &[usize],
-        state: &mut DecoderState,
-    ) -> Result<Hidden<'_>> {
-        let (b, _) = ids.dims2()?;
-        state.lens.resize(b, 0);
-        self.forward_slots(ids, counts, 0, state)
-    }
-
-    /// As [`forward_rows`](Self::forward_rows), with the sequences of the slots `first .. first + b` of a state of
-    /// [`new_slots`](Self::new_slots); the others are left as they are.
-    ///
-    /// # Errors
-    /// As [`forward_rows`](Self::forward_rows); if there are not as many slots.
-    pub fn forward_slots(
-        &self,
-        ids: &Tensor,
-        counts: &[usize],
-        first: usize,
-        state: &mut DecoderState,
-    ) -> Result<Hidden<'_>> {
-        self.run_slots(SlotInput::Ids(ids), counts, first, state)
-    }
-
-    fn run_slots(
-        &self,
-        input: SlotInput<'_>,
-        counts: &[usize],
-        first: usize,
-        state: &mut DecoderState,
-    ) -> Result<Hidden<'_>> {
-        let (b, t) = input.rows()?;
-        let of = state.lens.len();
-        let Some(starts) = state.lens.get(first..first.saturating_add(b)) else {
-            bail!(
-                "{}: slots {first} to {} requested, but the state has {of}",
-                self.spec.family,
-                first.saturating_add(b)
-            )
-        };
-        let starts = starts.to_vec();
-        // Rows of one batch take their angles from one table.
-        let last = starts.iter().map(|start| start + t).max().unwrap_or(0);
-        let one_kind = |rotary: &Rotary| {
-            let same = |end: usize| end == 0 || rotary.kind(end) == rotary.kind(last);
-            starts.iter().all(|start| same(*start) && same(start + t))
-        };
-        if !self.spec.rotaries.iter().all(one_kind) {
-            bail!(
-                "{}: sequences of {starts:?} positions and {t} more have different rotations, which one batch cannot have; run them one by one",
-                self.spec.family
-            )
-        }
-        let longest = self.check_slots([b, t], counts, &starts, state)?;
-        let (embeds, mask) = input.embeds(self)?;
-        let mask = mask.as_ref();
-        let xs = match &self.positions {
-            Some(table) => {
-                let positions = starts
-                    .iter()
-                    .flat_map(|start| (0..t).map(move |i| (start + i) as u32));
-                let positions = Tensor::from_iter(positions, embeds.device())?;
-                let rows = table.index_select(&positions, 0)?;
-                (&embeds + rows.reshape(embeds.shape())?)?
-            }
-            None => embeds,
-        };
-        let rows = Rows {
-            starts: Tensor::from_iter(starts.iter().map(|start| *start as u32), xs.device())?,
-            longest,
-            part: Some(Part { first, of }),
-            pages: match &state.pages {
-                Some(pages) => Some(pages.rows(first, &starts, t, xs.device())?),
-                None => None,
-            },
-        };
-        let rotations = match input.positions() {
-            Some(positions) => self.rows_on_axes(positions, [b, t], state)?,
-            None => {
-                let first = (first..).zip(&starts);
-                let first: Vec<usize> = first.map(|(i, len)| state.position(i, *len)).collect();
-                rotations(state, |tables| tables.rows_from(&first, t))?
-            }
-        };
-        let step = Step {
-            rotations,
-            mask,
-            windows: mask.is_some(),
-            rows: Some(&rows),
-            growth: self.growth(&starts, t)?,
-        };
-        let hidden = self.run(xs, &step, input.deep(), state)?;
-        if let (Some(positions), Some(start)) = (input.positions(), starts.first()) {
-            state.add_positions(first, *start, positions);
-        }
-        for (len, count) in state.lens[first..].iter_mut().zip(counts) {
-            *len += count;
-        }
-        Ok(hidden)
-    }
-
-    /// The logits, `(b, vocab)` in f32, of what follows the last token of each of these slots; see [`forward_slots`](Self::forward_slots).
-    ///
-    /// # Errors
-    /// As [`forward_slots`](Self::forward_slots).
-    pub fn next_logits_of_slots(
-        &self,
-        ids: &Tensor,
-        counts: &[usize],
-        first: usize,
-        state: &mut DecoderState,
-    ) -> Result<Tensor> {
-        let (b, t) = ids.dims2()?;
-        if counts.len() == b && counts.iter().all(|count| *count == t) {
-            return self.logits_of_slots(ids, 1, first, state)?.squeeze(1);
-        }
-        let hidden = self.forward_slots(ids, counts, first, state)?;
-        let last = counts
-            .iter()
-            .enumerate()
-            .map(|(row, count)| (row * t + count - 1) as u32);
-        let last = Tensor::from_iter(last, &self.device)?;
-        let logits = hidden.of_tokens(&last)?.logits()?;
-        logits.reshape((b, ()))?.to_dtype(DType::F32)
-    }
-
-    /// The logits, `(b, vocab)` in f32, of what follows the last token of each row; see [`forward_rows`](Self::forward_rows).
-    ///
-    /// # Errors
-    /// As [`forward_rows`](Self::forward_rows).
-    pub fn next_logits_of_rows(
-        &self,
-        ids: &Tensor,
-        counts: &[usize],
-        state: &mut DecoderState,
-    ) -> Result<Tensor> {
-        let (b, _) = ids.dims2()?;
-        state.lens.resize(b, 0);
-        self.next_logits_of_slots(ids, counts, 0, state)
-    }
-
     /// The factors of queries of `t` positions from each of `starts` on.
     fn growth(&self, starts: &[usize], t: usize) -> Result<Option<Tensor>> {
         let Some(growth) = self.spec.query_growth else {
@@ -904,36 +567,6 @@ impl Decoder {
         logits.squeeze(1)?.to_dtype(DType::F32)
     }
 
-    /// Checks a call with rows of different lengths, all of the state's; where the longest of them begins.
-    pub(crate) fn check_rows(
-        &self,
-        [b, t]: [usize; 2],
-        counts: &[usize],
-        state: &DecoderState,
-    ) -> Result<usize> {
-        let starts = &state.lens[..b.min(state.lens.len())];
-        self.check_slots([b, t], counts, starts, state)
-    }
-
-    /// As [`check_rows`](Self::check_rows), of rows that begin at `starts`.
-    fn check_slots(
-        &self,
-        [b, t]: [usize; 2],
-        counts: &[usize],
-        starts: &[usize],
-        state: &DecoderState,
-    ) -> Result<usize> {
-        if counts.len() != b || counts.iter().any(|count| !(1..=t).contains(count)) {
-            bail!(
-                "{}: counts {counts:?} for a batch of {b} rows of {t}: each must be from 1 to {t}",
-                self.spec.family
-            )
-        }
-        let longest = starts.iter().copied().max().unwrap_or(0);
-        self.check_call(t, longest, state)?;
-        Ok(longest)
-    }
-
     pub(crate) fn check_call(&self, t: usize, offset: usize, state: &DecoderState) -> Result<()> {
         let (family, limit) = (self.spec.family, self.spec.positions);
         if t == 0 {
@@ -998,76 +631,4 @@ fn rotations(
         Ok(RotaryRows { cos, sin, pairs })
     };
     state.rotaries.iter().map(rotation).collect()
-}
-
-/// The stream after the last layer.
-#[derive(Debug, Clone)]
-pub struct Hidden<'a> {
-    decoder: &'a Decoder,
-    xs: Residual,
-}
-
-impl Hidden<'_> {
-    /// The stream as the last layer leaves it, `(b, t, hidden_size)`.
-    ///
-    /// # Errors
-    /// If the device fails.
-    pub fn stream(self) -> Result<Tensor> {
-        Ok(self.xs.normed(None)?.1)
-    }
-
-    /// The stream after the final norm, `(b, t, hidden_size)`.
-    ///
-    /// # Errors
-    /// If the device fails.
-    pub fn normed(self) -> Result<Tensor> {
-        Ok(self.xs.normed(Some(&self.decoder.norm))?.1)
-    }
-
-    /// The logits of every position, `(b, t, vocab)`, in the model's dtype.
-    ///
-    /// # Errors
-    /// If the model has no output layer.
-    pub fn logits(self) -> Result<Tensor> {
-        let decoder = self.decoder;
-        let Some(head) = &decoder.head else {
-            bail!("{}: the model has no output layer", decoder.spec.family)
-        };
-        let (_, mut logits) = self.xs.project(Some(&decoder.norm), head)?;
-        if let Some(group) = &decoder.logits_group {
-            logits = group.all_gather(&logits, logits.rank() - 1)?;
-        }
-        if let Some(scale) = decoder.spec.logit_scale {
-            logits = (logits * scale)?;
-        }
-        match decoder.spec.logit_softcap {
-            Some(cap) => (logits / cap)?.tanh()? * cap,
-            None => Ok(logits),
-        }
-    }
-
-    /// The tokens of these numbers, `(n)` in u32, counted row by row: `(1, n, hidden_size)`.
-    ///
-    /// # Errors
-    /// If there is one that is not in the stream.
-    pub fn of_tokens(self, tokens: &Tensor) -> Result<Self> {
-        let xs = self.xs.of_tokens(tokens)?;
-        Ok(Self { xs, ..self })
-    }
-
-    /// The last `count` positions.
-    fn of_last(self, count: usize) -> Result<Self> {
-        let xs = self.xs.last_positions(count)?;
-        Ok(Self { xs, ..self })
-    }
-
-    /// The logits of the last position, `(b, 1, vocab)`, in the model's dtype.
-    ///
-    /// # Errors
-    /// If the device fails.
-    pub fn last_logits(self) -> Result<Tensor> {
-        // The norm goes row by row: only the last one is needed.
-        let xs = self.xs.last_position()?;
-        Self { xs, ..self }.logits()
-    }
 }

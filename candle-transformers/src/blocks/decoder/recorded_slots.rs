@@ -172,7 +172,7 @@ mod on_cuda {
                 None => {
                     let mut recorded = Recorded {
                         shape,
-                        ids: ids.copy()?,
+                        ids: ids.force_contiguous()?,
                         starts: positions(&starts, &self.device)?,
                         after: Tensor::arange(0, tokens as u32, &self.device)?.unsqueeze(0)?,
                         positions: Vec::new(),

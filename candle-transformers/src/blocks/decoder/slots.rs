@@ -1,0 +1,213 @@
+//! Sequences of different lengths in one call: the rows of a batch, and slots in which texts come and go.
+
+use candle_core::{bail, DType, Result, Tensor};
+
+use super::seen::SlotInput;
+use super::shifts::Shifts;
+use super::{rotations, Decoder, DecoderState, Hidden, LayerSpec, MixerSpec, Step};
+use crate::blocks::{Part, Rotary, Rows};
+
+impl Decoder {
+    /// An empty state for `count` sequences that come and go, each in a slot: [`forward_slots`](Self::forward_slots).
+    ///
+    /// # Errors
+    /// If a layer is not attention to keys and values: its state has no positions that could be of different sequences.
+    pub fn new_slots(&self, count: usize) -> Result<DecoderState> {
+        let is_attention = |layer: &LayerSpec| matches!(layer.mixer, MixerSpec::Attention(_));
+        if !self.spec.layers.iter().all(is_attention) {
+            bail!(
+                "{}: not all layers are attention layers, so sequences cannot share a state; run them one by one",
+                self.spec.family
+            )
+        }
+        let mut state = self.new_state();
+        state.lens = vec![0; count];
+        state.shifts = vec![Shifts::default(); count];
+        Ok(state)
+    }
+
+    /// The number of positions that a sequence in a slot may have: those of the model, or those before its rotation depends on the length of
+    /// the sequence (LongRoPE and dynamic scaling). Beyond these a sequence runs alone, with [`forward`](Self::forward).
+    pub fn slot_positions(&self) -> usize {
+        let rotaries = self.spec.rotaries.iter().map(Rotary::positions_of_one_kind);
+        rotaries.fold(self.spec.positions, usize::min)
+    }
+
+    /// Runs the layers on a batch of sequences that need not be of one length: row `i` of the token ids, `(b, t)`, has `counts[i]` tokens,
+    /// which follow those that the row had before; what comes after them counts for nothing. Rows of an empty state begin at position 0.
+    ///
+    /// # Errors
+    /// As [`forward`](Self::forward); if there is not one count for each row, or one is 0 or more than `t`.
+    pub fn forward_rows(
+        &self,
+        ids: &Tensor,
+        counts: &[usize],
+        state: &mut DecoderState,
+    ) -> Result<Hidden<'_>> {
+        let (b, _) = ids.dims2()?;
+        state.lens.resize(b, 0);
+        self.forward_slots(ids, counts, 0, state)
+    }
+
+    /// As [`forward_rows`](Self::forward_rows), with the sequences of the slots `first .. first + b` of a state of
+    /// [`new_slots`](Self::new_slots); the others are left as they are.
+    ///
+    /// # Errors
+    /// As [`forward_rows`](Self::forward_rows); if there are not as many slots.
+    pub fn forward_slots(
+        &self,
+        ids: &Tensor,
+        counts: &[usize],
+        first: usize,
+        state: &mut DecoderState,
+    ) -> Result<Hidden<'_>> {
+        self.run_slots(SlotInput::Ids(ids), counts, first, state)
+    }
+
+    pub(super) fn run_slots(
+        &self,
+        input: SlotInput<'_>,
+        counts: &[usize],
+        first: usize,
+        state: &mut DecoderState,
+    ) -> Result<Hidden<'_>> {
+        let (b, t) = input.rows()?;
+        let of = state.lens.len();
+        let Some(starts) = state.lens.get(first..first.saturating_add(b)) else {
+            bail!(
+                "{}: slots {first} to {} requested, but the state has {of}",
+                self.spec.family,
+                first.saturating_add(b)
+            )
+        };
+        let starts = starts.to_vec();
+        // Rows of one batch take their angles from one table.
+        let last = starts.iter().map(|start| start + t).max().unwrap_or(0);
+        let one_kind = |rotary: &Rotary| {
+            let same = |end: usize| end == 0 || rotary.kind(end) == rotary.kind(last);
+            starts.iter().all(|start| same(*start) && same(start + t))
+        };
+        if !self.spec.rotaries.iter().all(one_kind) {
+            bail!(
+                "{}: sequences of {starts:?} positions and {t} more have different rotations, which one batch cannot have; run them one by one",
+                self.spec.family
+            )
+        }
+        let longest = self.check_slots([b, t], counts, &starts, state)?;
+        let (embeds, mask) = input.embeds(self)?;
+        let mask = mask.as_ref();
+        let xs = match &self.positions {
+            Some(table) => {
+                let positions = starts
+                    .iter()
+                    .flat_map(|start| (0..t).map(move |i| (start + i) as u32));
+                let positions = Tensor::from_iter(positions, embeds.device())?;
+                let rows = table.index_select(&positions, 0)?;
+                (&embeds + rows.reshape(embeds.shape())?)?
+            }
+            None => embeds,
+        };
+        let rows = Rows {
+            starts: Tensor::from_iter(starts.iter().map(|start| *start as u32), xs.device())?,
+            longest,
+            part: Some(Part { first, of }),
+            pages: match &state.pages {
+                Some(pages) => Some(pages.rows(first, &starts, t, xs.device())?),
+                None => None,
+            },
+        };
+        let rotations = match input.positions() {
+            Some(positions) => self.rows_on_axes(positions, [b, t], state)?,
+            None => {
+                let first = (first..).zip(&starts);
+                let first: Vec<usize> = first.map(|(i, len)| state.position(i, *len)).collect();
+                rotations(state, |tables| tables.rows_from(&first, t))?
+            }
+        };
+        let step = Step {
+            rotations,
+            mask,
+            windows: mask.is_some(),
+            rows: Some(&rows),
+            growth: self.growth(&starts, t)?,
+        };
+        let hidden = self.run(xs, &step, input.deep(), state)?;
+        if let (Some(positions), Some(start)) = (input.positions(), starts.first()) {
+            state.add_positions(first, *start, positions);
+        }
+        for (len, count) in state.lens[first..].iter_mut().zip(counts) {
+            *len += count;
+        }
+        Ok(hidden)
+    }
+
+    /// The logits, `(b, vocab)` in f32, of what follows the last token of each of these slots; see [`forward_slots`](Self::forward_slots).
+    ///
+    /// # Errors
+    /// As [`forward_slots`](Self::forward_slots).
+    pub fn next_logits_of_slots(
+        &self,
+        ids: &Tensor,
+        counts: &[usize],
+        first: usize,
+        state: &mut DecoderState,
+    ) -> Result<Tensor> {
+        let (b, t) = ids.dims2()?;
+        if counts.len() == b && counts.iter().all(|count| *count == t) {
+            return self.logits_of_slots(ids, 1, first, state)?.squeeze(1);
+        }
+        let hidden = self.forward_slots(ids, counts, first, state)?;
+        let last = counts
+            .iter()
+            .enumerate()
+            .map(|(row, count)| (row * t + count - 1) as u32);
+        let last = Tensor::from_iter(last, &self.device)?;
+        let logits = hidden.of_tokens(&last)?.logits()?;
+        logits.reshape((b, ()))?.to_dtype(DType::F32)
+    }
+
+    /// The logits, `(b, vocab)` in f32, of what follows the last token of each row; see [`forward_rows`](Self::forward_rows).
+    ///
+    /// # Errors
+    /// As [`forward_rows`](Self::forward_rows).
+    pub fn next_logits_of_rows(
+        &self,
+        ids: &Tensor,
+        counts: &[usize],
+        state: &mut DecoderState,
+    ) -> Result<Tensor> {
+        let (b, _) = ids.dims2()?;
+        state.lens.resize(b, 0);
+        self.next_logits_of_slots(ids, counts, 0, state)
+    }
+
+    /// Checks a call with rows of different lengths, all of the state's; where the longest of them begins.
+    pub(crate) fn check_rows(
+        &self,
+        [b, t]: [usize; 2],
+        counts: &[usize],
+        state: &DecoderState,
+    ) -> Result<usize> {
+        let starts = &state.lens[..b.min(state.lens.len())];
+        self.check_slots([b, t], counts, starts, state)
+    }
+
+    /// As [`check_rows`](Self::check_rows), of rows that begin at `starts`.
+    pub(super) fn check_slots(
+        &self,
+        [b, t]: [usize; 2],
+        counts: &[usize],
+        starts: &[usize],
+        state: &DecoderState,
+    ) -> Result<usize> {
+        if counts.len() != b || counts.iter().any(|count| !(1..=t).contains(count)) {
+            bail!(
+                "{}: counts {counts:?} for a batch of {b} rows of {t}: each must be from 1 to {t}",
+                self.spec.family
+            )
+        }
+        let longest = starts.iter().copied().max().unwrap_or(0);
+        self.check_call(t, longest, state)?;
+        Ok(longest)
+    }
+}
