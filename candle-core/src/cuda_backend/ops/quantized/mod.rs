@@ -129,9 +129,9 @@ pub(in crate::cuda_backend) fn matmul(
     dense::matmul(&x, &rhs, (1, rows, n, k), &x_l, &rhs_l)
 }
 
-/// `x (rows, k)` as in [`matmul`], and what is around the product, in kernels that read the blocks; `None` where none does it: for nothing,
-/// for weights that are floats, for many rows, and from nine rows on for what is more than bias and residual. With a gate, `n` counts the
-/// columns of the result.
+/// `x (rows, k)` as in [`matmul`], with the norm, gate, activation and addends of `extras`, in kernels that read the blocks. `None` for empty
+/// products, float weights, and many rows: from [`decoded::LEAST_ROWS`] on there are kernels for bias and residual alone. With a gate, `n`
+/// counts the columns of the result.
 ///
 /// # Errors
 /// As `matmul`.

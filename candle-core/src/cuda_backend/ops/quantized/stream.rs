@@ -2,7 +2,7 @@
 //! of x, and its warps share the columns, so that enough of the weight is in flight without partial sums in memory.
 
 use super::activations::{Activations, Order};
-use super::{c_format, Input, Product, MATMUL};
+use super::{c_format, decoded, Input, Product, MATMUL};
 use crate::backend::BackendStorage;
 use crate::cuda_backend::kernel::{source, Kernel};
 use crate::cuda_backend::launch::{Args, Grid};
@@ -13,8 +13,8 @@ use crate::Result;
 
 /// The number of rows from which this kernel is faster than `vector`.
 pub(super) const LEAST_ROWS: usize = 3;
-/// Maximum number of rows: more are multiplied faster by `tiles` or by a decoded weight.
-pub(super) const MOST_ROWS: usize = 95;
+/// Maximum number of rows: more are multiplied faster by a decoded weight.
+pub(super) const MOST_ROWS: usize = decoded::LEAST_ROWS - 1;
 
 /// Chunks of a warp in shared memory.
 const STAGES: usize = 2;
