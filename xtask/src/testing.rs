@@ -75,8 +75,8 @@ impl Tests<'_> {
 
     /// Runs every binary, those after a failed one too. `Err` names the tests that failed.
     ///
-    /// As many binaries run at a time as there are processors: the tests of one binary share a device, whose queue compiles one kernel
-    /// after another where the adapter is software.
+    /// One binary more runs at a time than there are processors. The tests of one binary share a device, whose queue compiles one kernel
+    /// after another where the adapter is software; and those of candle-dvm mostly wait for relays and timers.
     pub fn run(&self) -> Result<Tally, String> {
         let mut binaries = build(&format!("--workspace {BACKENDS} {}", self.targets))?;
         binaries.retain(|binary| {
@@ -94,7 +94,7 @@ impl Tests<'_> {
             }
             Ok(())
         };
-        let workers = std::thread::available_parallelism().map_or(2, |count| count.get());
+        let workers = 1 + std::thread::available_parallelism().map_or(2, |count| count.get());
         std::thread::scope(|scope| {
             let running: Vec<_> = (0..workers).map(|_| scope.spawn(worker)).collect();
             running.into_iter().try_for_each(|worker| {

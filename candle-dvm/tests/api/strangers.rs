@@ -159,7 +159,8 @@ fn signals_end_it() {
 #[test]
 #[cfg(unix)]
 fn a_signal_waits_for_what_runs() {
-    let mut server = Server::start(&[]);
+    // Longer than by default: 200 tokens take a minute on a machine that does other work.
+    let mut server = Server::start(&["--drain", "120"]);
     let mut socket = server.socket();
     let body = json!({"model": "tiny", "prompt": "fn main() {", "max_tokens": 200, "temperature": 0, "stream": true});
     let body = body.to_string();

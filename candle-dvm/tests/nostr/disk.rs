@@ -17,7 +17,7 @@ fn a_full_disk_ends_the_service_and_every_job_is_done_once_there_is_space() {
     let dir = tempfile::tempdir().unwrap();
     let config = dir.path().join("serve.toml");
     // Jobs that take longer to do than to send: the journal shortens what is done, and must not keep up.
-    std::fs::write(&config, "default-tokens = 60\nqueue = 1000\n").unwrap();
+    std::fs::write(&config, "default-tokens = 24\nqueue = 1000\n").unwrap();
     let extra = ["--config", config.to_str().unwrap()];
     let service = Daemon::command(&[&relay.url], dir.path(), &extra);
     let limit = format!("trap '' XFSZ; ulimit -f {BLOCKS}; exec \"$@\"");

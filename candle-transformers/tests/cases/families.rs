@@ -6,7 +6,7 @@ use candle_transformers::blocks::{
     Decoder, DecoderState, LayerSpec, MixerSpec, Reading, Stored, Wanted, WeightSource,
 };
 
-use super::support::{assert_close, token_ids, Numbers};
+use super::support::{assert_close, runs_fewer, token_ids, Numbers};
 
 pub const VOCAB: usize = 61;
 
@@ -425,7 +425,7 @@ pub fn in_pieces(
 /// Runs a check on each family; an error names it. On a software adapter, where each family compiles kernels for seconds, every sixth runs by
 /// day, from the one at `first`: the families share the layers. `CANDLE_EVERY_CASE=1` runs all of them.
 fn each(device: &Device, first: usize, check: impl Fn(&str) -> Result<()>) -> Result<()> {
-    let all = !device.is_software_gpu() || std::env::var_os("CANDLE_EVERY_CASE").is_some();
+    let all = !runs_fewer(device);
     for (i, (name, config)) in CONFIGS.iter().enumerate() {
         if !all && i % 6 != first % 6 {
             continue;

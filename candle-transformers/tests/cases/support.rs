@@ -111,6 +111,12 @@ pub fn tiny_llama_of_vars(cfg: &Config, device: &Device) -> Result<Llama> {
     Llama::load(VarBuilder::from_tensors(vars, DType::F32, device), cfg)
 }
 
+/// Whether a device runs fewer cases of a test than there are: a software adapter, where each compiles kernels for seconds, unless
+/// `CANDLE_EVERY_CASE=1` is set, as in nightly runs.
+pub fn runs_fewer(device: &Device) -> bool {
+    device.is_software_gpu() && std::env::var_os("CANDLE_EVERY_CASE").is_none()
+}
+
 /// `(b, t)` token ids.
 pub fn token_ids(b: usize, t: usize, vocab: usize, device: &Device) -> Result<Tensor> {
     let ids: Vec<u32> = (0..b * t).map(|i| ((i * 17 + 5) % vocab) as u32).collect();
