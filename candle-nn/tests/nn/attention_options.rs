@@ -353,7 +353,8 @@ fn each_option_alone(dev: &Device) -> Result<()> {
             }
             for case in cases {
                 seed += 1;
-                if taken.takes_next() {
+                // On the CPU, whose kernels are generic over the dtype, every third case covers each other dtype.
+                if taken.takes_next() && !(dev.is_cpu() && dtype != DType::F32 && seed % 3 != 0) {
                     case.run(seed, 2. * tolerance, dev)?;
                 }
             }
