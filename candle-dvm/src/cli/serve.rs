@@ -29,6 +29,7 @@ use std::time::Duration;
 
 /// The journal's file.
 const JOURNAL: &str = "journal.redb";
+const CACHE_MEMORY: &str = "cache-memory";
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -63,6 +64,10 @@ pub(super) struct Args {
     /// Keep the experts of all layers on the CPU
     #[arg(long)]
     cpu_experts: bool,
+    /// Memory for the keys and values of jobs, such as 4GB, in pages that jobs share where they begin alike. When it is full, the youngest
+    /// job waits [default: a cache that grows with the longest job times `running`]
+    #[arg(long, value_name = "SIZE", value_parser = candle_engine::size::parse)]
+    cache_memory: Option<u64>,
     /// File with the secret key; `-` reads standard input [default: the environment variable CANDLE_DVM_KEY]
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
@@ -106,6 +111,7 @@ pub(super) fn run(args: Args) -> Result<()> {
     settings.metrics = args.metrics.or(settings.metrics);
     settings.raw |= args.raw;
     settings.cpu_experts |= args.cpu_experts;
+    settings.cache_memory = args.cache_memory.or(settings.cache_memory);
     let gpu_layers = args.gpu_layers.map(|layers| layers.to_string());
     settings.gpu_layers = gpu_layers.or(settings.gpu_layers);
     settings.look_back_seconds = args.look_back.unwrap_or(settings.look_back_seconds);
@@ -124,18 +130,12 @@ pub(super) fn run(args: Args) -> Result<()> {
     let mut offers = Offers::default();
     if settings.model.is_some() || settings.speech_model.is_none() {
         let (model, backend, template) = text_model(&mut settings, entry, args.kv_dtype)?;
-        let generator = generator(backend, settings.running)?;
+        let generator = generator(backend, &settings)?;
         offers = offers.text(model, generator, template);
-    } else if !settings.lora.is_empty() {
+    } else if let Some((name, value)) = for_texts(&settings) {
         return Err(Error::Setting {
-            name: "lora",
-            value: settings.lora.join(" "),
-            expected: "a language model beside it: pass --model".to_string(),
-        });
-    } else if let Some(draft) = &settings.draft {
-        return Err(Error::Setting {
-            name: "draft",
-            value: draft.display().to_string(),
+            name,
+            value,
             expected: "a language model beside it: pass --model".to_string(),
         });
     }
@@ -335,28 +335,53 @@ fn usable_template(files: &ModelFiles) -> Option<ChatTemplate> {
     }
 }
 
-/// The generator for `running` concurrent jobs: in shared steps, if the model supports that.
-fn generator(backend: CandleBackend, running: usize) -> Result<Arc<dyn Generator>> {
+/// The first setting that only a language model has, with its value.
+fn for_texts(settings: &Settings) -> Option<(&'static str, String)> {
+    let Settings {
+        lora,
+        draft,
+        cache_memory,
+        ..
+    } = settings;
+    let lora = (!lora.is_empty()).then(|| ("lora", lora.join(" ")));
+    let draft = draft.as_ref();
+    let draft = draft.map(|draft| ("draft", draft.display().to_string()));
+    let memory = cache_memory.map(|bytes| (CACHE_MEMORY, bytes.to_string()));
+    lora.or(draft).or(memory)
+}
+
+/// The generator for the jobs that run at once: in shared steps, if the model supports that. Pages are a matter of shared steps, also of a
+/// single job.
+fn generator(backend: CandleBackend, settings: &Settings) -> Result<Arc<dyn Generator>> {
     let backend = Arc::new(backend);
-    if running == 1 {
+    if settings.running == 1 && settings.cache_memory.is_none() {
         return Ok(backend);
     }
-    let settings = BatchSettings {
-        slots: running,
+    let batch = BatchSettings {
+        slots: settings.running,
         // The service has the queue.
         waiting: 0,
         compile_ahead: true,
+        cache_memory: settings.cache_memory,
         ..BatchSettings::default()
     };
-    match BatchEngine::new(backend.clone(), settings) {
-        Ok(engine) => Ok(Arc::new(engine)),
-        Err(candle_engine::Error::Alone(why)) => {
+    match (
+        BatchEngine::new(backend.clone(), batch),
+        settings.cache_memory,
+    ) {
+        (Ok(engine), _) => Ok(Arc::new(engine)),
+        (Err(candle_engine::Error::Alone(why)), Some(bytes)) => Err(Error::Setting {
+            name: CACHE_MEMORY,
+            value: bytes.to_string(),
+            expected: format!("none for this model, whose jobs cannot share a cache: {why}"),
+        }),
+        (Err(candle_engine::Error::Alone(why)), None) => {
             note(&format!(
                 "jobs cannot be batched, so they take turns token by token: {why}"
             ));
             Ok(backend)
         }
-        Err(error) => Err(error.into()),
+        (Err(error), _) => Err(error.into()),
     }
 }
 

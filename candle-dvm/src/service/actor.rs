@@ -393,6 +393,10 @@ impl Service {
             .store(self.lanes.running() as u64, Relaxed);
         let undelivered = self.answers.len() as u64;
         self.metrics.undelivered.store(undelivered, Relaxed);
+        #[cfg(not(target_arch = "wasm32"))]
+        if let Ok(mut cache) = self.metrics.cache.lock() {
+            *cache = self.offers.cache_memory();
+        }
     }
 
     fn tick(&mut self) -> Result<()> {

@@ -1,5 +1,7 @@
 //! What is counted, and the page that Prometheus reads.
 
+#[cfg(not(target_arch = "wasm32"))]
+use candle_engine::batch::{CacheMemory, Measure};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
@@ -36,6 +38,9 @@ pub struct Metrics {
     pub unreachable: AtomicBool,
     /// Seconds by which this machine's clock is ahead of the others; 0 where it agrees.
     pub clock_ahead: AtomicI64,
+    /// The use of the memory for keys and values in pages, if there are any.
+    #[cfg(not(target_arch = "wasm32"))]
+    pub cache: Mutex<Option<CacheMemory>>,
     /// Refused and dropped events, by reason.
     pub refused: Mutex<BTreeMap<&'static str, u64>>,
 }
@@ -45,11 +50,7 @@ impl Metrics {
     pub fn page(&self) -> String {
         let mut page = String::new();
         let mut line = |kind: &str, name: &str, help: &str, value: &AtomicU64| {
-            let _ = write!(
-                page,
-                "# HELP candle_dvm_{name} {help}\n# TYPE candle_dvm_{name} {kind}\ncandle_dvm_{name} {}\n",
-                value.load(Relaxed)
-            );
+            write_line(&mut page, kind, name, help, value.load(Relaxed));
         };
         line(
             "counter",
@@ -103,6 +104,11 @@ impl Metrics {
             "Answers dropped because a relay never accepted them.",
             &self.given_up,
         );
+        #[cfg(not(target_arch = "wasm32"))]
+        for measure in self.cache_measures() {
+            let (name, help) = (&measure.name, &measure.help);
+            write_line(&mut page, measure.kind, name, help, measure.value);
+        }
         let ahead = self.clock_ahead.load(Relaxed);
         let _ = write!(
             page,
@@ -123,6 +129,12 @@ impl Metrics {
             );
         }
         page
+    }
+
+    #[cfg(not(target_arch = "wasm32"))]
+    fn cache_measures(&self) -> Vec<Measure> {
+        let cache = self.cache.lock().map_or(None, |cache| *cache);
+        CacheMemory::measures(cache.as_slice(), "jobs")
     }
 
     /// One line for a person.
@@ -155,4 +167,12 @@ impl Metrics {
             self.tokens.load(Relaxed),
         )
     }
+}
+
+/// A number with its description.
+fn write_line(page: &mut String, kind: &str, name: &str, help: &str, value: u64) {
+    let _ = write!(
+        page,
+        "# HELP candle_dvm_{name} {help}\n# TYPE candle_dvm_{name} {kind}\ncandle_dvm_{name} {value}\n"
+    );
 }

@@ -3,6 +3,8 @@
 use super::work::Generator;
 use crate::nip90::{JobKind, SpeechParams, Task};
 use candle_engine::backend::{Completion, CompletionRequest};
+#[cfg(not(target_arch = "wasm32"))]
+use candle_engine::batch::CacheMemory;
 use candle_engine::model::ChatTemplate;
 use candle_engine::thinking::{split, Part, Splitter};
 use candle_engine::Result as EngineResult;
@@ -193,6 +195,12 @@ impl Offers {
             }
             Task::Speech(params) => self.speech.as_ref()?.problem(params),
         }
+    }
+
+    /// See [`Generator::cache_memory`].
+    #[cfg(not(target_arch = "wasm32"))]
+    pub(super) fn cache_memory(&self) -> Option<CacheMemory> {
+        self.text.as_ref()?.generator.cache_memory()
     }
 
     /// The reason why a model fails at every job from now on, if one does.

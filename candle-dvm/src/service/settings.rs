@@ -4,7 +4,8 @@ use crate::jobs::{Customer, Limits};
 use crate::relay::normal_url;
 use crate::{Error, Result};
 use nostr::prelude::PublicKey;
-use serde::Deserialize;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer};
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
@@ -27,6 +28,10 @@ pub struct Settings {
     pub gpu_layers: Option<String>,
     /// Whether experts stay on the CPU.
     pub cpu_experts: bool,
+    /// Bytes for the keys and values of texts, in pages that jobs share; a string such as `4GB` in a file. `None` is a cache that grows with the
+    /// longest job.
+    #[serde(deserialize_with = "cache_memory")]
+    pub cache_memory: Option<u64>,
     /// A draft model's path, or its name on the Hugging Face Hub: see [`candle_engine::CandleBackend::with_draft`].
     pub draft: Option<PathBuf>,
     /// The most tokens that it proposes at once.
@@ -135,6 +140,7 @@ impl Default for Settings {
             lora: Vec::new(),
             gpu_layers: None,
             cpu_experts: false,
+            cache_memory: None,
             draft: None,
             draft_tokens: 8,
             speech_model: None,
@@ -325,6 +331,16 @@ impl Settings {
             busy_work: self.busy_work,
             ..Limits::default()
         })
+    }
+}
+
+fn cache_memory<'de, D: Deserializer<'de>>(value: D) -> std::result::Result<Option<u64>, D::Error> {
+    let text = String::deserialize(value)?;
+    match candle_engine::size::parse(&text) {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(problem) => Err(D::Error::custom(format!(
+            "cache-memory {text:?}: {problem}"
+        ))),
     }
 }
 

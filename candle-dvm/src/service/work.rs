@@ -13,6 +13,8 @@ use crate::{platform, Result};
 #[cfg(not(target_arch = "wasm32"))]
 use candle_engine::backend::InferenceBackend;
 use candle_engine::backend::{Completion, CompletionRequest};
+#[cfg(not(target_arch = "wasm32"))]
+use candle_engine::batch::CacheMemory;
 use candle_engine::engine::CandleBackend;
 use candle_engine::generation::Wait;
 use candle_engine::{Error, Result as EngineResult};
@@ -32,6 +34,10 @@ pub(super) fn told(err: &Error, is_hidden: bool) -> String {
     match err {
         Error::Parameter { name, expected, .. } if is_hidden => {
             format!("`{name}`: expected {expected}")
+        }
+        // The memory is the operator's choice.
+        Error::CacheTooSmall { tokens, limit } => {
+            format!("prompt has {tokens} tokens, more than the {limit} that this service has memory for; shorten the prompt")
         }
         Error::Tokenizer(_) if is_hidden => "the tokenizer cannot encode the prompt".to_string(),
         other => other.one_line(),
@@ -65,6 +71,12 @@ pub trait Generator: Send + Sync + 'static {
     fn failure(&self) -> Option<String> {
         None
     }
+
+    /// The use of its memory for keys and values in pages; `None` without pages.
+    #[cfg(not(target_arch = "wasm32"))]
+    fn cache_memory(&self) -> Option<CacheMemory> {
+        None
+    }
 }
 
 impl Generator for CandleBackend {
@@ -89,11 +101,11 @@ impl Generator for CandleBackend {
 #[cfg(not(target_arch = "wasm32"))]
 impl Generator for candle_engine::batch::BatchEngine {
     fn check(&self, request: &CompletionRequest) -> EngineResult<()> {
-        self.backend().check(request)
+        self.check_tokens(self.backend().tokens_of(request)?.len())
     }
 
     fn context(&self) -> Option<usize> {
-        Some(self.backend().max_positions())
+        Some(self.positions())
     }
 
     fn generate<'a>(
@@ -106,6 +118,10 @@ impl Generator for candle_engine::batch::BatchEngine {
 
     fn failure(&self) -> Option<String> {
         self.failure()
+    }
+
+    fn cache_memory(&self) -> Option<CacheMemory> {
+        self.cache_memory()
     }
 }
 

@@ -1,5 +1,6 @@
 //! NIP-90: the codec, the relay protocol, the journal, the service and the customer's commands, over a relay of the tests' own.
 
+mod cache;
 #[cfg(all(feature = "cashu", unix))]
 mod cash;
 mod client;

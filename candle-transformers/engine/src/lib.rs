@@ -50,7 +50,7 @@
 //! - [`backend`]: the trait that callers see; [`engine`]: its implementation with candle; [`generation`]: the generation loop;
 //!   [`stream`]: tokens to text; [`chat`]: conversations; [`thinking`]: thoughts and answers.
 //! - [`registry`], [`device`], [`devices`]: the available backends. [`model`]: files and weights; [`mod@format`]: the storage
-//!   formats of weights.
+//!   formats of weights; [`size`]: sizes such as 8GB.
 //! - [`pictures`]: images in prompts.
 //! - `speech`: transcription, in a browser too. `audio`: sound files; `transcript`: subtitles. `embed`: text embeddings; `rerank`: scores
 //!   of documents for a query. `batch`: several completions at once; `queue`: one request after the other. None of these six in a
@@ -87,6 +87,7 @@ pub mod registry;
 pub mod rerank;
 #[cfg(not(target_arch = "wasm32"))]
 pub mod secret_file;
+pub mod size;
 #[cfg(feature = "speech")]
 pub mod speech;
 pub mod stream;

@@ -290,8 +290,11 @@ impl GrowingKvCache {
 /// For steps that a device has recorded.
 #[cfg(feature = "cuda")]
 impl GrowingKvCache {
-    /// The buffer, if positions are where their numbers say and no other cache has it.
+    /// The pool; or the buffer, if positions are where their numbers say and no other cache has it.
     pub(crate) fn owned_buffer(&self) -> Option<&Tensor> {
+        if self.pool.is_some() {
+            return self.pool.as_ref();
+        }
         let whole = self.forgotten == 0 && !self.is_shared();
         self.cache.as_ref().filter(|_| whole)?.all_data().as_ref()
     }
@@ -301,8 +304,11 @@ impl GrowingKvCache {
         self.forgotten == 0
     }
 
-    /// Counts the first `len` positions as held; the device alone wrote the later ones.
+    /// Counts the first `len` positions as held; the device alone wrote the later ones. A pool has no count.
     pub(crate) fn set_len(&mut self, len: usize) -> Result<()> {
-        self.buffer()?.set_seq_len(len)
+        match self.pool {
+            Some(_) => Ok(()),
+            None => self.buffer()?.set_seq_len(len),
+        }
     }
 }

@@ -121,6 +121,50 @@ fn texts_come_and_go(device: &Device) -> Result<()> {
 }
 test_device!(texts_come_and_go);
 
+/// Verifies three tokens after the text of a slot, and takes all but `kept` back.
+fn propose(
+    decoder: &Decoder,
+    state: &mut DecoderState,
+    slot: usize,
+    told: &mut Vec<u32>,
+    kept: usize,
+) -> Result<()> {
+    let piece = text(kept, 3);
+    let ids = ids(&[&piece], decoder.device())?;
+    let logits = decoder.logits_of_slots(&ids, 2, slot, state)?;
+    assert_eq!(logits.dims(), &[1, 2, VOCAB]);
+    for (row, read) in [2, 3].into_iter().enumerate() {
+        let whole = [&told[..], &piece[..read]].concat();
+        assert_close(&logits.i((0, row))?, &alone(decoder, &whole)?, TOLERANCE);
+    }
+    state.cut_slot(slot, told.len() + kept)?;
+    told.extend(&piece[..kept]);
+    Ok(())
+}
+
+/// The logits after a token of each of the first slots, by a step that a CUDA device must have recorded: one launch, with a few before and
+/// after it.
+fn recorded(decoder: &Decoder, rows: &[&[u32]], state: &mut DecoderState) -> Result<Tensor> {
+    let ids = ids(rows, decoder.device())?;
+    #[cfg(feature = "cuda")]
+    let before = launches(decoder.device());
+    let logits = decoder.next_logits_of_slots(&ids, &vec![1; rows.len()], 0, state)?;
+    #[cfg(feature = "cuda")]
+    {
+        let count = launches(decoder.device()) - before;
+        assert!(count <= 6, "{count} launches");
+    }
+    Ok(logits)
+}
+
+#[cfg(feature = "cuda")]
+fn launches(device: &Device) -> u64 {
+    match device {
+        Device::Cuda(cuda) => cuda.stats().launches,
+        _ => 0,
+    }
+}
+
 /// Steps of the same shapes again and again, which a CUDA device records: also after a buffer has grown, a slot was cut and rows were left out.
 fn steps_that_come_again(device: &Device) -> Result<()> {
     let decoder = decoder("null", device)?;
@@ -136,36 +180,130 @@ fn steps_that_come_again(device: &Device) -> Result<()> {
         }
         // Tokens that are proposed, of which some are taken back.
         for kept in [3, 1, 2] {
-            let piece = text(kept, 3);
-            let before = state.lens()[2];
-            let ids = ids(&[&piece], device)?;
-            let logits = decoder.logits_of_slots(&ids, 2, 2, &mut state)?;
-            assert_eq!(logits.dims(), &[1, 2, VOCAB]);
-            for (row, read) in [2, 3].into_iter().enumerate() {
-                let whole = [&texts[2][..], &piece[..read]].concat();
-                assert_close(&logits.i((0, row))?, &alone(&decoder, &whole)?, TOLERANCE);
-            }
-            state.cut_slot(2, before + kept)?;
-            texts[2].extend(&piece[..kept]);
+            propose(&decoder, &mut state, 2, &mut texts[2], kept)?;
         }
         if round == 0 {
             run(&decoder, &mut state, 0, texts, &[text(6, 600)])?;
         }
     }
-    // A step that was recorded is one launch, with a few before and after it.
-    #[cfg(feature = "cuda")]
-    if let Device::Cuda(cuda) = device {
-        let ids = ids(&[&[1], &[2], &[3]], device)?;
-        let before = cuda.stats().launches;
-        decoder.next_logits_of_slots(&ids, &[1; 3], 0, &mut state)?;
-        let launches = cuda.stats().launches - before;
-        assert!(launches <= 6, "{launches} launches");
-    }
+    recorded(&decoder, &[&[1], &[2], &[3]], &mut state)?;
     let err = decoder.logits_of_slots(&ids(&[&[1, 2]], device)?, 3, 0, &mut state);
     assert_error(err, &["last 3 of 2"]);
     Ok(())
 }
 test_device!(steps_that_come_again);
+
+const PAGE: usize = 16;
+
+/// Texts in three slots, whose pages are apart.
+struct Paged {
+    decoder: Decoder,
+    state: DecoderState,
+    texts: [Vec<u32>; 3],
+    /// The first page of each; every third one follows.
+    pages: [u32; 3],
+}
+
+impl Paged {
+    fn new(device: &Device) -> Result<Self> {
+        let decoder = decoder("null", device)?;
+        Ok(Self {
+            state: decoder.new_paged_slots(3, 120, PAGE)?,
+            decoder,
+            texts: Default::default(),
+            pages: [0, 1, 2],
+        })
+    }
+
+    /// Gives a slot pages for what it has and `more`.
+    fn grow(&mut self, slot: usize, more: usize) -> Result<()> {
+        let held = self.texts[slot].len();
+        let count = (held + more).div_ceil(PAGE) as u32;
+        let pages = (0..count).map(|i| self.pages[slot] + 3 * i);
+        let pages: Vec<u32> = pages.collect();
+        self.state.set_pages(slot, &pages, held)
+    }
+
+    fn run(&mut self, first: usize, pieces: &[Vec<u32>]) -> Result<()> {
+        for (row, piece) in pieces.iter().enumerate() {
+            self.grow(first + row, piece.len())?;
+        }
+        run(
+            &self.decoder,
+            &mut self.state,
+            first,
+            &mut self.texts,
+            pieces,
+        )
+    }
+
+    /// A token of each slot, `count` times.
+    fn steps(&mut self, count: usize) -> Result<()> {
+        (0..count).try_for_each(|step| {
+            let pieces: Vec<Vec<u32>> = (0..3).map(|row| text(row + step, 1)).collect();
+            self.run(0, &pieces)
+        })
+    }
+
+    /// Ends a slot's text; the next one has pages from `page` on.
+    fn end(&mut self, slot: usize, page: u32) -> Result<()> {
+        self.texts[slot].clear();
+        self.pages[slot] = page;
+        self.state.set_pages(slot, &[], 0)
+    }
+}
+
+/// Steps over pages, whose table changes between the launches of one recording.
+fn steps_over_pages(device: &Device) -> Result<()> {
+    let mut slots = Paged::new(device)?;
+    slots.run(0, &[text(1, 14), text(2, 3), text(3, 1)])?;
+    // The first text gets its second page in the third step.
+    slots.steps(4)?;
+    slots.end(1, 100)?;
+    slots.steps(2)?;
+    for kept in [3, 1, 2] {
+        slots.grow(2, 3)?;
+        let Paged {
+            decoder,
+            state,
+            texts,
+            ..
+        } = &mut slots;
+        propose(decoder, state, 2, &mut texts[2], kept)?;
+    }
+    // Past the keys of the first recording, and back.
+    slots.run(0, &[text(6, 492)])?;
+    slots.steps(4)?;
+    assert!(slots.texts[0].len() > 512);
+    slots.end(0, 51)?;
+    slots.steps(1)?;
+    // A row without a text.
+    slots.end(0, 0)?;
+    let rows: [&[u32]; 3] = [&[0], &[7], &[8]];
+    slots.grow(1, 1)?;
+    slots.grow(2, 1)?;
+    let logits = recorded(&slots.decoder, &rows, &mut slots.state)?;
+    for row in 1..3 {
+        let whole = [&slots.texts[row][..], rows[row]].concat();
+        assert_close(&logits.i(row)?, &alone(&slots.decoder, &whole)?, TOLERANCE);
+    }
+    Ok(())
+}
+
+mod steps_over_pages {
+    use candle_core::{Device, Result};
+
+    #[test]
+    fn cpu() -> Result<()> {
+        super::steps_over_pages(&Device::Cpu)
+    }
+
+    #[cfg(feature = "cuda")]
+    #[test]
+    fn cuda() -> Result<()> {
+        super::steps_over_pages(&Device::new_cuda_with_stream(0)?)
+    }
+}
 
 #[test]
 fn wrong_slots_are_errors() -> Result<()> {

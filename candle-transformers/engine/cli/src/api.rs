@@ -35,7 +35,7 @@ pub(super) struct Args {
     name: Vec<String>,
     /// Maximum size of the weights that are loaded at once, such as 8GB, for several models: they are loaded when a client asks for
     /// them, and the one that was not used for the longest is unloaded [default: all stay loaded]
-    #[arg(long, value_name = "SIZE", value_parser = crate::size::parse)]
+    #[arg(long, value_name = "SIZE", value_parser = candle_engine::size::parse)]
     memory: Option<u64>,
     /// Embedding model for /v1/embeddings, as for `embed`
     #[arg(long, value_name = "FOLDER")]
@@ -98,7 +98,7 @@ pub(super) struct Args {
     piece: usize,
     /// Memory for the keys and values of requests, such as 4GB, in pages that requests share where they begin alike. When it is full,
     /// the youngest request waits [default: a cache that grows with the longest request times --slots]
-    #[arg(long, value_name = "SIZE", value_parser = crate::size::parse)]
+    #[arg(long, value_name = "SIZE", value_parser = candle_engine::size::parse)]
     cache_memory: Option<u64>,
 }
 

@@ -30,7 +30,6 @@ mod sampling;
 mod service;
 #[cfg(feature = "service")]
 mod signals;
-mod size;
 mod split;
 #[cfg(feature = "audio")]
 mod transcribe;

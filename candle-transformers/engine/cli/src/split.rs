@@ -12,7 +12,7 @@ pub(super) struct SplitArgs {
     #[arg(long)]
     cpu_experts: bool,
     /// Memory that `--gpu-layers auto` may use, such as 8GB [default: what is free on the GPU]
-    #[arg(long, value_name = "SIZE", value_parser = crate::size::parse)]
+    #[arg(long, value_name = "SIZE", value_parser = candle_engine::size::parse)]
     gpu_memory: Option<u64>,
 }
 

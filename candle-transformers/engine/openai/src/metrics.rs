@@ -128,38 +128,8 @@ impl Metrics {
             .iter()
             .filter_map(|model| model.engine.cache_memory());
         let memory: Vec<CacheMemory> = memory.collect();
-        if !memory.is_empty() {
-            let sum = |of: fn(&CacheMemory) -> u64| memory.iter().map(of).sum::<u64>();
-            line(
-                gauge,
-                "cache_bytes",
-                "Memory for keys and values in pages.",
-                &sum(|it| it.pages * it.page_bytes),
-            );
-            line(
-                gauge,
-                "cache_held_bytes",
-                "The part of it that running completions have.",
-                &sum(|it| it.held * it.page_bytes),
-            );
-            line(
-                gauge,
-                "cache_kept_bytes",
-                "The part of it with beginnings of prompts that no running completion has.",
-                &sum(|it| it.kept * it.page_bytes),
-            );
-            line(
-                gauge,
-                "completions_preempted",
-                "Completions that have begun and wait for cache memory.",
-                &sum(|it| it.preempted),
-            );
-            line(
-                counter,
-                "preemptions_total",
-                "How often a completion had to wait for cache memory after it had begun.",
-                &sum(|it| it.preemptions),
-            );
+        for measure in CacheMemory::measures(&memory, "completions") {
+            line(measure.kind, &measure.name, &measure.help, &measure.value);
         }
         let embedding = served.vectors.as_ref().map_or(0, |vectors| vectors.open());
         line(

@@ -5,60 +5,20 @@
 //! the same pieces, and its other tokens one by one as they were made: it holds the same numbers then.
 
 use super::scheduler::Scheduler;
+use super::usage::Counts;
 use super::BatchSettings;
 use crate::engine::CandleBackend;
 use crate::error::Doing;
 use crate::{Error, Result};
 use candle_nn::kv_cache::{PageCache, PageList};
 use candle_transformers::blocks::DecoderState;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::Arc;
 
 const DOING: &str = "sharing the cache";
 /// Positions of a page, for pieces that are whole pages and for others.
 const PAGE: usize = 32;
 const SMALL_PAGE: usize = 16;
-
-/// Memory of a [`BatchEngine`](super::BatchEngine) with [`BatchSettings::cache_memory`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CacheMemory {
-    /// Bytes of a page over all layers.
-    pub page_bytes: u64,
-    /// Pages that there are.
-    pub pages: u64,
-    /// Pages with positions of texts that run.
-    pub held: u64,
-    /// Pages with beginnings that no running text has, kept until their memory is needed.
-    pub kept: u64,
-    /// Texts that have begun and wait for pages now.
-    pub preempted: u64,
-    /// How often a text had to return its pages.
-    pub preemptions: u64,
-}
-
-/// [`CacheMemory`], written by the engine's thread.
-#[derive(Debug, Default)]
-pub(super) struct Counts {
-    page_bytes: u64,
-    pages: u64,
-    held: AtomicU64,
-    kept: AtomicU64,
-    preempted: AtomicU64,
-    preemptions: AtomicU64,
-}
-
-impl Counts {
-    pub(super) fn read(&self) -> CacheMemory {
-        CacheMemory {
-            page_bytes: self.page_bytes,
-            pages: self.pages,
-            held: self.held.load(Relaxed),
-            kept: self.kept.load(Relaxed),
-            preempted: self.preempted.load(Relaxed),
-            preemptions: self.preemptions.load(Relaxed),
-        }
-    }
-}
 
 /// The pages of all slots.
 pub(super) struct Memory {

@@ -10,7 +10,7 @@
 //! On a GPU the host does not hold the device up: where all texts are greedy, the next step is queued before the tokens of the last are known
 //! (`writing.rs`), and kernels can be compiled before the first text comes (`compile.rs`).
 //!
-//! With [`BatchSettings::cache_memory`] a text has pages of a pool and not a part of a cache (`memory.rs`).
+//! With [`BatchSettings::cache_memory`] a text has pages of a pool and not a part of a cache (`memory.rs`, `usage.rs`).
 //!
 //! Tokens are proposed to a text that is alone (`alone.rs`), by a draft model for one.
 //!
@@ -31,6 +31,7 @@ pub mod testing;
 #[cfg(test)]
 mod tests;
 mod turns;
+mod usage;
 mod waited;
 mod watch;
 mod writing;
@@ -40,8 +41,7 @@ use crate::engine::CandleBackend;
 use crate::generation::Mask;
 use crate::{Error, Result};
 use client::Client;
-pub use memory::CacheMemory;
-use memory::{Counts, Memory};
+use memory::Memory;
 pub use places::{Place, Places};
 use scheduler::Scheduler;
 use std::ops::ControlFlow;
@@ -51,6 +51,8 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 pub use turns::Owner;
+use usage::Counts;
+pub use usage::{CacheMemory, Measure};
 use watch::Watch;
 
 /// How many texts run and wait.
@@ -144,7 +146,7 @@ pub struct BatchEngine {
     running: Arc<AtomicUsize>,
     /// How the memory of a cache in pages is used.
     memory: Option<Arc<Counts>>,
-    /// The longest text.
+    /// Tokens of the longest text.
     positions: usize,
     /// Why the thread ended before its time.
     failure: Arc<OnceLock<String>>,
@@ -231,6 +233,28 @@ impl BatchEngine {
         &self.backend
     }
 
+    /// The largest number of tokens of a text with its prompt: the model's positions, or those of all pages.
+    pub fn positions(&self) -> usize {
+        self.positions
+    }
+
+    /// Checks the length of a prompt, as [`BatchEngine::begin`] does.
+    ///
+    /// # Errors
+    /// No tokens, or more than [`BatchEngine::positions`].
+    pub fn check_tokens(&self, tokens: usize) -> Result<()> {
+        let limit = self.backend.slot_positions();
+        match tokens {
+            0 => Err(Error::EmptyPrompt),
+            _ if tokens > limit => Err(Error::PromptTooLong { tokens, limit }),
+            _ if tokens > self.positions => {
+                let limit = self.positions;
+                Err(Error::CacheTooSmall { tokens, limit })
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// How many completions run or wait.
     pub fn open(&self) -> usize {
         self.places.taken()
@@ -284,17 +308,7 @@ impl BatchEngine {
     /// Parameters out of range, no tokens or more than the model has positions, no place to wait, or an engine that has failed.
     pub fn begin(&self, order: Order, listener: Listener) -> Result<()> {
         order.request.validate()?;
-        if order.tokens.is_empty() {
-            return Err(Error::EmptyPrompt);
-        }
-        let (tokens, limit) = (order.tokens.len(), self.backend.slot_positions());
-        if tokens > limit {
-            return Err(Error::PromptTooLong { tokens, limit });
-        }
-        if tokens > self.positions {
-            let limit = self.positions;
-            return Err(Error::CacheTooSmall { tokens, limit });
-        }
+        self.check_tokens(order.tokens.len())?;
         self.backend
             .check_pictures(&order.tokens, &order.request.pictures)?;
         // Its thread may still be telling those that it had, and takes nobody on.

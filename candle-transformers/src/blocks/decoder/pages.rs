@@ -15,17 +15,26 @@ pub(super) struct SlotPages {
 }
 
 impl SlotPages {
-    /// Where the slots from `first` on have their positions, `t` new ones from each of `starts` on. A slot without pages is an idle row.
-    pub(super) fn rows(
+    /// Positions that slots can have together.
+    #[cfg(feature = "cuda")]
+    pub(super) fn positions(&self) -> usize {
+        self.count * self.page
+    }
+
+    /// Where the slots from `first` on have their first `keys` positions, and the `t` new ones from each of `starts` on. A slot without pages
+    /// is an idle row.
+    ///
+    /// # Errors
+    /// A slot has too few pages for its new positions.
+    pub(super) fn indices(
         &self,
         first: usize,
         starts: &[usize],
         t: usize,
-        device: &Device,
-    ) -> Result<PageRows> {
+        keys: usize,
+    ) -> Result<PageIndices> {
         let Self { page, count, .. } = *self;
-        let end = starts.iter().max().map_or(t, |start| start + t);
-        let columns = end.div_ceil(page);
+        let columns = keys.div_ceil(page);
         let mut table = vec![count as u32; starts.len() * columns];
         let mut places = Vec::with_capacity(starts.len() * t);
         for (row, start) in starts.iter().enumerate() {
@@ -46,11 +55,46 @@ impl SlotPages {
             let place = |at: usize| pages[at / page] as usize * page + at % page;
             places.extend((*start..start + t).map(|at| place(at) as u32));
         }
-        Ok(PageRows {
-            table: Tensor::from_vec(table, (starts.len(), columns), device)?,
-            places: Tensor::from_vec(places, (starts.len(), t), device)?,
+        Ok(PageIndices {
+            rows: starts.len(),
+            table,
+            places,
             page,
         })
+    }
+}
+
+/// The values of [`PageRows`], on the host.
+#[derive(Debug)]
+pub(super) struct PageIndices {
+    rows: usize,
+    table: Vec<u32>,
+    places: Vec<u32>,
+    page: usize,
+}
+
+impl PageIndices {
+    pub(super) fn to_device(&self, device: &Device) -> Result<PageRows> {
+        Ok(PageRows {
+            table: self.rows_of(&self.table, device)?,
+            places: self.rows_of(&self.places, device)?,
+            page: self.page,
+        })
+    }
+
+    /// Overwrites those of `to` that are not the same in `before`, the values that `to` has.
+    #[cfg(feature = "cuda")]
+    pub(super) fn write(&self, to: &PageRows, before: &Self) -> Result<()> {
+        let write = |to: &Tensor, new: &[u32], old: &[u32]| match new == old {
+            true => Ok(()),
+            false => to.slice_set(&self.rows_of(new, to.device())?, 0, 0),
+        };
+        write(&to.table, &self.table, &before.table)?;
+        write(&to.places, &self.places, &before.places)
+    }
+
+    fn rows_of(&self, values: &[u32], device: &Device) -> Result<Tensor> {
+        Tensor::from_slice(values, (self.rows, values.len() / self.rows.max(1)), device)
     }
 }
 

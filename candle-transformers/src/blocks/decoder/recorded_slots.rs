@@ -1,7 +1,8 @@
 //! Steps of sequences in slots that a device records and then launches as a whole, as `recorded.rs` does for one sequence.
 //!
 //! Batches take one token for each slot, verification of proposed tokens takes a few for one slot. A recording holds for one shape of a step, for
-//! as long as keys and values fit their buffers; tokens and positions are in the device's memory.
+//! as long as keys and values fit their buffers. Tokens, positions and tables of pages are in the device's memory, and kernels read there how many
+//! keys each row has: the recording is of the most keys of its shape.
 
 use candle_core::{DType, Result, Tensor};
 
@@ -60,10 +61,11 @@ mod on_cuda {
     use candle_core::cuda_backend::Recording;
     use candle_core::{Device, TensorId};
 
+    use super::super::pages::PageIndices;
     use super::super::recorded::on_cuda::{buffers, caches};
     use super::super::{rotations, Layer, Step};
     use super::*;
-    use crate::blocks::{Part, Rows};
+    use crate::blocks::{GrowingKvCache, PageRows, Part, Rows};
 
     /// Recordings of a state at once: a batch has others as texts come and go, and each keeps memory for its intermediate results.
     const KEPT: usize = 6;
@@ -80,6 +82,8 @@ mod on_cuda {
         first: usize,
         /// Positions of each row that have logits.
         last: usize,
+        /// Keys that steps read; the device skips those after a row's own.
+        end: usize,
     }
 
     /// A step's input and output, and the step.
@@ -91,10 +95,10 @@ mod on_cuda {
         after: Tensor,
         /// The value of `starts` after all steps that were launched.
         positions: Vec<usize>,
+        /// The pages of the rows, if slots have pages, and their values.
+        pages: Option<(PageRows, PageIndices)>,
         /// `(rows, last, vocab)` in f32.
         logits: Tensor,
-        /// Keys that steps read; the device skips those after a row's own.
-        end: usize,
         /// Identifies the weights.
         decoder: Arc<()>,
         buffers: Vec<TensorId>,
@@ -118,7 +122,6 @@ mod on_cuda {
             let recordable = self.is_recordable()
                 && !self.layers.iter().any(Layer::is_share)
                 && self.spec.query_growth.is_none()
-                && state.pages.is_none()
                 // Steps count positions from the number of tokens.
                 && !state.is_shifted()
                 && ids.dtype() == DType::U32
@@ -133,29 +136,29 @@ mod on_cuda {
             let Some(buffers) = buffers(state) else {
                 return Ok(None);
             };
-            let room = caches(state).map(|cache| cache.capacity()).min();
-            let end = room.unwrap_or(0).min(self.spec.positions);
-            if longest + tokens > end {
+            let Some(end) = self.most_keys(longest + tokens, state) else {
                 return Ok(None);
-            }
+            };
             let shape = Shape {
                 rows,
                 tokens,
                 first,
                 last,
+                end,
             };
+            let pages = state.pages.as_ref();
+            let pages = pages.map(|pages| pages.indices(first, &starts, tokens, end));
+            let pages = pages.transpose()?;
             let mut kept = std::mem::take(&mut state.slots.0);
             kept.retain(|recorded| {
-                Arc::ptr_eq(&recorded.decoder, &self.identity)
-                    && recorded.buffers == buffers
-                    && recorded.end == end
+                Arc::ptr_eq(&recorded.decoder, &self.identity) && recorded.buffers == buffers
             });
             let held: Vec<usize> = caches(state).map(|cache| cache.len()).collect();
             let (recorded, logits) = match kept.iter().position(|recorded| recorded.shape == shape)
             {
                 Some(found) => {
                     let mut recorded = kept.remove(found);
-                    recorded.set(ids, &starts)?;
+                    recorded.set(ids, &starts, pages)?;
                     let mut step = match recorded.step.take() {
                         Some(step) => step,
                         None => device.record(|| {
@@ -176,8 +179,11 @@ mod on_cuda {
                         starts: positions(&starts, &self.device)?,
                         after: Tensor::arange(0, tokens as u32, &self.device)?.unsqueeze(0)?,
                         positions: Vec::new(),
+                        pages: match pages {
+                            Some(pages) => Some((pages.to_device(&self.device)?, pages)),
+                            None => None,
+                        },
                         logits: Tensor::zeros(0, DType::F32, &self.device)?,
-                        end,
                         decoder: self.identity.clone(),
                         buffers,
                         step: None,
@@ -200,11 +206,25 @@ mod on_cuda {
             Ok(Some(logits))
         }
 
+        /// The number of keys that a step is recorded for whose longest row has `needed`: all that the buffers hold, or in pages the next power of
+        /// two. `None` if there are fewer.
+        fn most_keys(&self, needed: usize, state: &mut DecoderState) -> Option<usize> {
+            let end = match &state.pages {
+                Some(pages) => {
+                    let most = pages.positions().min(self.spec.positions);
+                    GrowingKvCache::capacity_for(needed, most, None).min(most)
+                }
+                None => {
+                    let room = caches(state).map(|cache| cache.capacity()).min();
+                    room.unwrap_or(0).min(self.spec.positions)
+                }
+            };
+            (needed <= end).then_some(end)
+        }
+
         /// The logits, `(rows, last, vocab)` in f32, with tokens and positions from the device's memory; moves the positions on.
         fn slots_step(&self, recorded: &Recorded, state: &mut DecoderState) -> Result<Tensor> {
-            let Recorded {
-                shape, starts, end, ..
-            } = recorded;
+            let Recorded { shape, starts, .. } = recorded;
             let embeds = self.embed(&recorded.ids)?;
             let positions = starts.unsqueeze(1)?.broadcast_add(&recorded.after)?;
             let xs = match &self.positions {
@@ -216,15 +236,15 @@ mod on_cuda {
             };
             let rows = Rows {
                 starts: starts.clone(),
-                longest: end - shape.tokens,
+                longest: shape.end - shape.tokens,
                 part: Some(Part {
                     first: shape.first,
                     of: state.lens.len(),
                 }),
-                pages: None,
+                pages: recorded.pages.as_ref().map(|(pages, _)| pages.clone()),
             };
             let step = Step {
-                rotations: rotations(state, |tables| tables.rows_at(&positions, *end))?,
+                rotations: rotations(state, |tables| tables.rows_at(&positions, shape.end))?,
                 mask: None,
                 windows: false,
                 rows: Some(&rows),
@@ -238,12 +258,21 @@ mod on_cuda {
     }
 
     impl Recorded {
-        /// Copies the tokens, and the positions if they are not those that the last step left.
-        fn set(&self, ids: &Tensor, starts: &[usize]) -> Result<()> {
+        /// Copies the tokens, and positions and pages where they are not those that the last step left.
+        fn set(
+            &mut self,
+            ids: &Tensor,
+            starts: &[usize],
+            pages: Option<PageIndices>,
+        ) -> Result<()> {
             self.ids.slice_set(&ids.contiguous()?, 0, 0)?;
             if self.positions != starts {
                 let starts = positions(starts, self.starts.device())?;
                 self.starts.slice_set(&starts, 0, 0)?;
+            }
+            if let (Some((rows, before)), Some(pages)) = (&mut self.pages, pages) {
+                pages.write(rows, before)?;
+                *before = pages;
             }
             Ok(())
         }

@@ -112,7 +112,10 @@ impl Decoder {
             longest,
             part: Some(Part { first, of }),
             pages: match &state.pages {
-                Some(pages) => Some(pages.rows(first, &starts, t, xs.device())?),
+                Some(pages) => {
+                    let indices = pages.indices(first, &starts, t, longest + t)?;
+                    Some(indices.to_device(xs.device())?)
+                }
                 None => None,
             },
         };

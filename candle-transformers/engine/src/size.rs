@@ -1,7 +1,10 @@
-//! Sizes of memory as arguments.
+//! Sizes of memory as texts, for command lines and configuration files.
 
-/// A size in bytes, such as `8GB`, `512MiB` or `1000000`.
-pub(super) fn parse(text: &str) -> std::result::Result<u64, String> {
+/// The bytes of a size such as `8GB`, `512MiB` or `1000000`.
+///
+/// # Errors
+/// Another text, or less than a byte; the error says what is expected.
+pub fn parse(text: &str) -> std::result::Result<u64, String> {
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.');
     let (number, unit) = text.split_at(end.unwrap_or(text.len()));
     let factor = match unit.trim().to_ascii_lowercase().as_str() {
