@@ -627,7 +627,7 @@ candle_core::with_webgpu! {
             model.next_logits(&ids.narrow(1, 2, 1)?, 2, &mut state)?;
             Ok(device.as_webgpu_device()?.stats().dispatches - before)
         };
-        for (name, config) in CONFIGS {
+        for (i, (name, config)) in CONFIGS.iter().enumerate() {
             // Layers can be of several kinds; every family's kinds are the same again after twelve.
             let layers = |count: usize| {
                 config.replace(r#""num_hidden_layers": 2"#, &format!(r#""num_hidden_layers": {count}"#))
@@ -639,7 +639,9 @@ candle_core::with_webgpu! {
             let of_twelve = |kv| Ok::<_, candle_core::Error>(step(&layers(14), kv)? - step(&layers(2), kv)?);
             let found = of_twelve(DType::F32)?;
             // Rounding keys and values takes none.
-            assert_eq!(of_twelve(DType::F16)?, found, "{name}");
+            if !runs_fewer(&device) || i % 4 == 0 {
+                assert_eq!(of_twelve(DType::F16)?, found, "{name}");
+            }
             println!("{name}: {:.1}", found as f64 / 12.);
             let most = match *name {
                 "llama" | "qwen2" | "qwen3" | "mistral" => 6,
