@@ -126,7 +126,7 @@ fn propose(
     decoder: &Decoder,
     state: &mut DecoderState,
     slot: usize,
-    told: &mut Vec<u32>,
+    held: &mut Vec<u32>,
     kept: usize,
 ) -> Result<()> {
     let piece = text(kept, 3);
@@ -134,11 +134,11 @@ fn propose(
     let logits = decoder.logits_of_slots(&ids, 2, slot, state)?;
     assert_eq!(logits.dims(), &[1, 2, VOCAB]);
     for (row, read) in [2, 3].into_iter().enumerate() {
-        let whole = [&told[..], &piece[..read]].concat();
+        let whole = [&held[..], &piece[..read]].concat();
         assert_close(&logits.i((0, row))?, &alone(decoder, &whole)?, TOLERANCE);
     }
-    state.cut_slot(slot, told.len() + kept)?;
-    told.extend(&piece[..kept]);
+    state.cut_slot(slot, held.len() + kept)?;
+    held.extend(&piece[..kept]);
     Ok(())
 }
 
