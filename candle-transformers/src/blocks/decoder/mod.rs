@@ -620,6 +620,27 @@ fn cut(parts: &mut Vec<Tensor>, len: usize) -> Result<()> {
     Ok(())
 }
 
+#[cfg(feature = "cuda")]
+impl RotaryRows {
+    /// The model's rotary tables of at least the first `end` positions. A recording holds those that it reads: a longer sequence replaces the
+    /// tables of all states.
+    fn tables(state: &mut DecoderState, end: usize) -> Result<Vec<Self>> {
+        rotations(state, |tables| tables.until(end))
+    }
+
+    /// Of tables, the rows of `positions`, `(b, t)` u32 on their device.
+    fn at(&self, positions: &Tensor) -> Result<Self> {
+        let (b, t) = positions.dims2()?;
+        let positions = positions.flatten_all()?;
+        let rows = |table: &Tensor| table.index_select(&positions, 0)?.reshape((b, t, ()));
+        Ok(Self {
+            cos: rows(&self.cos)?,
+            sin: rows(&self.sin)?,
+            pairs: self.pairs,
+        })
+    }
+}
+
 /// The rows that `rows` takes from each of the model's rotary tables.
 fn rotations(
     state: &mut DecoderState,

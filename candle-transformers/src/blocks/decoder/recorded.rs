@@ -100,7 +100,7 @@ pub(super) mod on_cuda {
     use candle_nn::sampling::draw_with;
 
     use super::super::spec::MixerSpec;
-    use super::super::{rotations, Layer, LayerState, Step};
+    use super::super::{Layer, LayerState, RotaryRows, Step};
     use super::*;
     use crate::blocks::{FeedForwardSpec, GrowingKvCache, Rotary, Rows};
 
@@ -120,6 +120,8 @@ pub(super) mod on_cuda {
         position: usize,
         /// Number of keys that steps process; most of them are later than the step's position and masked.
         end: usize,
+        /// The rotary tables that steps read.
+        tables: Vec<RotaryRows>,
         /// The identity of the weights, and of the buffers of keys and values.
         decoder: Arc<()>,
         buffers: Vec<TensorId>,
@@ -273,6 +275,7 @@ pub(super) mod on_cuda {
                 },
                 position: offset,
                 end,
+                tables: RotaryRows::tables(state, end)?,
                 decoder: self.identity.clone(),
                 buffers: Vec::new(),
                 step: None,
@@ -296,7 +299,9 @@ pub(super) mod on_cuda {
                 pages: None,
             };
             let step = Step {
-                rotations: rotations(state, |tables| tables.rows_at(&starts.unsqueeze(1)?, *end))?,
+                rotations: (recorded.tables.iter())
+                    .map(|table| table.at(&starts.unsqueeze(1)?))
+                    .collect::<Result<_>>()?,
                 mask: None,
                 windows: false,
                 rows: Some(&rows),

@@ -63,7 +63,7 @@ mod on_cuda {
 
     use super::super::pages::PageIndices;
     use super::super::recorded::on_cuda::{buffers, caches};
-    use super::super::{rotations, Layer, Step};
+    use super::super::{Layer, RotaryRows, Step};
     use super::*;
     use crate::blocks::{GrowingKvCache, PageRows, Part, Rows};
 
@@ -97,6 +97,8 @@ mod on_cuda {
         positions: Vec<usize>,
         /// The pages of the rows, if slots have pages, and their values.
         pages: Option<(PageRows, PageIndices)>,
+        /// The rotary tables that steps read.
+        tables: Vec<RotaryRows>,
         /// `(rows, last, vocab)` in f32.
         logits: Tensor,
         /// Identifies the weights.
@@ -183,6 +185,7 @@ mod on_cuda {
                             Some(pages) => Some((pages.to_device(&self.device)?, pages)),
                             None => None,
                         },
+                        tables: RotaryRows::tables(state, end)?,
                         logits: Tensor::zeros(0, DType::F32, &self.device)?,
                         decoder: self.identity.clone(),
                         buffers,
@@ -244,7 +247,9 @@ mod on_cuda {
                 pages: recorded.pages.as_ref().map(|(pages, _)| pages.clone()),
             };
             let step = Step {
-                rotations: rotations(state, |tables| tables.rows_at(&positions, shape.end))?,
+                rotations: (recorded.tables.iter())
+                    .map(|table| table.at(&positions))
+                    .collect::<Result<_>>()?,
                 mask: None,
                 windows: false,
                 rows: Some(&rows),

@@ -79,20 +79,8 @@ impl RotaryTables {
         Ok((rows(cos)?, rows(sin)?))
     }
 
-    /// The rows of `positions`, `(b, t)` u32 on the tables' device, each below `end`: `(b, t, frequencies)` each.
-    ///
-    /// # Errors
-    /// As [`rows`](Self::rows).
-    pub fn rows_at(&self, positions: &Tensor, end: usize) -> Result<(Tensor, Tensor)> {
-        let (cos, sin) = self.until(end)?;
-        let (b, t) = positions.dims2()?;
-        let positions = positions.flatten_all()?;
-        let rows = |table: Tensor| table.index_select(&positions, 0)?.reshape((b, t, ()));
-        Ok((rows(cos)?, rows(sin)?))
-    }
-
     /// Tables of at least `end` positions.
-    fn until(&self, end: usize) -> Result<(Tensor, Tensor)> {
+    pub(crate) fn until(&self, end: usize) -> Result<(Tensor, Tensor)> {
         if end > self.limit {
             bail!(
                 "rotary tables: positions up to {end} requested, but there are {}",
