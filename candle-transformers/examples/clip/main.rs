@@ -2,11 +2,11 @@
 //!
 //! ```sh
 //! cargo run -p candle-transformers --features webgpu --example clip -- \
-//!     [cpu|webgpu] FOLDER photo.jpg drawing.png -- "a dog" "a cat" "a diagram"
+//!     [cpu|webgpu] openai/clip-vit-base-patch32 photo.jpg drawing.png -- "a dog" "a cat" "a diagram"
 //! ```
 //!
-//! FOLDER
-//! hub. Prints a table: for each image how likely each text is, of those given.
+//! The model is a folder with `config.json`, `tokenizer.json` and `model.safetensors` or `pytorch_model.bin`, or one on the Hugging Face
+//! Hub. Prints a table: for each image how likely each text is, of those given.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -20,7 +20,7 @@ use common::Checkpoint;
 use image::imageops::FilterType;
 use tokenizers::Tokenizer;
 
-const USAGE: &str = "usage: clip [cpu|webgpu] FOLDER PICTURE.. -- TEXT..";
+const USAGE: &str = "usage: clip [cpu|webgpu] MODEL PICTURE.. -- TEXT..";
 /// Subtracted from each channel, which is then divided by [`DEVIATION`].
 const MEAN: [f32; 3] = [0.481_454_66, 0.457_827_5, 0.408_210_73];
 const DEVIATION: [f32; 3] = [0.268_629_54, 0.261_302_6, 0.275_777_1];
@@ -59,8 +59,7 @@ fn run() -> Result<()> {
     let files = Checkpoint::open(&folder)?;
     let config = config(&files.read("config.json")?)?;
     let tokenizer = Tokenizer::from_bytes(files.read("tokenizer.json")?).map_err(Error::wrap)?;
-    let weights = files.file("model.safetensors")?;
-    let model = ClipModel::new(common::weights(&[weights], DType::F32, &device)?, &config)?;
+    let model = ClipModel::new(files.weights(&device)?, &config)?;
 
     let side = config.vision_config.image_size;
     let pictures = images.iter().map(|file| picture(file, side, &device));

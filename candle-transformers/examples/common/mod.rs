@@ -8,6 +8,7 @@ use candle_core::{bail, DType, Device, Error, Result};
 use candle_nn::VarBuilder;
 use clap::ValueEnum;
 use hf_hub::api::sync::{ApiBuilder, ApiRepo};
+use hf_hub::{Repo, RepoType};
 use indicatif::{ProgressBar, ProgressStyle};
 
 /// The device of an example.
@@ -39,21 +40,25 @@ pub enum Checkpoint {
 }
 
 impl Checkpoint {
-    /// The folder of this path, or the model `owner/name`.
+    /// The folder of this path, or the model `owner/name` or `owner/name@revision`.
     ///
     /// The Hub's client reads `HF_HOME` and `HF_ENDPOINT`; a token comes from `HF_TOKEN` or the file that `hf auth login` writes.
     pub fn open(name: &str) -> Result<Self> {
         if Path::new(name).is_dir() {
             return Ok(Self::Folder(name.into()));
         }
-        if name.split('/').filter(|part| !part.is_empty()).count() != 2 || name.starts_with('.') {
+        let (model, revision) = name.split_once('@').unwrap_or((name, "main"));
+        if model.starts_with(['.', '/'])
+            || model.split('/').filter(|part| !part.is_empty()).count() != 2
+        {
             bail!("{name}: no such folder; give one, or the name of a model on the Hugging Face Hub, owner/name")
         }
         let mut api = ApiBuilder::from_env();
         if let Ok(token) = std::env::var("HF_TOKEN") {
             api = api.with_token(Some(token));
         }
-        let repo = api.build().map_err(Error::wrap)?.model(name.to_string());
+        let repo = Repo::with_revision(model.into(), RepoType::Model, revision.into());
+        let repo = api.build().map_err(Error::wrap)?.repo(repo);
         Ok(Self::Hub(name.to_string(), repo))
     }
 
@@ -67,6 +72,18 @@ impl Checkpoint {
         }
     }
 
+    /// The weights as f32, of `model.safetensors`, or of `pytorch_model.bin` where that is absent.
+    pub fn weights(&self, device: &Device) -> Result<VarBuilder<'static>> {
+        let safetensors = self.file("model.safetensors").and_then(existing);
+        match safetensors {
+            Ok(path) => weights(&[path], DType::F32, device),
+            Err(err) => match self.file("pytorch_model.bin").and_then(existing) {
+                Ok(path) => VarBuilder::from_pth(path, DType::F32, device),
+                Err(_) => Err(err),
+            },
+        }
+    }
+
     pub fn read(&self, name: &str) -> Result<Vec<u8>> {
         let path = self.file(name)?;
         std::fs::read(&path).map_err(|err| of_file(&path, err))
@@ -75,6 +92,14 @@ impl Checkpoint {
     pub fn text(&self, name: &str) -> Result<String> {
         let path = self.file(name)?;
         std::fs::read_to_string(&path).map_err(|err| of_file(&path, err))
+    }
+}
+
+fn existing(path: PathBuf) -> Result<PathBuf> {
+    if path.exists() {
+        Ok(path)
+    } else {
+        Err(of_file(&path, "no such file"))
     }
 }
 

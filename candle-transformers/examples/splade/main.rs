@@ -3,17 +3,17 @@
 //!
 //! ```sh
 //! cargo run -p candle-transformers --features webgpu --example splade -- \
-//!     [cpu|webgpu] FOLDER "What is the capital of France?" ["Another text"]
+//!     [cpu|webgpu] prithivida/Splade_PP_en_v1 "What is the capital of France?" ["Another text"]
 //! ```
 //!
-//! FOLDER has `config.json`, `tokenizer.json` and `model.safetensors` of a BERT with the head that guesses hidden words, such as those of
-//! naver/splade-v3 on the Hugging Face hub. Prints the heaviest words of each text; of several texts also how alike the first and each other
+//! The model is a folder with `config.json`, `tokenizer.json` and `model.safetensors` or `pytorch_model.bin` of a BERT with the head that
+//! guesses hidden words, or one on the Hugging Face Hub. Prints the heaviest words of each text; of several texts also how alike the first and each other
 //! one is, the sum of the products of their words' weights.
 
 #[path = "../common/mod.rs"]
 mod common;
 
-use candle_core::{bail, DType, Device, Error, Result, Tensor};
+use candle_core::{bail, Device, Error, Result, Tensor};
 use candle_transformers::models::bert::{BertForMaskedLM, Config};
 use common::Checkpoint;
 use tokenizers::{Tokenizer, TruncationParams};
@@ -37,7 +37,7 @@ fn run() -> Result<()> {
     };
     args.next_if(|arg| ["cpu", "webgpu"].contains(&arg.as_str()));
     let (Some(folder), texts) = (args.next(), args.collect::<Vec<_>>()) else {
-        bail!("usage: splade [cpu|webgpu] FOLDER TEXT..")
+        bail!("usage: splade [cpu|webgpu] MODEL TEXT..")
     };
     if texts.is_empty() {
         bail!("there is no text; give at least one")
@@ -74,8 +74,7 @@ fn open(files: &Checkpoint, device: &Device) -> Result<(BertForMaskedLM, Tokeniz
     };
     let cut = tokenizer.with_truncation(Some(most));
     cut.map_err(|err| wrong("tokenizer.json", &err))?;
-    let weights = files.file("model.safetensors")?;
-    let weights = common::weights(&[weights], DType::F32, device)?;
+    let weights = files.weights(device)?;
     Ok((BertForMaskedLM::load(weights, &config)?, tokenizer))
 }
 
