@@ -15,7 +15,6 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use candle_core::{bail, DType, Device, Error, Result, Tensor};
-use candle_nn::{VarBuilder, VarMap};
 use candle_transformers::generation::LogitsProcessor;
 use candle_transformers::models::parler_tts::{Config, Model};
 use candle_transformers::wav;
@@ -74,8 +73,7 @@ fn run(args: &Args) -> Result<()> {
     let device = common::device(args.device)?;
     let (config, tokenizer, weights) = if args.tiny {
         device.set_seed(args.seed)?;
-        let weights = VarBuilder::from_varmap(&VarMap::new(), DType::F32, &device);
-        (tiny::config()?, tiny::tokenizer()?, weights)
+        (tiny::config()?, tiny::tokenizer()?, tiny::weights(&device))
     } else {
         let files = Checkpoint::open(&args.model)?;
         let config: Config = serde_json::from_slice(&files.read("config.json")?)
@@ -115,8 +113,9 @@ fn run(args: &Args) -> Result<()> {
     let codes = codes.unsqueeze(0)?.to_device(&device)?;
     let samples = model.audio_encoder.decode_codes(&codes)?.flatten_all()?;
     let samples = samples.to_device(&Device::Cpu)?.to_vec1::<f32>()?;
-    let file = std::fs::File::create(&args.out);
-    let written = file.and_then(|file| wav::write(file, &samples, sound.sampling_rate));
+    let mut file = Vec::new();
+    let written = wav::write(&mut file, &samples, sound.sampling_rate);
+    let written = written.and_then(|()| std::fs::write(&args.out, file));
     written.map_err(|err| common::of_file(&args.out, err))?;
     println!(
         "{}: {:.1} s at {} Hz, made in {:.1} s",

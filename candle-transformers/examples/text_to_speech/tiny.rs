@@ -1,6 +1,8 @@
 //! A Parler-TTS with few channels, for random weights. Its tokens are bytes. DAC has the channels of all checkpoints, which are fixed.
 
-use candle_core::{Error, Result};
+use candle_core::{bail, DType, Device, Error, Result, Shape, Tensor};
+use candle_nn::var_builder::SimpleBackend;
+use candle_nn::{Init, VarBuilder};
 use candle_transformers::models::parler_tts::Config;
 use serde_json::json;
 use tokenizers::models::bpe::{Vocab, BPE};
@@ -32,4 +34,38 @@ pub fn tokenizer() -> Result<Tokenizer> {
     let mut tokenizer = Tokenizer::new(model.build().map_err(Error::wrap)?);
     tokenizer.with_pre_tokenizer(Some(ByteLevel::new(false, true, false)));
     Ok(tokenizer)
+}
+
+/// Uniform random weights that keep the scale of their inputs.
+struct Random;
+
+impl SimpleBackend for Random {
+    fn get(&self, s: Shape, name: &str, _: Init, dtype: DType, dev: &Device) -> Result<Tensor> {
+        if name.ends_with("alpha") {
+            return Tensor::ones(s, dtype, dev);
+        }
+        // The lengths of DAC's kernels: sums of residual blocks would clip.
+        if name.ends_with("weight_g") {
+            return Tensor::full(0.5f32, s, dev)?.to_dtype(dtype);
+        }
+        let inputs: usize = s.dims().iter().skip(1).product();
+        let bound = match s.rank() {
+            1 if name.ends_with("bias") => 0.1,
+            1 => return Tensor::ones(s, dtype, dev),
+            _ => (3. / inputs as f32).sqrt(),
+        };
+        Tensor::rand(-bound, bound, s, dev)?.to_dtype(dtype)
+    }
+
+    fn get_unchecked(&self, name: &str, _: DType, _: &Device) -> Result<Tensor> {
+        bail!("{name} is requested without a shape")
+    }
+
+    fn contains_tensor(&self, _: &str) -> bool {
+        true
+    }
+}
+
+pub fn weights(device: &Device) -> VarBuilder<'static> {
+    VarBuilder::from_backend(Box::new(Random), DType::F32, device.clone())
 }

@@ -1,4 +1,4 @@
-"""Writes text_to_image.json: tiny Stable Diffusions, their files as diffusers 0.42 writes them, and the images that its pipeline makes, for
+"""Writes text_to_image.json: tiny Stable Diffusions, their files as diffusers 0.39 writes them, and the images that its pipeline makes, for
 tests/cases/text_to_image.rs.
 
 usage: text_to_image.py [FOLDER], with torch, transformers and diffusers installed, beside generate.py, whose rule makes the weights. The checkpoints stay in

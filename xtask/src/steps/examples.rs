@@ -56,7 +56,7 @@ const TINY: &[(&str, &str, &str)] = &[
         "--tiny --steps 2 --width 64 --height 64",
         "image.png",
     ),
-    ("text_to_speech", "--tiny --seconds 0.1", "speech.wav"),
+    ("text_to_speech", "--tiny --seconds 0.03", "speech.wav"),
 ];
 
 /// Builds what this step alone runs.
