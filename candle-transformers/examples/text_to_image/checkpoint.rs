@@ -11,7 +11,7 @@ use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use crate::common::{self, Checkpoint};
 use crate::tokenizer::TokenizerFiles;
 
-/// What a model is made of.
+/// The files of a model.
 pub struct Files {
     /// Those of the text encoder, the UNet, the autoencoder and the scheduler.
     configs: [String; 4],

@@ -43,7 +43,7 @@ struct Args {
     tiny: bool,
     #[arg(long, default_value = "a lighthouse in a storm, oil painting")]
     prompt: String,
-    /// What must not be in the image
+    /// Things that must not be in the image
     #[arg(long, default_value = "")]
     without: String,
     #[arg(long, default_value = "25")]

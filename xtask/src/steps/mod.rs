@@ -151,7 +151,7 @@ pub const STEPS: &[Step] = &[
         run: web::web,
         ahead: Some(web::ahead),
     },
-    // After `web`, whose builds have a target folder of their own: those of this step would keep `clippy` waiting for cargo's lock.
+    // After `web`, which builds ahead in another target folder: this step builds in the one whose lock `clippy` needs.
     Step {
         name: "examples",
         title: "the examples run, on the CPU, and one on WebGPU",
