@@ -89,7 +89,8 @@
 //!   from a query and a document to their score.
 //! - [`lora`]: adapters of peft over a decoder. [`pictures`]: images in the prompts of language models.
 //! - [`generation`]: from logits to the next token.
-//! - [`object_detection`]: bounding boxes and non-maximum suppression. [`utils`]: masks, repeat penalty, repeated heads.
+//! - [`object_detection`]: bounding boxes and non-maximum suppression. [`utils`]: masks, repeat penalty, repeated heads. [`wav`]: sound as
+//!   a file.
 #![deny(missing_docs)]
 // Parts of the blocks for models that are disabled. With all features, unused code is reported.
 #![cfg_attr(
@@ -111,6 +112,7 @@ pub mod pictures;
 pub mod pipelines;
 pub mod rerank;
 pub mod utils;
+pub mod wav;
 
 // Upstream's paths.
 pub use compat::{quantized_nn, quantized_var_builder};

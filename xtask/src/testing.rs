@@ -167,8 +167,10 @@ impl Binary {
             .env("CARGO_MANIFEST_DIR", self.folder.display().to_string())
             // Shaders check bounds in tests; in users' programs candle-core has checked them before.
             .env("CANDLE_WEBGPU_CHECKS", "1");
-        let quickly = MANY_KERNELS.contains(&self.package.as_str());
-        for (name, value) in COMPILE_QUICKLY.iter().filter(|_| quickly).chain(env) {
+        if MANY_KERNELS.contains(&self.package.as_str()) {
+            run = compiling_quickly(run);
+        }
+        for (name, value) in env {
             run = run.env(name, *value);
         }
         let name = &self.target;
@@ -188,6 +190,12 @@ impl Binary {
         }
         Ok(())
     }
+}
+
+/// For a program that compiles kernels for longer than it runs them.
+pub fn compiling_quickly(command: Cmd) -> Cmd {
+    let set = |command: Cmd, (name, value): &(&str, &str)| command.env(name, *value);
+    COMPILE_QUICKLY.iter().fold(command, set)
 }
 
 /// Mesa looks for a Wayland socket in this folder and complains on standard error where the variable is not set.

@@ -2,18 +2,19 @@
 //!
 //! ```sh
 //! cargo run -p candle-transformers --features webgpu --example bert_similarity -- \
-//!     [cpu|webgpu] FOLDER "A man is eating." "A man has lunch." "It rains."
+//!     [cpu|webgpu] sentence-transformers/all-MiniLM-L6-v2 "A man is eating." "A man has lunch." "It rains."
 //! ```
 //!
-//! FOLDER has `config.json`, `tokenizer.json` and `model.safetensors`, such as those of sentence-transformers/all-MiniLM-L6-v2 on the
-//! Hugging Face hub. Prints the matrix of the sentences' cosines as JSON.
+//! The model is a folder with `config.json`, `tokenizer.json` and `model.safetensors` or `pytorch_model.bin`, or one on the Hugging Face
+//! Hub. Prints the matrix of the sentences' cosines as JSON.
 
+#[path = "../common/mod.rs"]
+mod common;
 mod sentences;
 
-use candle_core::{bail, DType, Device, Error, Result};
-use candle_nn::VarBuilder;
+use candle_core::{bail, Device, Result};
+use common::Checkpoint;
 use sentences::{read_config, read_tokenizer, Sentences};
-use std::path::Path;
 
 fn main() -> Result<()> {
     let mut args = std::env::args().skip(1).peekable();
@@ -24,18 +25,13 @@ fn main() -> Result<()> {
     };
     args.next_if(|arg| ["cpu", "webgpu"].contains(&arg.as_str()));
     let Some(folder) = args.next() else {
-        bail!("usage: bert_similarity [cpu|webgpu] FOLDER SENTENCE..")
+        bail!("usage: bert_similarity [cpu|webgpu] MODEL SENTENCE..")
     };
-    let folder = Path::new(&folder);
+    let files = Checkpoint::open(&folder)?;
     let texts: Vec<String> = args.collect();
-    let read = |name| {
-        let path = folder.join(name);
-        std::fs::read(&path).map_err(|err| Error::wrap(err).with_path(path))
-    };
-    let config = read_config(&read("config.json")?)?;
-    let tokenizer = read_tokenizer(&read("tokenizer.json")?, &config)?;
-    let weights = read("model.safetensors")?;
-    let weights = VarBuilder::from_buffered_safetensors(weights, DType::F32, &device)?;
+    let config = read_config(&files.read("config.json")?)?;
+    let tokenizer = read_tokenizer(&files.read("tokenizer.json")?, &config)?;
+    let weights = files.weights(&device)?;
     // sentences.rs turns tokens into the vector of a sentence.
     let sentences = Sentences::new(&config, tokenizer, weights)?;
     let matrix = sentences.similarities(&texts)?.to_vec2::<f32>()?;

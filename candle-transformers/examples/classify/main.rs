@@ -9,6 +9,9 @@
 //! safetensors file or a `.pth` with the names that the model's module says, PICTURE a PNG or JPEG. LABELS has a line for each class; without
 //! it there are 1000, those of ImageNet, and they are numbers.
 
+#[path = "../common/mod.rs"]
+mod common;
+
 use candle_core::{bail, DType, Device, Error, Module, ModuleT, Result, Tensor, D};
 use candle_nn::{ops::softmax, VarBuilder};
 use candle_transformers::models::efficientnet::{EfficientNet, EfficientNetLite, MBConvConfig};
@@ -16,6 +19,7 @@ use candle_transformers::models::{
     convmixer, convnext, mobilenetv4, mobileone, repvgg, resnet, vgg,
 };
 use image::{imageops::FilterType, ImageReader};
+use std::path::Path;
 
 const CLASSES: usize = 1000;
 /// Shown of them.
@@ -53,7 +57,7 @@ fn run() -> Result<()> {
     let labels = labels.map(|path| read_labels(path)).transpose()?;
     let classes = labels.as_ref().map_or(CLASSES, Vec::len);
     let pixels = read_picture(picture, entry, &device)?;
-    let vb = read_weights(weights, &device)?;
+    let vb = read_weights(&common::file(weights)?, &device)?;
     let model = (entry.load)(vb, classes)?;
 
     let logits = model(&pixels)?.flatten_all()?;
@@ -218,12 +222,12 @@ fn read_picture(path: &str, model: &Entry, device: &Device) -> Result<Tensor> {
 }
 
 /// Tensors of a file, by how it starts.
-fn read_weights(path: &str, device: &Device) -> Result<VarBuilder<'static>> {
+fn read_weights(path: &Path, device: &Device) -> Result<VarBuilder<'static>> {
     use std::io::Read;
     let mut start = Vec::new();
-    let file = std::fs::File::open(path).map_err(|err| of_file(path, err))?;
+    let file = std::fs::File::open(path).map_err(|err| common::of_file(path, err))?;
     let read = file.take(2).read_to_end(&mut start);
-    read.map_err(|err| of_file(path, err))?;
+    read.map_err(|err| common::of_file(path, err))?;
     // A zip archive, or the first pickle of a file from before PyTorch 1.6.
     if start == b"PK" || start == b"\x80\x02" {
         return VarBuilder::from_pth(path, DType::F32, device);

@@ -2,22 +2,25 @@
 //!
 //! ```sh
 //! cargo run -p candle-transformers --features webgpu --example clip -- \
-//!     [cpu|webgpu] FOLDER photo.jpg drawing.png -- "a dog" "a cat" "a diagram"
+//!     [cpu|webgpu] openai/clip-vit-base-patch32 photo.jpg drawing.png -- "a dog" "a cat" "a diagram"
 //! ```
 //!
-//! FOLDER has `config.json`, `tokenizer.json` and `model.safetensors`, such as those of openai/clip-vit-base-patch32 on the Hugging Face
-//! hub. Prints a table: for each image how likely each text is, of those given.
+//! The model is a folder with `config.json`, `tokenizer.json` and `model.safetensors` or `pytorch_model.bin`, or one on the Hugging Face
+//! Hub. Prints a table: for each image how likely each text is, of those given.
 
-use std::path::Path;
+#[path = "../common/mod.rs"]
+mod common;
+
 use std::process::ExitCode;
 
 use candle_core::{bail, DType, Device, Error, Result, Tensor};
-use candle_nn::{ops::softmax_last_dim, VarBuilder};
+use candle_nn::ops::softmax_last_dim;
 use candle_transformers::models::clip::{ClipConfig, ClipModel};
+use common::Checkpoint;
 use image::imageops::FilterType;
 use tokenizers::Tokenizer;
 
-const USAGE: &str = "usage: clip [cpu|webgpu] FOLDER PICTURE.. -- TEXT..";
+const USAGE: &str = "usage: clip [cpu|webgpu] MODEL PICTURE.. -- TEXT..";
 /// Subtracted from each channel, which is then divided by [`DEVIATION`].
 const MEAN: [f32; 3] = [0.481_454_66, 0.457_827_5, 0.408_210_73];
 const DEVIATION: [f32; 3] = [0.268_629_54, 0.261_302_6, 0.275_777_1];
@@ -43,34 +46,28 @@ fn run() -> Result<()> {
     let Some(folder) = args.next() else {
         bail!("{USAGE}")
     };
-    let files: Vec<String> = args.by_ref().take_while(|arg| arg != "--").collect();
+    let images: Vec<String> = args.by_ref().take_while(|arg| arg != "--").collect();
     let texts: Vec<String> = args.collect();
-    if files.is_empty() || texts.is_empty() {
+    if images.is_empty() || texts.is_empty() {
         bail!(
             "{} pictures and {} texts are given; there must be one of each; {USAGE}",
-            files.len(),
+            images.len(),
             texts.len()
         )
     }
 
-    let folder = Path::new(&folder);
-    let read = |name| {
-        let path = folder.join(name);
-        std::fs::read(&path).map_err(|err| Error::msg(format!("{}: {err}", path.display())))
-    };
-    let config = config(&read("config.json")?)?;
-    let tokenizer = Tokenizer::from_bytes(read("tokenizer.json")?).map_err(Error::wrap)?;
-    let weights = read("model.safetensors")?;
-    let weights = VarBuilder::from_buffered_safetensors(weights, DType::F32, &device)?;
-    let model = ClipModel::new(weights, &config)?;
+    let files = Checkpoint::open(&folder)?;
+    let config = config(&files.read("config.json")?)?;
+    let tokenizer = Tokenizer::from_bytes(files.read("tokenizer.json")?).map_err(Error::wrap)?;
+    let model = ClipModel::new(files.weights(&device)?, &config)?;
 
     let side = config.vision_config.image_size;
-    let pictures = files.iter().map(|file| picture(file, side, &device));
+    let pictures = images.iter().map(|file| picture(file, side, &device));
     let pictures = Tensor::stack(&pictures.collect::<Result<Vec<_>>>()?, 0)?;
     let ids = ids(&tokenizer, &texts, &device)?;
     let (_, per_picture) = model.forward(&pictures, &ids)?;
     let table = softmax_last_dim(&per_picture)?.to_vec2::<f32>()?;
-    for (file, row) in files.iter().zip(table) {
+    for (file, row) in images.iter().zip(table) {
         println!("{file}");
         for (text, probability) in texts.iter().zip(row) {
             println!("  {:5.1} %  {text}", 100. * probability);

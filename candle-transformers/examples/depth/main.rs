@@ -2,13 +2,16 @@
 //!
 //! ```sh
 //! cargo run -p candle-transformers --features webgpu --example depth -- \
-//!     [cpu|webgpu|cuda] --weights depth_anything_v2_vits.safetensors --size s --image room.jpg --out depth.png
+//!     [cpu|webgpu|cuda] --weights jeroenvlek/depth-anything-v2-safetensors:depth_anything_v2_vits.safetensors --size s \
+//!     --image room.jpg --out depth.png
 //! ```
 //!
 //! The weights are a safetensors file with the authors' names, such as those of jeroenvlek/depth-anything-v2-safetensors on the Hugging Face
 //! hub: `pretrained` is DINOv2 and `depth_head` what is over it. DINOv2 may come in another file: `--weights` takes several. The image that
 //! is written is bright where something is near.
 
+#[path = "../common/mod.rs"]
+mod common;
 #[path = "../pictures/mod.rs"]
 mod pictures;
 
@@ -43,10 +46,10 @@ const COLORS: [[f32; 3]; 5] = [
 struct Args {
     /// Device; by default the best one of the build
     #[arg(value_enum)]
-    device: Option<pictures::On>,
-    /// Safetensors files
+    device: Option<common::On>,
+    /// Safetensors files, or owner/name:file of the Hugging Face Hub
     #[arg(long, required = true, num_args = 1..)]
-    weights: Vec<PathBuf>,
+    weights: Vec<String>,
     /// Size of the model
     #[arg(long, value_enum)]
     size: Size,
@@ -76,11 +79,13 @@ fn main() -> ExitCode {
 }
 
 fn run(args: &Args) -> Result<()> {
-    let device = pictures::device(args.device)?;
+    let device = common::device(args.device)?;
     let picture = pictures::read(&args.image)?;
-    let model = load(args.size, pictures::weights(&args.weights, &device)?);
+    let files = args.weights.iter().map(|source| common::file(source));
+    let files = files.collect::<Result<Vec<_>>>()?;
+    let model = load(args.size, common::weights(&files, DType::F32, &device)?);
     let model = model.map_err(|err| {
-        let size = pictures::name(args.size);
+        let size = common::name(args.size);
         Error::Msg(format!("these are not weights of `--size {size}`: {err}"))
     })?;
 

@@ -2,13 +2,15 @@
 //!
 //! ```sh
 //! cargo run -p candle-transformers --features webgpu --example detect -- \
-//!     [cpu|webgpu|cuda] --weights yolov8n.safetensors --model v8n --image street.jpg --out found.png
+//!     [cpu|webgpu|cuda] --weights lmz/candle-yolo-v8:yolov8n.safetensors --model v8n --image street.jpg --out found.png
 //! ```
 //!
 //! The weights are those of lmz/candle-yolo-v8 and lmz/candle-yolo-v3 on the Hugging Face hub; with `--task pose` they are
 //! `yolov8n-pose.safetensors` and its larger siblings. Objects are printed, likeliest first, and drawn into a copy of the image. The
 //! confidence of YOLOv3 is how likely there is an object times how likely an object is of the class, as in Darknet.
 
+#[path = "../common/mod.rs"]
+mod common;
 mod draw;
 #[path = "../pictures/mod.rs"]
 mod pictures;
@@ -16,7 +18,7 @@ mod pictures;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use candle_core::{bail, Error, Module, Result};
+use candle_core::{bail, DType, Error, Module, Result};
 use candle_nn::VarBuilder;
 use candle_transformers::models::yolo::coco;
 use candle_transformers::models::yolo::found::{self, Limits, Object};
@@ -38,10 +40,10 @@ const SEEN: f32 = 0.6;
 struct Args {
     /// Device; by default the best one of the build
     #[arg(value_enum)]
-    device: Option<pictures::On>,
-    /// A safetensors file
+    device: Option<common::On>,
+    /// A safetensors file, or owner/name:file of the Hugging Face Hub
     #[arg(long)]
-    weights: PathBuf,
+    weights: String,
     #[arg(long, value_enum)]
     model: Model,
     #[arg(long, value_enum, default_value = "detect")]
@@ -100,11 +102,11 @@ fn run(args: &Args) -> Result<()> {
     if args.model == Model::V3 && args.task == Task::Pose {
         bail!("YOLOv3 sees no poses, the models v8n to v8x do")
     }
-    let device = pictures::device(args.device)?;
+    let device = common::device(args.device)?;
     let mut picture = pictures::read(&args.image)?;
-    let weights = pictures::weights(&[&args.weights], &device)?;
+    let weights = common::weights(&[common::file(&args.weights)?], DType::F32, &device)?;
     let network = network(args.model, args.task, weights).map_err(|err| {
-        let (model, task) = (pictures::name(args.model), pictures::name(args.task));
+        let (model, task) = (common::name(args.model), common::name(args.task));
         Error::Msg(format!(
             "these are not weights of `--model {model} --task {task}`: {err}"
         ))

@@ -2,32 +2,39 @@
 //!
 //! ```sh
 //! cargo run -p candle-transformers --features webgpu --example segment -- \
-//!     [cpu|webgpu|cuda] --tiny --weights mobile_sam.pt --image photo.jpg --point 0.5,0.4 --point 0.1,0.1,0 --out mask.png
+//!     [cpu|webgpu|cuda] --tiny --weights lmz/candle-sam:mobile_sam-tiny-vitt.safetensors --image photo.jpg \
+//!     --point 0.5,0.4 --point 0.1,0.1,0 --out mask.png
 //! ```
 //!
 //! The weights are MobileSAM's (`--tiny`) or those of Segment Anything's ViT-B, a `.pth` or a safetensors file with the same names. Points are
 //! across and down, parts of the image from 0 to 1; one with a 0 behind it is outside of what is meant. `--box` is two corners. Prints how
 //! good the model thinks its masks are, and writes the best over the image.
 
+#[path = "../common/mod.rs"]
+mod common;
+#[path = "../pictures/mod.rs"]
+mod pictures;
+
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use candle_core::{bail, DType, Device, Error, IndexOp, Result, Tensor};
+use candle_core::{bail, DType, Device, IndexOp, Result, Tensor};
 use candle_nn::{ops::sigmoid, VarBuilder};
 use candle_transformers::models::segment_anything::sam::{Prompt, Sam, IMAGE_SIZE};
-use clap::{Parser, ValueEnum};
+use clap::Parser;
 use image::imageops::{self, FilterType};
-use image::{GrayImage, ImageFormat, ImageReader, RgbImage};
+use image::{GrayImage, RgbImage};
 
 /// Segments the object at a point or in a box of an image.
 #[derive(Parser)]
 struct Args {
     /// Device; by default the best one.
-    device: Option<Where>,
-    /// A .pth or a safetensors file.
+    #[arg(value_enum)]
+    device: Option<common::On>,
+    /// A .pth or a safetensors file, or owner/name:file of the Hugging Face Hub.
     #[arg(long)]
-    weights: PathBuf,
+    weights: String,
     /// The weights are MobileSAM's.
     #[arg(long)]
     tiny: bool,
@@ -45,13 +52,6 @@ struct Args {
     out: PathBuf,
 }
 
-#[derive(Clone, Copy, ValueEnum)]
-enum Where {
-    Cpu,
-    Webgpu,
-    Cuda,
-}
-
 fn main() -> ExitCode {
     match run(&Args::parse()) {
         Ok(()) => ExitCode::SUCCESS,
@@ -63,14 +63,9 @@ fn main() -> ExitCode {
 }
 
 fn run(args: &Args) -> Result<()> {
-    let device = match args.device {
-        Some(Where::Cpu) => Device::Cpu,
-        Some(Where::Webgpu) => Device::new_webgpu(0)?,
-        Some(Where::Cuda) => Device::new_cuda(0)?,
-        None => Device::best_available()?,
-    };
-    let picture = read_picture(&args.image)?;
-    let vb = read_weights(&args.weights, &device)?;
+    let device = common::device(args.device)?;
+    let picture = pictures::read(&args.image)?;
+    let vb = read_weights(&common::file(&args.weights)?, &device)?;
     let sam = if args.tiny {
         Sam::new_tiny(vb)?
     } else {
@@ -102,10 +97,7 @@ fn run(args: &Args) -> Result<()> {
     let Some(inside) = GrayImage::from_raw(w as u32, h as u32, inside) else {
         bail!("the mask has not {w}x{h} pixels")
     };
-    let drawn = drawn(picture, &inside);
-    drawn
-        .save_with_format(&args.out, ImageFormat::Png)
-        .map_err(|err| of_file(&args.out, err))
+    pictures::write(&drawn(picture, &inside), &args.out)
 }
 
 /// The numbers of a list with commas between, each from 0 to 1.
@@ -132,19 +124,6 @@ fn bounds(text: &str) -> std::result::Result<[f64; 4], String> {
         }
         _ => Err("four numbers, the upper left corner before the lower right one".to_string()),
     }
-}
-
-fn of_file(path: &Path, err: impl std::fmt::Display) -> Error {
-    Error::Msg(format!("{}: {err}", path.display()))
-}
-
-fn read_picture(path: &Path) -> Result<RgbImage> {
-    let reader = ImageReader::open(path).map_err(|err| of_file(path, err))?;
-    let reader = reader.with_guessed_format();
-    let picture = reader.map_err(|err| of_file(path, err))?.decode();
-    let unreadable = |err| format!("it is not a PNG or JPEG that can be read: {err}");
-    let picture = picture.map_err(|err| of_file(path, unreadable(err)))?;
-    Ok(picture.to_rgb8())
 }
 
 /// The image as the model was trained on, with a longer side of 1024.
@@ -175,9 +154,9 @@ fn drawn(mut picture: RgbImage, inside: &GrayImage) -> RgbImage {
 /// Tensors of a file, by how it starts.
 fn read_weights(path: &Path, device: &Device) -> Result<VarBuilder<'static>> {
     let mut start = Vec::new();
-    let file = std::fs::File::open(path).map_err(|err| of_file(path, err))?;
+    let file = std::fs::File::open(path).map_err(|err| common::of_file(path, err))?;
     let read = file.take(2).read_to_end(&mut start);
-    read.map_err(|err| of_file(path, err))?;
+    read.map_err(|err| common::of_file(path, err))?;
     if start == b"PK" {
         return VarBuilder::from_pth(path, DType::F32, device);
     }

@@ -3,18 +3,19 @@
 //!
 //! ```sh
 //! cargo run -p candle-transformers --features webgpu --example splade -- \
-//!     [cpu|webgpu] FOLDER "What is the capital of France?" ["Another text"]
+//!     [cpu|webgpu] prithivida/Splade_PP_en_v1 "What is the capital of France?" ["Another text"]
 //! ```
 //!
-//! FOLDER has `config.json`, `tokenizer.json` and `model.safetensors` of a BERT with the head that guesses hidden words, such as those of
-//! naver/splade-v3 on the Hugging Face hub. Prints the heaviest words of each text; of several texts also how alike the first and each other
+//! The model is a folder with `config.json`, `tokenizer.json` and `model.safetensors` or `pytorch_model.bin` of a BERT with the head that
+//! guesses hidden words, or one on the Hugging Face Hub. Prints the heaviest words of each text; of several texts also how alike the first and each other
 //! one is, the sum of the products of their words' weights.
 
-use std::path::Path;
+#[path = "../common/mod.rs"]
+mod common;
 
-use candle_core::{bail, DType, Device, Error, Result, Tensor};
-use candle_nn::VarBuilder;
+use candle_core::{bail, Device, Error, Result, Tensor};
 use candle_transformers::models::bert::{BertForMaskedLM, Config};
+use common::Checkpoint;
 use tokenizers::{Tokenizer, TruncationParams};
 
 /// Words that are printed.
@@ -36,12 +37,12 @@ fn run() -> Result<()> {
     };
     args.next_if(|arg| ["cpu", "webgpu"].contains(&arg.as_str()));
     let (Some(folder), texts) = (args.next(), args.collect::<Vec<_>>()) else {
-        bail!("usage: splade [cpu|webgpu] FOLDER TEXT..")
+        bail!("usage: splade [cpu|webgpu] MODEL TEXT..")
     };
     if texts.is_empty() {
         bail!("there is no text; give at least one")
     }
-    let (model, tokenizer) = open(Path::new(&folder), &device)?;
+    let (model, tokenizer) = open(&Checkpoint::open(&folder)?, &device)?;
     let mut first: Option<Tensor> = None;
     for text in &texts {
         let weights = weights(&model, &tokenizer, text, &device)?;
@@ -60,15 +61,11 @@ fn run() -> Result<()> {
     Ok(())
 }
 
-fn open(folder: &Path, device: &Device) -> Result<(BertForMaskedLM, Tokenizer)> {
-    let read = |name| {
-        let path = folder.join(name);
-        std::fs::read(&path).map_err(|err| Error::wrap(err).with_path(path))
-    };
+fn open(files: &Checkpoint, device: &Device) -> Result<(BertForMaskedLM, Tokenizer)> {
     let wrong = |name, err: &dyn std::fmt::Display| Error::Msg(format!("{name}: {err}"));
-    let config: Config =
-        serde_json::from_slice(&read("config.json")?).map_err(|err| wrong("config.json", &err))?;
-    let mut tokenizer = Tokenizer::from_bytes(read("tokenizer.json")?)
+    let config: Config = serde_json::from_slice(&files.read("config.json")?)
+        .map_err(|err| wrong("config.json", &err))?;
+    let mut tokenizer = Tokenizer::from_bytes(files.read("tokenizer.json")?)
         .map_err(|err| wrong("tokenizer.json", &err))?;
     tokenizer.with_padding(None);
     let most = TruncationParams {
@@ -77,8 +74,7 @@ fn open(folder: &Path, device: &Device) -> Result<(BertForMaskedLM, Tokenizer)> 
     };
     let cut = tokenizer.with_truncation(Some(most));
     cut.map_err(|err| wrong("tokenizer.json", &err))?;
-    let weights = read("model.safetensors")?;
-    let weights = VarBuilder::from_buffered_safetensors(weights, DType::F32, device)?;
+    let weights = files.weights(device)?;
     Ok((BertForMaskedLM::load(weights, &config)?, tokenizer))
 }
 

@@ -403,8 +403,24 @@ impl Model {
         &mut self,
         prompt_tokens: &Tensor,
         description_tokens: &Tensor,
+        lp: LogitsProcessor,
+        max_steps: usize,
+    ) -> Result<Tensor> {
+        self.generate_with(prompt_tokens, description_tokens, lp, max_steps, |_| Ok(()))
+    }
+
+    /// As [`generate`](Self::generate), and calls `on_step` with the number of steps after each of them. Its error ends the generation. Not
+    /// in Candle's interface.
+    ///
+    /// # Errors
+    /// Those of [`generate`](Self::generate), and of `on_step`.
+    pub fn generate_with(
+        &mut self,
+        prompt_tokens: &Tensor,
+        description_tokens: &Tensor,
         mut lp: LogitsProcessor,
         max_steps: usize,
+        mut on_step: impl FnMut(usize) -> Result<()>,
     ) -> Result<Tensor> {
         for (name, ids) in [
             ("prompt", prompt_tokens),
@@ -452,6 +468,7 @@ impl Model {
                     sound.push(*token);
                 }
             }
+            on_step(step + 1)?;
         }
         let frames = sound.iter().map(Vec::len).min().unwrap_or(0);
         let sound = sound.iter().flat_map(|book| &book[..frames]).copied();

@@ -49,6 +49,7 @@ mod snac;
 mod stable_diffusion;
 mod stella;
 mod support;
+mod text_to_image;
 mod transformers;
 mod tts;
 mod uni_pc;

@@ -134,15 +134,6 @@ pub const STEPS: &[Step] = &[
         ahead: None,
     },
     Step {
-        name: "examples",
-        title: "the examples run, on the CPU, and one on WebGPU",
-        when: When::Default,
-        budget: 150,
-        paths: &["candle-core/", "candle-nn/", "candle-transformers/"],
-        run: examples::examples,
-        ahead: None,
-    },
-    Step {
         name: "cross",
         title: "all packages compile for Windows",
         when: When::Changed,
@@ -159,6 +150,16 @@ pub const STEPS: &[Step] = &[
         paths: &["candle-core/", "candle-nn/", "candle-transformers/", "candle-wasm-examples/"],
         run: web::web,
         ahead: Some(web::ahead),
+    },
+    // After `web`, which builds ahead in another target folder: this step builds in the one whose lock `clippy` needs.
+    Step {
+        name: "examples",
+        title: "the examples run, on the CPU, and one on WebGPU",
+        when: When::Default,
+        budget: 150,
+        paths: &["candle-core/", "candle-nn/", "candle-transformers/"],
+        run: examples::examples,
+        ahead: Some(examples::ahead),
     },
     Step {
         name: "web-sizes",

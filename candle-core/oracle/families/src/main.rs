@@ -116,9 +116,16 @@ fn main() -> Result<()> {
     }
 }
 
-/// Vision models that use their authors' exact GELU here, and its tanh form upstream; DINOv2's norms have its authors' eps too.
+/// Models of images that use their authors' exact GELU here, and its tanh form upstream; DINOv2's norms have its authors' eps too.
 fn has_exact_gelu(name: &str) -> bool {
-    let families = ["beit", "depth_anything", "dinov2", "sam_tiny_vit"];
+    let families = [
+        "beit",
+        "depth_anything",
+        "dinov2",
+        "sam_tiny_vit",
+        "stable_diffusion_parts",
+        "unet_2d",
+    ];
     families.iter().any(|family| name.starts_with(family))
 }
 

@@ -121,9 +121,9 @@ impl Module for FeedForward {
         let inner = both.dim(D::Minus1)? / 2;
         let up = both.narrow(D::Minus1, 0, inner)?;
         let gate = both.narrow(D::Minus1, inner, inner)?;
-        // Candle has the tanh form here, where diffusers has the exact one.
+        // Exact, as in diffusers.
         self.down
-            .forward(&act_mul(&gate, &up, GatedActivation::GeluTanh)?)
+            .forward(&act_mul(&gate, &up, GatedActivation::Gelu)?)
     }
 }
 

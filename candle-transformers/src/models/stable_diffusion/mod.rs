@@ -7,36 +7,32 @@
 //! An encoder of texts ([`clip`]) tells a UNet ([`unet_2d`]) what to find in noise; a scheduler ([`schedulers`]) takes it out step by step,
 //! and an autoencoder ([`vae`]) makes an image of the latents that are left.
 //!
+//! [`TextToImage`] runs the three. The schedulers and networks also work apart, for programs that change what happens in a step.
+//!
 //! ```no_run
-//! use candle_core::{DType, Device, Module, Tensor};
-//! use candle_transformers::models::stable_diffusion::{build_clip_transformer, StableDiffusionConfig};
+//! use candle_core::{DType, Device, Tensor};
+//! use candle_nn::VarBuilder;
+//! use candle_transformers::models::stable_diffusion::{StableDiffusionConfig, TextToImage};
 //! # fn main() -> candle_core::Result<()> {
-//! let (device, dtype) = (Device::Cpu, DType::F32);
+//! let device = Device::Cpu;
 //! let config = StableDiffusionConfig::v1_5(None, None, None);
-//! let clip = build_clip_transformer(&config.clip, "text_encoder/model.safetensors", &device, dtype)?;
+//! // SAFETY: nothing changes the files while they are mapped.
+//! let open = |file| unsafe { VarBuilder::from_mmaped_safetensors(&[file], DType::F32, &device) };
+//! let model = TextToImage::new(
+//!     &config,
+//!     open("text_encoder/model.safetensors")?,
+//!     open("unet/diffusion_pytorch_model.safetensors")?,
+//!     open("vae/diffusion_pytorch_model.safetensors")?,
+//! )?;
 //! // The ids of a tokenizer, 49407 being the end; two texts, the first of them empty.
 //! let mut ids = [[49407u32; 77]; 2];
 //! ids[0][..2].copy_from_slice(&[49406, 49407]);
 //! ids[1][..5].copy_from_slice(&[49406, 1125, 539, 2368, 49407]);
-//! let texts = clip.forward(&Tensor::new(&ids, &device)?)?;
-//!
-//! let unet = "unet/diffusion_pytorch_model.safetensors";
-//! let unet = config.build_unet(unet, &device, 4, false, dtype)?;
-//! let mut scheduler = config.build_scheduler(30)?;
+//! let texts = model.encode(&Tensor::new(&ids, &device)?)?;
 //! let noise = Tensor::randn(0f32, 1., (1, 4, config.height / 8, config.width / 8), &device)?;
-//! let mut latents = (noise * scheduler.init_noise_sigma())?;
-//! for timestep in scheduler.timesteps().to_vec() {
-//!     let input = scheduler.scale_model_input(latents.clone(), timestep)?;
-//!     let both = unet.forward(&Tensor::cat(&[&input, &input], 0)?, timestep as f64, &texts)?;
-//!     // Further from the empty text than the model would go.
-//!     let (without, with) = (both.narrow(0, 0, 1)?, both.narrow(0, 1, 1)?);
-//!     let found = (&without + ((with - &without)? * 7.5)?)?;
-//!     latents = scheduler.step(&found, timestep, &latents)?;
-//! }
-//! let vae = config.build_vae("vae/diffusion_pytorch_model.safetensors", &device, dtype)?;
-//! // From -1 to 1, (1, 3, height, width).
-//! let picture = vae.decode(&(latents / 0.18215)?)?;
-//! # let _ = picture;
+//! // From 0 to 1, (1, 3, height, width).
+//! let image = model.generate(&texts, 7.5, &noise, 30, |step| Ok(println!("step {step}")))?;
+//! # let _ = image;
 //! # Ok(())
 //! # }
 //! ```
@@ -45,15 +41,20 @@ pub mod attention;
 pub mod clip;
 pub mod ddim;
 pub mod ddpm;
+mod diffusers;
 pub mod embeddings;
 pub mod euler_ancestral_discrete;
 pub mod resnet;
 pub mod schedulers;
+mod text_to_image;
 pub mod unet_2d;
 pub mod unet_2d_blocks;
 pub mod uni_pc;
 pub mod utils;
 pub mod vae;
+
+pub use diffusers::DiffusersFiles;
+pub use text_to_image::TextToImage;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -79,6 +80,7 @@ pub struct StableDiffusionConfig {
     autoencoder: AutoEncoderKLConfig,
     unet: UNet2DConditionModelConfig,
     scheduler: Arc<dyn SchedulerConfig>,
+    latent_scale: f64,
 }
 
 /// The differences between versions other than texts and schedulers.
@@ -89,6 +91,7 @@ struct Version {
     use_linear_projection: bool,
     /// The default side of an image.
     side: usize,
+    latent_scale: f64,
 }
 
 impl Version {
@@ -103,6 +106,7 @@ impl Version {
             cross_attention_dim: 768,
             use_linear_projection: false,
             side: 512,
+            latent_scale: 0.18215,
         }
     }
 
@@ -117,6 +121,7 @@ impl Version {
             cross_attention_dim: 1024,
             use_linear_projection: true,
             side: 768,
+            latent_scale: 0.18215,
         }
     }
 
@@ -126,6 +131,7 @@ impl Version {
             cross_attention_dim: 2048,
             use_linear_projection: true,
             side,
+            latent_scale: 0.13025,
         }
     }
 }
@@ -162,6 +168,7 @@ impl StableDiffusionConfig {
                 ..Default::default()
             },
             scheduler: Arc::new(scheduler),
+            latent_scale: version.latent_scale,
         }
     }
 
@@ -256,6 +263,12 @@ impl StableDiffusionConfig {
             Some(clip::Config::ssd1b2()),
             ddim::DDIMSchedulerConfig::default(),
         )
+    }
+
+    /// Factor from the autoencoder's latents to those of the UNet: `scaling_factor` in the autoencoder's `config.json`. Not in Candle's
+    /// interface.
+    pub fn latent_scale(&self) -> f64 {
+        self.latent_scale
     }
 
     fn check_size(&self) -> Result<()> {
