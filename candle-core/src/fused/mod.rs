@@ -24,8 +24,6 @@ pub type Operand<'a, S> = (&'a S, &'a Layout);
 pub enum BesideNorm {
     /// Added to the input; the sums precede the norms in the result.
     AddBefore,
-    /// The input is multiplied by its silu.
-    GateBefore,
     /// Added to the result.
     AddAfter,
     /// The result is multiplied by its silu.
