@@ -6,6 +6,8 @@
 #[cfg(any(feature = "cuda", feature = "webgpu"))]
 pub(crate) mod attention;
 mod gate;
+#[cfg(any(feature = "cuda", feature = "webgpu"))]
+pub(crate) mod layer;
 mod linear;
 
 pub use gate::{Activation, Gate};

@@ -71,12 +71,8 @@ impl Fused for WebGpuStorage {
             .to_dtype(&contiguous, x.dtype())
     }
 
-    fn linear(
-        (x, layout): Operand<'_>,
-        weight: LinearWeight<'_>,
-        extras: LinearExtras<'_>,
-    ) -> Result<Self> {
-        linear(x, layout, weight, extras)
+    fn linear(x: Operand<'_>, weight: LinearWeight<'_>, extras: LinearExtras<'_>) -> Result<Self> {
+        linear(x, weight, extras)
     }
 
     fn rope(inputs: [Operand<'_>; 3], rotation: Rotation<'_>) -> Result<Self> {

@@ -252,19 +252,6 @@ fn norm_into(dst: &WebGpuStorage, x: Operand<'_>, norm: Norm<'_>) -> Result<()> 
     )
 }
 
-/// `x / sqrt(mean(x^2) + eps) * alpha` over the last dimension. `alpha` has one element for each index of that dimension.
-pub(super) fn rms_norm(x: Operand<'_>, alpha: Operand<'_>, eps: f32) -> Result<WebGpuStorage> {
-    let rms = Norm {
-        op: "rms-norm",
-        centred: false,
-        weight: Some(alpha),
-        bias: None,
-        eps,
-        beside: None,
-    };
-    norm(x, rms)
-}
-
 #[cfg(test)]
 mod tests {
     use super::{BesideNorm, NormRows};
