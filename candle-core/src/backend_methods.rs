@@ -205,7 +205,7 @@ macro_rules! methods_by_ops {
             src_l: &Layout,
             dim: usize,
         ) -> Result<()> {
-            let updates = ops::scatter::Updates {
+            let updates = crate::updates::Updates {
                 ids,
                 ids_l,
                 src,
@@ -224,7 +224,7 @@ macro_rules! methods_by_ops {
             src_l: &Layout,
             dim: usize,
         ) -> Result<()> {
-            let updates = ops::scatter::Updates {
+            let updates = crate::updates::Updates {
                 ids,
                 ids_l,
                 src,

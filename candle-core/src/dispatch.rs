@@ -30,6 +30,12 @@ macro_rules! on_backend {
 
 /// Runs an op's body, which returns a new storage, on the storages inside `Storage`s of one backend.
 macro_rules! map_backend {
+    (@gpu $op:expr, ($a:ident, $layout:expr) $(, ($b:ident, $other_l:expr))* => $body:expr) => {{
+        $($crate::dispatch::same_device($op, $a, $b)?;)*
+        let operands = [($a, $layout), $(($b, $other_l)),*];
+        $crate::watch::map($op, operands, || $body, |[$a, $($b),*]| $body)
+            .map($crate::dispatch::Backend::wrap)
+    }};
     ($op:expr, ($self:expr, $layout:expr) $(, ($other:expr, $other_l:expr))* => |$a:ident $(, $b:ident)*| $body:expr) => {{
         let op = $op;
         let locations = [$self.location() $(, $other.location())*];
@@ -39,23 +45,14 @@ macro_rules! map_backend {
                 $body.map($crate::dispatch::Backend::wrap)
             }
             ($crate::Storage::Cuda($a), $($crate::Storage::Cuda($b),)*) => {
-                $($crate::dispatch::same_device(op, $a, $b)?;)*
-                let operands = [($a, $layout), $(($b, $other_l)),*];
-                $crate::watch::map(op, operands, || $body, |[$a, $($b),*]| $body)
-                    .map($crate::dispatch::Backend::wrap)
+                map_backend!(@gpu op, ($a, $layout) $(, ($b, $other_l))* => $body)
             }
             ($crate::Storage::Metal($a), $($crate::Storage::Metal($b),)*) => {
-                $($crate::dispatch::same_device(op, $a, $b)?;)*
-                let operands = [($a, $layout), $(($b, $other_l)),*];
-                $crate::watch::map(op, operands, || $body, |[$a, $($b),*]| $body)
-                    .map($crate::dispatch::Backend::wrap)
+                map_backend!(@gpu op, ($a, $layout) $(, ($b, $other_l))* => $body)
             }
             #[cfg(feature = "webgpu")]
             ($crate::Storage::WebGpu($a), $($crate::Storage::WebGpu($b),)*) => {
-                $($crate::dispatch::same_device(op, $a, $b)?;)*
-                let operands = [($a, $layout), $(($b, $other_l)),*];
-                $crate::watch::map(op, operands, || $body, |[$a, $($b),*]| $body)
-                    .map($crate::dispatch::Backend::wrap)
+                map_backend!(@gpu op, ($a, $layout) $(, ($b, $other_l))* => $body)
             }
             _ => Err($crate::dispatch::mismatch(op, &locations)),
         }
@@ -64,6 +61,16 @@ macro_rules! map_backend {
 
 /// Like `map_backend!`, for an op that changes the first storage (`&mut`) and returns nothing.
 macro_rules! change_backend {
+    (@gpu $op:expr, ($a:ident, $layout:expr) $(, ($b:ident, $other_l:expr))* => $body:expr) => {{
+        $($crate::dispatch::same_device($op, &*$a, $b)?;)*
+        // Layouts that an op passes only for debugging are not built without it.
+        if $crate::watch::watches($a) {
+            let operands = [$(($b, $other_l)),*];
+            $crate::watch::change($op, ($a, $layout), operands, |$a| $body, |$a, [$($b),*]| $body)
+        } else {
+            $body
+        }
+    }};
     ($op:expr, ($self:expr, $layout:expr) $(, ($other:expr, $other_l:expr))* => |$a:ident $(, $b:ident)*| $body:expr) => {{
         let op = $op;
         let locations = [$self.location() $(, $other.location())*];
@@ -71,35 +78,14 @@ macro_rules! change_backend {
         match ($self, $($other,)*) {
             ($crate::Storage::Cpu($a), $($crate::Storage::Cpu($b),)*) => $body,
             ($crate::Storage::Cuda($a), $($crate::Storage::Cuda($b),)*) => {
-                $($crate::dispatch::same_device(op, &*$a, $b)?;)*
-                // Layouts that an op passes only for debugging are not built without it.
-                if $crate::watch::watches($a) {
-                    let operands = [$(($b, $other_l)),*];
-                    $crate::watch::change(op, ($a, $layout), operands, |$a| $body, |$a, [$($b),*]| $body)
-                } else {
-                    $body
-                }
+                change_backend!(@gpu op, ($a, $layout) $(, ($b, $other_l))* => $body)
             }
             ($crate::Storage::Metal($a), $($crate::Storage::Metal($b),)*) => {
-                $($crate::dispatch::same_device(op, &*$a, $b)?;)*
-                // Layouts that an op passes only for debugging are not built without it.
-                if $crate::watch::watches($a) {
-                    let operands = [$(($b, $other_l)),*];
-                    $crate::watch::change(op, ($a, $layout), operands, |$a| $body, |$a, [$($b),*]| $body)
-                } else {
-                    $body
-                }
+                change_backend!(@gpu op, ($a, $layout) $(, ($b, $other_l))* => $body)
             }
             #[cfg(feature = "webgpu")]
             ($crate::Storage::WebGpu($a), $($crate::Storage::WebGpu($b),)*) => {
-                $($crate::dispatch::same_device(op, &*$a, $b)?;)*
-                // Layouts that an op passes only for debugging are not built without it.
-                if $crate::watch::watches($a) {
-                    let operands = [$(($b, $other_l)),*];
-                    $crate::watch::change(op, ($a, $layout), operands, |$a| $body, |$a, [$($b),*]| $body)
-                } else {
-                    $body
-                }
+                change_backend!(@gpu op, ($a, $layout) $(, ($b, $other_l))* => $body)
             }
             _ => Err($crate::dispatch::mismatch(op, &locations)),
         }

@@ -90,6 +90,22 @@ impl Layout {
         })
     }
 
+    /// The layout over `shape`, with another stride in `dim`.
+    #[cfg(any(feature = "cuda", feature = "webgpu"))]
+    pub(crate) fn over(&self, shape: &[usize], dim: usize, stride: usize) -> Self {
+        let mut strides = self.stride.clone();
+        strides[dim] = stride;
+        Self::from_parts(Shape::from(shape), strides, self.start_offset)
+    }
+
+    /// A vector along `dim` of `shape`, the same at all other positions.
+    #[cfg(any(feature = "cuda", feature = "webgpu"))]
+    pub(crate) fn along(&self, shape: &[usize], dim: usize) -> Self {
+        let mut strides = vec![0; shape.len()];
+        strides[dim] = self.stride[0];
+        Self::new(Shape::from(shape), strides, self.start_offset)
+    }
+
     /// The stride between rows of the last dimension, if a single stride describes all rows.
     #[cfg(any(test, feature = "cuda", feature = "webgpu"))]
     pub(crate) fn row_step(&self) -> Option<usize> {

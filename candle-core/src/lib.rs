@@ -149,6 +149,8 @@ pub mod streaming;
 mod strided_index;
 mod tensor;
 pub mod test_utils;
+#[cfg(any(feature = "cuda", feature = "webgpu"))]
+mod updates;
 pub mod utils;
 mod variable;
 mod watch;

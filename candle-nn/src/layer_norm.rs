@@ -198,9 +198,9 @@ impl RmsNorm {
     /// `xs + residual` and its norm, in one kernel: gives (sum, normed). Not in upstream's interface.
     ///
     /// # Errors
-    /// Those of [`ops::add_rms_norm`].
+    /// Those of [`ops::add_norm`].
     pub fn forward_add(&self, xs: &Tensor, residual: &Tensor) -> Result<(Tensor, Tensor)> {
-        ops::add_rms_norm(xs, residual, self.weight(), self.eps() as f32)
+        ops::add_norm(xs, residual, self.as_op())
     }
 }
 

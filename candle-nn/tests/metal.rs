@@ -3,7 +3,8 @@
 use candle_core::quantized::{GgmlDType, QMatMul, QTensor};
 use candle_core::{DType, Device, Result, Tensor};
 use candle_nn::ops::{
-    layer_norm, linear_with, rms_norm, sdpa, sigmoid, silu_mul, softmax_last_dim, LinearExtras,
+    act_mul, layer_norm, linear_with, rms_norm, sdpa, sigmoid, softmax_last_dim, GatedActivation,
+    LinearExtras,
 };
 use candle_nn::rotary_emb::{rope, rope_append, Pairs};
 use std::sync::Arc;
@@ -27,9 +28,10 @@ const CASES: [Case; 10] = [
         layer_norm(&data(&[3, 33], dev)?, &weight, &weight, 1e-5)
     }),
     ("sigmoid", |dev| sigmoid(&data(&[5, 7], dev)?.t()?)),
-    ("silu_mul", |dev| {
+    ("act_mul", |dev| {
         let x = data(&[5, 8], dev)?;
-        silu_mul(&x.narrow(1, 0, 4)?, &x.narrow(1, 4, 4)?)
+        let (gate, up) = (x.narrow(1, 0, 4)?, x.narrow(1, 4, 4)?);
+        act_mul(&gate, &up, GatedActivation::Silu)
     }),
     ("rope", |dev| {
         let (cos, sin) = (data(&[5, 8], dev)?, data(&[5, 8], dev)?);

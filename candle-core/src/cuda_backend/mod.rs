@@ -36,7 +36,7 @@
 
 mod blas;
 mod card;
-mod compat;
+pub(crate) mod compat;
 mod cubin_cache;
 mod device;
 mod elem;

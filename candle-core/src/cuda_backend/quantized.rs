@@ -6,32 +6,11 @@ use super::error::WrapErr;
 use super::ops::quantized as ops;
 use super::{CudaDevice, CudaStorage};
 use crate::backend::{BackendDevice, BackendStorage};
-use crate::quantized::{GgmlDType, GgmlType, QStorage, QuantizedType};
+use crate::quantized::{GgmlDType, QuantizedType};
 use crate::{CpuStorage, DType, Error, Layout, Result, Shape};
 
-/// Threads of a warp.
-pub const WARP_SIZE: usize = 32;
-/// Upstream's; not used here.
-pub const MMQ_X_Q4_0_AMPERE: usize = 4;
-/// Upstream's; not used here.
-pub const MMQ_Y_Q4_0_AMPERE: usize = 32;
-/// Upstream's; not used here.
-pub const NWARPS_Q4_0_AMPERE: usize = 4;
-/// Upstream's; not used here.
-pub const GGML_CUDA_MMV_X: usize = 32;
-/// Upstream's; not used here.
-pub const GGML_CUDA_MMV_Y: usize = 1;
-/// Upstream's; not used here.
-pub const CUDA_QUANTIZE_BLOCK_SIZE: usize = 256;
-/// Upstream's; not used here.
-pub const CUDA_DEQUANTIZE_BLOCK_SIZE: usize = 256;
-/// Upstream's; not used here.
-pub const CUDA_GET_ROWS_BLOCK_SIZE: usize = 256;
 /// Number of elements whose size in zeros follows the blocks: kernels may read one word past the last, those of other crates a tile.
 pub const MATRIX_ROW_PADDING: usize = 512;
-
-/// Upstream's selection of kernels that read activations as floats. This backend has one kernel for few rows, so it has no effect.
-pub fn set_force_dmmv(_force: bool) {}
 
 /// Blocks of GGML on a CUDA device, in a file's format.
 #[derive(Debug)]
@@ -346,52 +325,6 @@ fn mismatch(lhs: &Layout, rhs: &Shape) -> Error {
         op: "qmatmul",
     }
     .bt()
-}
-
-/// Uploads blocks.
-///
-/// # Errors
-/// When the device cannot allocate the memory.
-pub fn load_quantized<T: GgmlType + Send + Sync + 'static>(
-    device: &CudaDevice,
-    data: &[T],
-) -> Result<QStorage> {
-    // SAFETY: blocks are plain numbers without padding, and the bytes are borrowed with them.
-    let bytes = unsafe {
-        std::slice::from_raw_parts(data.as_ptr().cast::<u8>(), std::mem::size_of_val(data))
-    };
-    QCudaStorage::from_data(device, T::DTYPE, bytes).map(QStorage::Cuda)
-}
-
-/// The product with few rows, like [`QCudaStorage::fwd`]; `None` for shapes and dtypes without a separate kernel.
-pub(crate) fn try_vector(
-    weight: &QCudaStorage,
-    self_shape: &Shape,
-    rhs: &CudaStorage,
-    rhs_l: &Layout,
-) -> Result<Option<(CudaStorage, Shape)>> {
-    let rows = rhs_l.shape().elem_count() / rhs_l.dims().last().copied().unwrap_or(1).max(1);
-    if ops::is_vector(weight, rhs.dtype(), rows) {
-        weight.fwd(self_shape, rhs, rhs_l).map(Some)
-    } else {
-        Ok(None)
-    }
-}
-
-/// The product with many rows, like [`QCudaStorage::fwd`]; `None` for few rows, and for dtypes without a product.
-pub(crate) fn try_tiles(
-    weight: &QCudaStorage,
-    self_shape: &Shape,
-    rhs: &CudaStorage,
-    rhs_l: &Layout,
-) -> Result<Option<(CudaStorage, Shape)>> {
-    let rows = rhs_l.shape().elem_count() / rhs_l.dims().last().copied().unwrap_or(1).max(1);
-    let floats = matches!(rhs.dtype(), DType::F32 | DType::F16 | DType::BF16);
-    if floats && !ops::is_vector(weight, rhs.dtype(), rows) {
-        weight.fwd(self_shape, rhs, rhs_l).map(Some)
-    } else {
-        Ok(None)
-    }
 }
 
 impl QCudaStorage {

@@ -1,6 +1,6 @@
 //! The sizes of attention and its mask rules, for every backend's kernels.
 
-use super::SdpaParams;
+use super::{Operand, SdpaParams};
 use crate::backend::BackendStorage;
 use crate::{DType, Error, Layout, Result};
 
@@ -173,5 +173,76 @@ impl<E: Copy> Rules<E> {
             bias,
             blind: bias.is_some() || params.lens.is_some() || by_distance && !at_the_end,
         })
+    }
+}
+
+/// A call whose arguments fit each other. `E` is a backend's element type.
+pub(crate) struct Call<'a, S, E> {
+    /// q, k, v.
+    pub(crate) inputs: [Operand<'a, S>; 3],
+    pub(crate) sizes: Sizes,
+    pub(crate) params: SdpaParams<'a, S>,
+    pub(crate) rules: Rules<E>,
+    /// Element types of the queries and the result, and of keys and values.
+    pub(crate) elems: [E; 2],
+}
+
+impl<'a, S: BackendStorage, E: Copy> Call<'a, S, E> {
+    /// `elem` maps a float dtype to the backend's element type.
+    pub(crate) fn new(
+        inputs: [Operand<'a, S>; 3],
+        params: SdpaParams<'a, S>,
+        elem: impl Fn(DType) -> Result<E>,
+    ) -> Result<Self> {
+        let [(q, q_l), (k, k_l), (v, v_l)] = inputs;
+        let sizes = Sizes::new(q_l, k_l, v_l)?;
+        let elems = [elem(q.dtype())?, elem(k.dtype())?];
+        if v.dtype() != k.dtype() {
+            let (lhs, rhs) = (k.dtype(), v.dtype());
+            return Err(Error::DTypeMismatchBinaryOp { lhs, rhs, op: OP }.bt());
+        }
+        Ok(Self {
+            inputs,
+            sizes,
+            params,
+            rules: Rules::new(&params, &sizes, elem)?,
+            elems,
+        })
+    }
+
+    /// `run` of this call, after a copy of each input whose elements are not contiguous in a head, which kernels require.
+    pub(crate) fn with_contiguous_heads(
+        self,
+        copied: impl Fn(&S, &Layout) -> Result<S>,
+        run: impl FnOnce(&Call<'_, S, E>) -> Result<S>,
+    ) -> Result<S> {
+        let mut copies = [const { None }; 3];
+        for (copy, (storage, layout)) in copies.iter_mut().zip(self.inputs) {
+            if layout.stride()[3] != 1 && layout.dims()[3] != 1 {
+                let copy_l = Layout::contiguous(layout.shape());
+                *copy = Some((copied(storage, layout)?, copy_l));
+            }
+        }
+        let input = |i: usize| copies[i].as_ref().map_or(self.inputs[i], |(s, l)| (s, l));
+        run(&Call {
+            inputs: [input(0), input(1), input(2)],
+            ..self
+        })
+    }
+
+    /// Maximum number of keys that `queries` neighbours see.
+    pub(crate) fn span(&self, queries: usize) -> usize {
+        let keys = self.sizes.keys;
+        match (self.params.left, self.params.right) {
+            (Some(left), Some(right)) => {
+                keys.min(left.saturating_add(right).saturating_add(queries))
+            }
+            _ => keys,
+        }
+    }
+
+    /// `params.left` or `params.right` for kernels.
+    pub(crate) fn distance(limit: Option<usize>) -> u32 {
+        limit.unwrap_or(0).min(FAR) as u32
     }
 }

@@ -23,7 +23,7 @@ pub enum Gate {
 
 impl Gate {
     /// The function's name in the backends' kernels, without its prefix `f_`.
-    #[allow(dead_code, reason = "for builds with a GPU")]
+    #[cfg(any(feature = "cuda", feature = "webgpu"))]
     pub(crate) fn function(self) -> &'static str {
         match self {
             Self::Silu => "silu_mul",
@@ -57,7 +57,7 @@ pub enum Activation {
 
 impl Activation {
     /// The names of the functions in the backends' kernels that compose it, without their prefix `f_`, the first applied first.
-    #[allow(dead_code, reason = "for builds with a GPU")]
+    #[cfg(any(feature = "cuda", feature = "webgpu"))]
     pub(crate) fn functions(self) -> &'static [&'static str] {
         match self {
             Self::Silu => &["silu"],

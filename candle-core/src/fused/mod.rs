@@ -6,6 +6,8 @@
 #[cfg(any(feature = "cuda", feature = "webgpu"))]
 pub(crate) mod attention;
 mod gate;
+#[cfg(any(feature = "cuda", feature = "webgpu"))]
+pub(crate) mod layer;
 mod linear;
 
 pub use gate::{Activation, Gate};
@@ -24,8 +26,6 @@ pub type Operand<'a, S> = (&'a S, &'a Layout);
 pub enum BesideNorm {
     /// Added to the input; the sums precede the norms in the result.
     AddBefore,
-    /// The input is multiplied by its silu.
-    GateBefore,
     /// Added to the result.
     AddAfter,
     /// The result is multiplied by its silu.

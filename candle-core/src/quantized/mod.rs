@@ -19,14 +19,8 @@ mod avx_panels;
 #[cfg(target_arch = "x86_64")]
 mod avx_rows;
 mod blocks;
-#[cfg(feature = "cuda")]
-pub mod cuda;
 mod dtype;
 mod experts;
-#[cfg(feature = "cuda")]
-pub mod fast_mmq;
-#[cfg(feature = "cuda")]
-pub mod fast_mmvq;
 pub mod ggml_file;
 pub mod gguf_file;
 pub mod imatrix_file;
@@ -57,6 +51,8 @@ pub mod tokenizer;
 mod traits;
 pub mod utils;
 
+#[cfg(feature = "cuda")]
+pub use crate::cuda_backend::compat::{fast_mmq, fast_mmvq, quantized as cuda};
 pub use dtype::GgmlDType;
 pub use qmatmul::QMatMul;
 pub use qtensor::QTensor;

@@ -205,11 +205,6 @@ impl JobRequest {
         }
     }
 
-    /// Whether `provider` is among the providers of the request.
-    pub fn is_for(&self, provider: &PublicKey) -> bool {
-        self.providers.is_empty() || self.providers.contains(provider)
-    }
-
     /// Writes the request.
     ///
     /// # Errors

@@ -1,6 +1,6 @@
 //! Activations: one element in, one element out.
 
-use super::gated::{act_mul, act_mul_slow, halves, GatedActivation};
+use super::gated::{act_mul, halves, GatedActivation};
 use super::{check_dtypes, zeros_of};
 use crate::fused_cpu::{self, with_float, Acc};
 use candle_core::fused::{Fused, Operand};
@@ -20,23 +20,7 @@ pub fn silu(xs: &Tensor) -> Result<Tensor> {
 /// The last dimension is odd, or `xs` is a scalar or not of a float dtype.
 pub fn swiglu(xs: &Tensor) -> Result<Tensor> {
     let (gate, up) = halves("swiglu", xs)?;
-    silu_mul(&gate, &up)
-}
-
-/// `silu(gate) * up` in one kernel: [`act_mul`] with [`GatedActivation::Silu`]. Any layouts. Not in upstream's interface.
-///
-/// # Errors
-/// The shapes or dtypes differ, or the dtype is not a float.
-pub fn silu_mul(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
-    act_mul(gate, up, GatedActivation::Silu)
-}
-
-/// The plain form of [`silu_mul`]: each of its two steps rounds to the dtype of the inputs.
-///
-/// # Errors
-/// Those of [`silu_mul`].
-pub fn silu_mul_slow(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
-    act_mul_slow(gate, up, GatedActivation::Silu)
+    act_mul(&gate, &up, GatedActivation::Silu)
 }
 
 /// `1 / (1 + exp(-x))`. Any layout.

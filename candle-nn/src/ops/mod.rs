@@ -16,19 +16,12 @@ mod softmax;
 
 pub use dropout::{dropout, Dropout, Identity};
 pub(crate) use elementwise::{halves_at_zero, hard_clamp};
-pub use elementwise::{
-    hard_sigmoid, leaky_relu, mish, selu, sigmoid, silu, silu_mul, silu_mul_slow, swiglu,
-};
+pub use elementwise::{hard_sigmoid, leaky_relu, mish, selu, sigmoid, silu, swiglu};
 pub use gated::{act_mul, act_mul_slow, gated, gated_slow, GatedActivation};
-pub use linear::{
-    linear_add, linear_add_slow, linear_with, linear_with_slow, rms_norm_gated,
-    rms_norm_gated_slow, rms_norm_linear, rms_norm_linear_slow, rms_norm_swiglu,
-    rms_norm_swiglu_slow, LinearExtras, LinearWeight,
-};
+pub use linear::{linear_with, linear_with_slow, LinearExtras, LinearWeight};
 pub use norm::{
-    add_norm, add_norm_slow, add_rms_norm, add_rms_norm_slow, gate_norm, gate_norm_slow,
-    layer_norm, layer_norm_slow, norm, norm_add, norm_add_slow, norm_gate, norm_gate_slow,
-    norm_slow, rms_norm, rms_norm_slow, Norm,
+    add_norm, add_norm_slow, layer_norm, layer_norm_slow, norm, norm_add, norm_add_slow, norm_gate,
+    norm_gate_slow, norm_slow, rms_norm, rms_norm_slow, Norm,
 };
 pub(crate) use norm::{centred, normed};
 pub use pixels::{pixel_shuffle, pixel_unshuffle, replication_pad2d};

@@ -1,8 +1,6 @@
 //! RMS norm and layer norm over the last dimension.
 
-use super::{
-    act_mul, act_mul_slow, check_dtypes, compute_dtype, in_graph, zeros_of, GatedActivation,
-};
+use super::{act_mul, check_dtypes, compute_dtype, in_graph, zeros_of, GatedActivation};
 use crate::fused_cpu::{self, with_float, Acc, Float, StridedRows};
 use candle_core::fused::{self, BesideNorm, Fused, Operand};
 use candle_core::{
@@ -67,7 +65,7 @@ pub fn norm_slow(xs: &Tensor, norm: Norm<'_>) -> Result<Tensor> {
 /// # Errors
 /// The inputs' shapes differ, or those of [`norm()`].
 pub fn norm_add(xs: &Tensor, norm: Norm<'_>, residual: &Tensor) -> Result<Tensor> {
-    NormOp::new(xs, norm, Some((Second::AddAfter, residual)))?.run(xs)
+    NormOp::new(xs, norm, Some((BesideNorm::AddAfter, residual)))?.run(xs)
 }
 
 /// The plain form of [`norm_add`].
@@ -75,7 +73,7 @@ pub fn norm_add(xs: &Tensor, norm: Norm<'_>, residual: &Tensor) -> Result<Tensor
 /// # Errors
 /// Those of [`norm_add`].
 pub fn norm_add_slow(xs: &Tensor, norm: Norm<'_>, residual: &Tensor) -> Result<Tensor> {
-    NormOp::new(xs, norm, Some((Second::AddAfter, residual)))?.plain(xs)
+    NormOp::new(xs, norm, Some((BesideNorm::AddAfter, residual)))?.plain(xs)
 }
 
 /// `xs + residual` and the norm of that sum, in one kernel: as between two blocks of a transformer. Both inputs are (…, n) of one
@@ -84,7 +82,7 @@ pub fn norm_add_slow(xs: &Tensor, norm: Norm<'_>, residual: &Tensor) -> Result<T
 /// # Errors
 /// The inputs' shapes differ, or those of [`norm()`].
 pub fn add_norm(xs: &Tensor, residual: &Tensor, norm: Norm<'_>) -> Result<(Tensor, Tensor)> {
-    let op = NormOp::new(xs, norm, Some((Second::AddBefore, residual)))?;
+    let op = NormOp::new(xs, norm, Some((BesideNorm::AddBefore, residual)))?;
     if xs.elem_count() == 0 || op.in_graph(xs) {
         let sum = (xs + residual)?;
         let normed = self::norm(&sum, norm)?;
@@ -99,27 +97,10 @@ pub fn add_norm(xs: &Tensor, residual: &Tensor, norm: Norm<'_>) -> Result<(Tenso
 /// # Errors
 /// Those of [`add_norm`].
 pub fn add_norm_slow(xs: &Tensor, residual: &Tensor, norm: Norm<'_>) -> Result<(Tensor, Tensor)> {
-    NormOp::new(xs, norm, Some((Second::AddBefore, residual)))?;
+    NormOp::new(xs, norm, Some((BesideNorm::AddBefore, residual)))?;
     let sum = (xs + residual)?;
     let normed = norm_slow(&sum, norm)?;
     Ok((sum, normed))
-}
-
-/// `norm(silu(gate) * xs)`, in one kernel: the gated norm of Mamba 2. `gate` has the shape of `xs`. Any layouts. Not in upstream's
-/// interface.
-///
-/// # Errors
-/// The inputs' shapes differ, or those of [`norm()`].
-pub fn gate_norm(xs: &Tensor, gate: &Tensor, norm: Norm<'_>) -> Result<Tensor> {
-    NormOp::new(xs, norm, Some((Second::GateBefore, gate)))?.run(xs)
-}
-
-/// The plain form of [`gate_norm`].
-///
-/// # Errors
-/// Those of [`gate_norm`].
-pub fn gate_norm_slow(xs: &Tensor, gate: &Tensor, norm: Norm<'_>) -> Result<Tensor> {
-    NormOp::new(xs, norm, Some((Second::GateBefore, gate)))?.plain(xs)
 }
 
 /// `silu(gate) * norm(xs)`, in one kernel: the gated norm of gated delta nets. `gate` has the shape of `xs`. Any layouts. Not in
@@ -128,7 +109,7 @@ pub fn gate_norm_slow(xs: &Tensor, gate: &Tensor, norm: Norm<'_>) -> Result<Tens
 /// # Errors
 /// The inputs' shapes differ, or those of [`norm()`].
 pub fn norm_gate(xs: &Tensor, norm: Norm<'_>, gate: &Tensor) -> Result<Tensor> {
-    NormOp::new(xs, norm, Some((Second::GateAfter, gate)))?.run(xs)
+    NormOp::new(xs, norm, Some((BesideNorm::GateAfter, gate)))?.run(xs)
 }
 
 /// The plain form of [`norm_gate`].
@@ -136,7 +117,7 @@ pub fn norm_gate(xs: &Tensor, norm: Norm<'_>, gate: &Tensor) -> Result<Tensor> {
 /// # Errors
 /// Those of [`norm_gate`].
 pub fn norm_gate_slow(xs: &Tensor, norm: Norm<'_>, gate: &Tensor) -> Result<Tensor> {
-    NormOp::new(xs, norm, Some((Second::GateAfter, gate)))?.plain(xs)
+    NormOp::new(xs, norm, Some((BesideNorm::GateAfter, gate)))?.plain(xs)
 }
 
 /// `xs / sqrt(mean(xs²) + eps) * alpha`, the mean being over the last dimension, in one kernel; see
@@ -154,32 +135,6 @@ pub fn rms_norm(xs: &Tensor, alpha: &Tensor, eps: f32) -> Result<Tensor> {
 /// Those of [`rms_norm`].
 pub fn rms_norm_slow(x: &Tensor, alpha: &Tensor, eps: f32) -> Result<Tensor> {
     norm_slow(x, Norm::rms(alpha, eps))
-}
-
-/// [`add_norm`] with [`Norm::rms`]. Gives (sum, normed). Not in upstream's interface.
-///
-/// # Errors
-/// Those of [`add_norm`].
-pub fn add_rms_norm(
-    xs: &Tensor,
-    residual: &Tensor,
-    alpha: &Tensor,
-    eps: f32,
-) -> Result<(Tensor, Tensor)> {
-    add_norm(xs, residual, Norm::rms(alpha, eps))
-}
-
-/// The plain form of [`add_rms_norm`].
-///
-/// # Errors
-/// Those of [`add_rms_norm`].
-pub fn add_rms_norm_slow(
-    x: &Tensor,
-    residual: &Tensor,
-    alpha: &Tensor,
-    eps: f32,
-) -> Result<(Tensor, Tensor)> {
-    add_norm_slow(x, residual, Norm::rms(alpha, eps))
 }
 
 /// `(xs - mean(xs)) / sqrt(var(xs) + eps) * alpha + beta`, over the last dimension and with the biased variance, in one
@@ -211,26 +166,14 @@ pub(crate) fn normed(x: &Tensor, eps: f64) -> Result<Tensor> {
     x.broadcast_div(&(mean_square + eps)?.sqrt()?)
 }
 
-/// How a second input of the same shape enters the norm.
-#[derive(Clone, Copy, PartialEq)]
-enum Second {
-    /// Added to the input; the sum is a second result.
-    AddBefore,
-    /// The input is multiplied with its silu.
-    GateBefore,
-    AddAfter,
-    /// The result is multiplied with its silu.
-    GateAfter,
-}
-
 /// One call, its shapes checked.
 struct NormOp<'a> {
     norm: Norm<'a>,
-    second: Option<(Second, &'a Tensor)>,
+    second: Option<(BesideNorm, &'a Tensor)>,
 }
 
 impl<'a> NormOp<'a> {
-    fn new(xs: &Tensor, norm: Norm<'a>, second: Option<(Second, &'a Tensor)>) -> Result<Self> {
+    fn new(xs: &Tensor, norm: Norm<'a>, second: Option<(BesideNorm, &'a Tensor)>) -> Result<Self> {
         let op = Self { norm, second };
         let name = op.name();
         let mismatch = |rhs: &Tensor| {
@@ -280,14 +223,11 @@ impl<'a> NormOp<'a> {
 
     /// The plain form; for a sum before the norm, it returns the norm alone.
     fn plain(&self, xs: &Tensor) -> Result<Tensor> {
-        let before = match self.second {
-            Some((Second::GateBefore, gate)) => {
-                Some(act_mul_slow(gate, xs, GatedActivation::Silu)?)
-            }
-            Some((Second::AddBefore, residual)) => Some((xs + residual)?),
+        let sum = match self.second {
+            Some((BesideNorm::AddBefore, residual)) => Some((xs + residual)?),
             _ => None,
         };
-        let xs = before.as_ref().unwrap_or(xs);
+        let xs = sum.as_ref().unwrap_or(xs);
         let mut wide = xs.to_dtype(compute_dtype(xs.dtype()))?;
         if self.norm.centred {
             wide = centred(&wide)?;
@@ -300,8 +240,8 @@ impl<'a> NormOp<'a> {
             ys = ys.broadcast_add(bias)?;
         }
         match self.second {
-            Some((Second::AddAfter, residual)) => ys + residual,
-            Some((Second::GateAfter, gate)) => act_mul(gate, &ys, GatedActivation::Silu),
+            Some((BesideNorm::AddAfter, residual)) => ys + residual,
+            Some((BesideNorm::GateAfter, gate)) => act_mul(gate, &ys, GatedActivation::Silu),
             _ => Ok(ys),
         }
     }
@@ -309,7 +249,7 @@ impl<'a> NormOp<'a> {
     /// The shape of the result: of a sum followed by its norm.
     fn output(&self, x_l: &Layout) -> Shape {
         match self.second {
-            Some((Second::AddBefore, _)) => Shape::from([&[2], x_l.dims()].concat()),
+            Some((BesideNorm::AddBefore, _)) => Shape::from([&[2], x_l.dims()].concat()),
             _ => x_l.shape().clone(),
         }
     }
@@ -325,7 +265,7 @@ impl<'a> NormOp<'a> {
         let (Some((how, _)), Some(tensor)) = (self.second, second) else {
             return norm_rows(x, count, &self.norm, weights, None);
         };
-        if how != Second::AddBefore {
+        if how != BesideNorm::AddBefore {
             return norm_rows(x, count, &self.norm, weights, Some((how, tensor)));
         }
         let scratch = || (fused_cpu::scratch(n), fused_cpu::scratch(n));
@@ -349,11 +289,10 @@ impl CustomOp1 for NormOp<'_> {
         match (second, self.norm.centred) {
             (None, false) => "rms-norm",
             (None, true) => "layer-norm",
-            (Some(Second::AddBefore), false) => "add-rms-norm",
-            (Some(Second::AddBefore), true) => "add-layer-norm",
-            (Some(Second::AddAfter), _) => "norm-add",
-            (Some(Second::GateBefore), _) => "gate-norm",
-            (Some(Second::GateAfter), _) => "norm-gate",
+            (Some(BesideNorm::AddBefore), false) => "add-rms-norm",
+            (Some(BesideNorm::AddBefore), true) => "add-layer-norm",
+            (Some(BesideNorm::AddAfter), _) => "norm-add",
+            (Some(BesideNorm::GateAfter), _) => "norm-gate",
         }
     }
 
@@ -401,23 +340,11 @@ impl NormOp<'_> {
             bias,
             eps: self.norm.eps,
             beside: match (self.second, second) {
-                (Some((how, _)), Some(operand)) => Some((how.kernel(), operand)),
+                (Some((how, _)), Some(operand)) => Some((how, operand)),
                 _ => None,
             },
         };
         Ok((S::norm(x, norm)?, self.output(x.1)))
-    }
-}
-
-impl Second {
-    /// As the devices' kernels name it.
-    fn kernel(self) -> BesideNorm {
-        match self {
-            Self::AddBefore => BesideNorm::AddBefore,
-            Self::GateBefore => BesideNorm::GateBefore,
-            Self::AddAfter => BesideNorm::AddAfter,
-            Self::GateAfter => BesideNorm::GateAfter,
-        }
     }
 }
 
@@ -427,7 +354,7 @@ fn norm_rows<T: Float>(
     elem_count: usize,
     norm: &Norm<'_>,
     [alpha, beta]: [Option<&StridedRows<'_, T>>; 2],
-    second: Option<(Second, &StridedRows<'_, T>)>,
+    second: Option<(BesideNorm, &StridedRows<'_, T>)>,
 ) -> Vec<T> {
     let n = x.len();
     let len = T::Acc::from_f64(n as f64);
@@ -443,20 +370,12 @@ fn norm_rows<T: Float>(
         let ([widened, centred, results], [others, gates]) = rows;
         let mut row = x.get(index, widened);
         let other = second.map(|(_, second)| second.get(index, others));
-        let gated = |gate: &[T::Acc], gates: &mut [T::Acc]| {
-            Acc::sigmoid(gate, gates);
-            for (gate, &x) in gates.iter_mut().zip(gate) {
+        if let Some((BesideNorm::GateAfter, _)) = second {
+            let other = other.unwrap_or_default();
+            Acc::sigmoid(other, gates);
+            for (gate, &x) in gates.iter_mut().zip(other) {
                 *gate *= x;
             }
-        };
-        if let Some((Second::GateBefore | Second::GateAfter, _)) = second {
-            gated(other.unwrap_or_default(), gates);
-        }
-        if let Some((Second::GateBefore, _)) = second {
-            for (gate, &x) in gates.iter_mut().zip(row) {
-                *gate *= x;
-            }
-            row = gates;
         }
         if norm.centred {
             let mean = Acc::sum(row) / len;
@@ -485,12 +404,12 @@ fn norm_rows<T: Float>(
                 }
             }
             match second {
-                Some((Second::AddAfter, _)) => {
+                Some((BesideNorm::AddAfter, _)) => {
                     for (dst, &r) in dst.iter_mut().zip(other.unwrap_or_default()) {
                         *dst += r;
                     }
                 }
-                Some((Second::GateAfter, _)) => {
+                Some((BesideNorm::GateAfter, _)) => {
                     for (dst, &gate) in dst.iter_mut().zip(gates.iter()) {
                         *dst *= gate;
                     }

@@ -2,7 +2,7 @@
 
 use super::common::data;
 use candle_core::{test_device, DType, Device, Result, Tensor};
-use candle_nn::ops::{add_norm, gate_norm, norm, norm_add, norm_gate, Norm};
+use candle_nn::ops::{add_norm, norm, norm_add, norm_gate, Norm};
 use candle_nn::rotary_emb::{
     rope_append_with, rope_heads_with, CachePosition, HeadNorms, Pairs, Rotation,
 };
@@ -89,7 +89,6 @@ fn of_norms(dev: &Device) -> Result<()> {
         assert_one(dev, &case, || norm(&xs, with))?;
         assert_one(dev, &case, || norm_add(&xs, with, &other))?;
         assert_one(dev, &case, || add_norm(&xs, &other, with))?;
-        assert_one(dev, &case, || gate_norm(&xs, &other, with))?;
         assert_one(dev, &case, || norm_gate(&xs, with, &other))?;
     }
     Ok(())

@@ -12,26 +12,6 @@ const SHAPES: [&[usize]; 7] = [
     &[3, 0],
 ];
 
-fn fused_silu_mul(dev: &Device) -> Result<()> {
-    for (dtype, tolerance) in dtypes(dev) {
-        for dims in SHAPES {
-            let ups = layouts(dims, dtype, dev)?;
-            // Each layout meets the next one, so that the two differ.
-            for (i, (layout, gate)) in layouts(dims, dtype, dev)?.iter().enumerate() {
-                let (up_layout, up) = &ups[(i + 1) % ups.len()];
-                let case = format!("{dtype:?} {dims:?} {layout} and {up_layout}");
-                let got = ops::silu_mul(gate, up)?;
-                let expected = ops::silu_mul_slow(&reference(gate)?, &reference(up)?)?;
-                assert_close(&case, &got, &expected, tolerance);
-                // The plain form rounds twice.
-                let plain = ops::silu_mul_slow(gate, up)?;
-                assert_close(&format!("plain {case}"), &plain, &expected, 2. * tolerance);
-            }
-        }
-    }
-    Ok(())
-}
-
 fn sigmoid_in_every_layout(dev: &Device) -> Result<()> {
     for (dtype, tolerance) in dtypes(dev) {
         for dims in SHAPES {
@@ -220,7 +200,6 @@ fn activation_names() {
     assert_eq!(Activation::default(), Activation::Gelu);
 }
 
-test_device!(fused_silu_mul);
 test_device!(sigmoid_in_every_layout);
 test_device!(activation_values);
 test_device!(swiglu_halves);

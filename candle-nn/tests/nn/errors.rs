@@ -18,7 +18,6 @@ fn wrong_shapes(dev: &Device) -> Result<()> {
     let three = t(&[3])?;
     let result = ops::layer_norm(&xs, &three, &four, 1e-5);
     assert_fails(result, &["layer-norm", "[2, 3]", "[4]"]);
-    assert_fails(ops::silu_mul(&xs, &four), &["silu-mul", "[2, 3]", "[4]"]);
     assert_fails(ops::swiglu(&xs), &["swiglu", "[2, 3]", "odd"]);
     let scalar = Tensor::new(1f32, dev)?;
     assert_fails(ops::softmax_last_dim(&scalar), &["softmax-last-dim"]);
@@ -161,7 +160,6 @@ fn wrong_dtypes(dev: &Device) -> Result<()> {
     let ints = Tensor::zeros((2, 4), DType::U32, dev)?;
     assert_fails(ops::softmax_last_dim(&ints), &["softmax-last-dim", "U32"]);
     assert_fails(ops::sigmoid(&ints), &["sigmoid", "U32"]);
-    assert_fails(ops::silu_mul(&ints, &ints), &["silu-mul", "U32"]);
     let half = data(&[4], DType::F16, dev)?;
     assert_fails(ops::rms_norm(&xs, &half, 1e-5), &["rms-norm", "F32", "F16"]);
     let x = data(&[1, 1, 1, 8], DType::F16, dev)?;

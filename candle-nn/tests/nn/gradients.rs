@@ -33,7 +33,7 @@ fn functions() -> Vec<Case> {
         "log_softmax" [m], |t| ops::log_softmax(&t[0], D::Minus1);
         "sigmoid" [m], |t| ops::sigmoid(&t[0]);
         "silu" [m], |t| ops::silu(&t[0]);
-        "silu_mul" [m, m], |t| ops::silu_mul(&t[0], &t[1]);
+        "act_mul" [m, m], |t| ops::act_mul(&t[0], &t[1], ops::GatedActivation::Silu);
         "swiglu" [m], |t| ops::swiglu(&t[0]);
         "mish" [m], |t| ops::mish(&t[0]);
         "selu" [m], |t| ops::selu(&t[0], 1.67, 1.05);
@@ -43,8 +43,8 @@ fn functions() -> Vec<Case> {
         "relu2" [m], |t| Activation::Relu2.forward(&t[0]);
         "prelu" [&[2, 3, 2], &[3]], |t| candle_nn::PReLU::new(t[1].clone(), false).forward(&t[0]);
         "rms_norm" [m, &[4]], |t| ops::rms_norm(&t[0], &t[1], 1e-5);
-        "add_rms_norm" [m, m, &[4]], |t| {
-            let (sum, normed) = ops::add_rms_norm(&t[0], &t[1], &t[2], 1e-5)?;
+        "add_norm" [m, m, &[4]], |t| {
+            let (sum, normed) = ops::add_norm(&t[0], &t[1], ops::Norm::rms(&t[2], 1e-5))?;
             sum * normed
         };
         "layer_norm" [m, &[4], &[4]], |t| ops::layer_norm(&t[0], &t[1], &t[2], 1e-5);
@@ -302,7 +302,11 @@ fn nothing_has_a_gradient(dev: &Device) -> Result<()> {
             vec![&rows],
         ),
         ("sigmoid", ops::sigmoid(&rows)?, vec![&rows]),
-        ("silu_mul", ops::silu_mul(&rows, &rows)?, vec![&rows]),
+        (
+            "act_mul",
+            ops::act_mul(&rows, &rows, ops::GatedActivation::Silu)?,
+            vec![&rows],
+        ),
         (
             "rms_norm",
             ops::rms_norm(&rows, &weight, 1e-5)?,

@@ -2,12 +2,31 @@
 
 use super::common::{assert_close, assert_fails, data, dtypes, layouts, reference, Cases};
 use candle_core::{test_device, DType, Device, Result, Tensor};
-use candle_nn::ops::{
-    linear_add, linear_add_slow, rms_norm_linear, rms_norm_linear_slow, rms_norm_swiglu,
-    rms_norm_swiglu_slow,
-};
+use candle_nn::ops::{linear_with, linear_with_slow, GatedActivation, LinearExtras};
 
-const EPS: f32 = 1e-5;
+/// With an RMS norm of the input.
+pub(super) fn normed(alpha: &Tensor) -> LinearExtras<'_> {
+    LinearExtras {
+        norm: Some((alpha, 1e-5)),
+        ..LinearExtras::default()
+    }
+}
+
+/// With an RMS norm of the input and a SwiGLU of the product.
+pub(super) fn gated(alpha: &Tensor) -> LinearExtras<'_> {
+    LinearExtras {
+        gate: Some(GatedActivation::Silu),
+        ..normed(alpha)
+    }
+}
+
+/// With a residual sum.
+pub(super) fn added(residual: &Tensor) -> LinearExtras<'_> {
+    LinearExtras {
+        residual: Some(residual),
+        ..LinearExtras::default()
+    }
+}
 
 /// (n, k) of the weight: odd, within a word, around a workgroup's tile.
 const WEIGHTS: [[usize; 2]; 6] = [[2, 1], [6, 8], [5, 33], [64, 64], [10, 520], [66, 1040]];
@@ -32,13 +51,13 @@ pub(super) fn with_norm(dev: &Device) -> Result<()> {
                     }
                     let case = format!("{dtype:?} {rows} x {k} by {n}, {layout}");
                     let [rx, ra, rw] = [reference(&xs)?, reference(&alpha)?, reference(&w)?];
-                    let got = rms_norm_linear(&xs, &alpha, EPS, &w)?;
-                    let expected = rms_norm_linear_slow(&rx, &ra, EPS, &rw)?;
+                    let got = linear_with(&xs, &w, normed(&alpha))?;
+                    let expected = linear_with_slow(&rx, &rw, normed(&ra))?;
                     assert_eq!(got.dtype(), dtype);
                     // Up to three roundings: the norm's and the product's, of numbers up to ten times the result.
                     assert_close(&case, &got, &expected, 8. * tolerance);
-                    let got = rms_norm_swiglu(&xs, &alpha, EPS, &w)?;
-                    let expected = rms_norm_swiglu_slow(&rx, &ra, EPS, &rw)?;
+                    let got = linear_with(&xs, &w, gated(&alpha))?;
+                    let expected = linear_with_slow(&rx, &rw, gated(&ra))?;
                     assert_close(&format!("gated {case}"), &got, &expected, 32. * tolerance);
                 }
             }
@@ -59,9 +78,9 @@ pub(super) fn with_residual(dev: &Device) -> Result<()> {
                         continue;
                     }
                     let case = format!("{dtype:?} {dims:?} x {k} by {n}, {layout}");
-                    let got = linear_add(&xs, &w, &residual)?;
+                    let got = linear_with(&xs, &w, added(&residual))?;
                     let [rx, rw, rr] = [reference(&xs)?, reference(&w)?, reference(&residual)?];
-                    let expected = linear_add_slow(&rx, &rw, &rr)?;
+                    let expected = linear_with_slow(&rx, &rw, added(&rr))?;
                     assert_eq!(got.dtype(), dtype);
                     assert_close(&case, &got, &expected, 8. * tolerance);
                 }
@@ -78,9 +97,9 @@ pub(super) fn long_inner_dimension(dev: &Device) -> Result<()> {
             let w = weight(&[n, k], dtype, dev)?;
             let xs = data(&[rows, k], dtype, dev)?;
             let residual = data(&[rows, n], dtype, dev)?;
-            let got = linear_add(&xs, &w, &residual)?;
+            let got = linear_with(&xs, &w, added(&residual))?;
             let [rx, rw, rr] = [reference(&xs)?, reference(&w)?, reference(&residual)?];
-            let expected = linear_add_slow(&rx, &rw, &rr)?;
+            let expected = linear_with_slow(&rx, &rw, added(&rr))?;
             assert_close(&format!("{dtype:?} {k}"), &got, &expected, 8. * tolerance);
             let got = xs.matmul(&w.t()?)?;
             let expected = rx.matmul(&rw.t()?)?;
@@ -94,25 +113,28 @@ fn of_nothing(dev: &Device) -> Result<()> {
     let of = |dims: &[usize]| data(dims, DType::F32, dev);
     let (alpha, w) = (of(&[4])?, of(&[6, 4])?);
     let none = of(&[2, 0, 4])?;
-    assert_eq!(rms_norm_linear(&none, &alpha, EPS, &w)?.dims(), &[2, 0, 6]);
-    assert_eq!(rms_norm_swiglu(&none, &alpha, EPS, &w)?.dims(), &[2, 0, 3]);
+    assert_eq!(linear_with(&none, &w, normed(&alpha))?.dims(), &[2, 0, 6]);
+    assert_eq!(linear_with(&none, &w, gated(&alpha))?.dims(), &[2, 0, 3]);
     let residual = of(&[2, 0, 6])?;
-    assert_eq!(linear_add(&none, &w, &residual)?.dims(), &[2, 0, 6]);
+    assert_eq!(linear_with(&none, &w, added(&residual))?.dims(), &[2, 0, 6]);
     Ok(())
 }
 
 fn wrong_shapes(dev: &Device) -> Result<()> {
     let of = |dims: &[usize]| data(dims, DType::F32, dev);
     let (xs, alpha, w) = (of(&[2, 4])?, of(&[4])?, of(&[5, 4])?);
-    let result = rms_norm_linear(&xs, &of(&[5])?, EPS, &w);
+    let result = linear_with(&xs, &w, normed(&of(&[5])?));
     assert_fails(result, &["rms-norm-linear", "[2, 4]", "[5]"]);
-    let result = rms_norm_linear(&xs, &alpha, EPS, &of(&[5, 3])?);
+    let result = linear_with(&xs, &of(&[5, 3])?, normed(&alpha));
     assert_fails(result, &["rms-norm-linear", "[5, 3]"]);
-    assert_fails(rms_norm_swiglu(&xs, &alpha, EPS, &w), &["swiglu", "5 rows"]);
-    let result = linear_add(&xs, &w, &of(&[2, 4])?);
+    assert_fails(linear_with(&xs, &w, gated(&alpha)), &["swiglu", "5 rows"]);
+    let result = linear_with(&xs, &w, added(&of(&[2, 4])?));
     assert_fails(result, &["linear-add", "[2, 4]"]);
     let half = w.to_dtype(DType::F16)?;
-    assert_fails(linear_add(&xs, &half, &of(&[2, 5])?), &["F32", "F16"]);
+    assert_fails(
+        linear_with(&xs, &half, added(&of(&[2, 5])?)),
+        &["F32", "F16"],
+    );
     Ok(())
 }
 
@@ -122,7 +144,7 @@ fn gradients_flow(dev: &Device) -> Result<()> {
         data(&[2, 4], DType::F32, dev)?,
         data(&[4], DType::F32, dev)?,
     );
-    let fused = rms_norm_linear(&xs, &alpha, EPS, &w)?;
+    let fused = linear_with(&xs, &w, normed(&alpha))?;
     let gradients = fused.sum_all()?.backward()?;
     assert!(gradients.get(&w).is_some());
     Ok(())

@@ -4,10 +4,7 @@ use super::common::{assert_fails, assert_values, data, dtypes, layouts, Cases};
 use super::gated::{gate, host, ALL};
 use candle_core::quantized::{GgmlDType, QMatMul, QTensor};
 use candle_core::{test_device, DType, Device, Result, Tensor, Var};
-use candle_nn::ops::{
-    linear_with, linear_with_slow, rms_norm_gated, rms_norm_gated_slow, GatedActivation,
-    LinearExtras, LinearWeight,
-};
+use candle_nn::ops::{linear_with, linear_with_slow, GatedActivation, LinearExtras, LinearWeight};
 use candle_nn::Activation;
 use std::sync::Arc;
 
@@ -237,28 +234,6 @@ pub(super) fn of_long_rows(dev: &Device) -> Result<()> {
     Ok(())
 }
 
-fn thin_calls(dev: &Device) -> Result<()> {
-    let (xs, alpha) = (
-        data(&[2, 8], DType::F32, dev)?,
-        data(&[8], DType::F32, dev)?,
-    );
-    let w = weight(&[6, 8])?.to_device(dev)?;
-    for act in ALL {
-        let extras = LinearExtras {
-            norm: Some((&alpha, EPS)),
-            gate: Some(act),
-            ..LinearExtras::default()
-        };
-        let values = expected(&xs, &w, extras)?;
-        let case = format!("{act:?}");
-        let got = rms_norm_gated(&xs, &alpha, EPS, &w, act)?;
-        assert_values(&case, &got, &values, 1e-5);
-        let got = rms_norm_gated_slow(&xs, &alpha, EPS, &w, act)?;
-        assert_values(&case, &got, &values, 1e-5);
-    }
-    Ok(())
-}
-
 fn what_does_not_fit(dev: &Device) -> Result<()> {
     let of = |dims: &[usize]| data(dims, DType::F32, dev);
     let (xs, w, bias) = (of(&[2, 4])?, of(&[6, 4])?, of(&[3])?);
@@ -325,7 +300,6 @@ fn gradients_flow(dev: &Device) -> Result<()> {
 test_device!(of_dense_weights);
 test_device!(of_quantized_weights);
 test_device!(of_long_rows);
-test_device!(thin_calls);
 test_device!(what_does_not_fit);
 test_device!(gradients_flow);
 

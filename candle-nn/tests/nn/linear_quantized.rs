@@ -2,15 +2,11 @@
 //! on the CPU.
 
 use super::common::{assert_close, assert_fails, data, dtypes, layouts, reference, runs_fewer};
+use super::linear::{added, gated, normed};
 use candle_core::quantized::{GgmlDType, QMatMul, QTensor};
 use candle_core::{test_device, DType, Device, Result, Tensor, Var};
-use candle_nn::ops::{
-    linear_add, linear_add_slow, rms_norm_linear, rms_norm_linear_slow, rms_norm_swiglu,
-    rms_norm_swiglu_slow,
-};
+use candle_nn::ops::{linear_with, linear_with_slow};
 use std::sync::Arc;
-
-const EPS: f32 = 1e-5;
 
 const FORMATS: [GgmlDType; 14] = [
     GgmlDType::Q4_0,
@@ -58,15 +54,15 @@ fn check_all(
     tolerance: f64,
 ) -> Result<()> {
     let [rx, ra, rr] = [reference(xs)?, reference(alpha)?, reference(residual)?];
-    let got = rms_norm_linear(xs, alpha, EPS, weight)?;
-    let expected = rms_norm_linear_slow(&rx, &ra, EPS, decoded)?;
+    let got = linear_with(xs, weight, normed(alpha))?;
+    let expected = linear_with_slow(&rx, decoded, normed(&ra))?;
     assert_eq!(got.dtype(), xs.dtype());
     assert_close(&format!("norm, {case}"), &got, &expected, 8. * tolerance);
-    let got = rms_norm_swiglu(xs, alpha, EPS, weight)?;
-    let expected = rms_norm_swiglu_slow(&rx, &ra, EPS, decoded)?;
+    let got = linear_with(xs, weight, gated(alpha))?;
+    let expected = linear_with_slow(&rx, decoded, gated(&ra))?;
     assert_close(&format!("gated, {case}"), &got, &expected, 32. * tolerance);
-    let got = linear_add(xs, weight, residual)?;
-    let expected = linear_add_slow(&rx, decoded, &rr)?;
+    let got = linear_with(xs, weight, added(residual))?;
+    let expected = linear_with_slow(&rx, decoded, added(&rr))?;
     assert_eq!(got.dtype(), xs.dtype());
     assert_close(
         &format!("residual, {case}"),
@@ -163,21 +159,21 @@ fn other_arguments(dev: &Device) -> Result<()> {
         check_all(&case, [&xs, &alpha, &residual], &weight, 1e-3)?;
     }
     let none = of(&[2, 0, 64])?;
-    let got = rms_norm_linear(&none, &alpha, EPS, &quantized)?;
+    let got = linear_with(&none, &quantized, normed(&alpha))?;
     assert_eq!(got.dims(), &[2, 0, 6]);
-    let got = rms_norm_swiglu(&none, &alpha, EPS, &quantized)?;
+    let got = linear_with(&none, &quantized, gated(&alpha))?;
     assert_eq!(got.dims(), &[2, 0, 3]);
-    let got = linear_add(&none, &quantized, &of(&[2, 0, 6])?)?;
+    let got = linear_with(&none, &quantized, added(&of(&[2, 0, 6])?))?;
     assert_eq!(got.dims(), &[2, 0, 6]);
 
-    let result = rms_norm_linear(&of(&[2, 32])?, &alpha, EPS, &quantized);
+    let result = linear_with(&of(&[2, 32])?, &quantized, normed(&alpha));
     assert_fails(result, &["rms-norm-linear", "[2, 32]", "[6, 64]"]);
-    let result = linear_add(&xs, &quantized, &of(&[2, 5])?);
+    let result = linear_with(&xs, &quantized, added(&of(&[2, 5])?));
     assert_fails(result, &["linear-add", "[2, 5]"]);
-    let result = linear_add(&xs, &quantized, &residual.to_dtype(DType::F16)?);
+    let result = linear_with(&xs, &quantized, added(&residual.to_dtype(DType::F16)?));
     assert_fails(result, &["F32", "F16"]);
     let (odd, _) = weight(5, 64, GgmlDType::Q4_0, dev)?;
-    let result = rms_norm_swiglu(&xs, &alpha, EPS, &odd);
+    let result = linear_with(&xs, &odd, gated(&alpha));
     assert_fails(result, &["swiglu", "5 rows"]);
     Ok(())
 }
@@ -187,7 +183,7 @@ fn gradients_flow(dev: &Device) -> Result<()> {
     let (quantized, decoded) = weight(6, 64, GgmlDType::Q8_0, dev)?;
     let xs = Var::from_tensor(&data(&[2, 64], DType::F32, dev)?)?;
     let residual = data(&[2, 6], DType::F32, dev)?;
-    let sum = linear_add(&xs, &quantized, &residual)?.sum_all()?;
+    let sum = linear_with(&xs, &quantized, added(&residual))?.sum_all()?;
     let gradients = sum.backward()?;
     let got = gradients.get(&xs).expect("a gradient");
     let expected = decoded.sum_keepdim(0)?.broadcast_as((2, 64))?;
@@ -237,7 +233,7 @@ candle_core::with_webgpu! {
         let (there, _) = weight(6, 64, GgmlDType::Q4_0, &dev)?;
         for (weight, dev) in [(here, dev), (there, Device::Cpu)] {
             let xs = data(&[2, 64], DType::F32, &dev)?;
-            let result = linear_add(&xs, &weight, &data(&[2, 6], DType::F32, &dev)?);
+            let result = linear_with(&xs, &weight, added(&data(&[2, 6], DType::F32, &dev)?));
             assert_fails(result, &["same device", "Cpu", "WebGpu"]);
         }
         Ok(())

@@ -129,7 +129,11 @@ impl Layer {
         let attended = attended.transpose(1, 2)?.reshape((batch, seq, HIDDEN))?;
         let xs = (xs + self.o.forward(&attended)?)?;
         let normed = self.mlp_norm.forward(&xs)?;
-        let inner = ops::silu_mul(&self.gate.forward(&normed)?, &self.up.forward(&normed)?)?;
+        let inner = ops::act_mul(
+            &self.gate.forward(&normed)?,
+            &self.up.forward(&normed)?,
+            ops::GatedActivation::Silu,
+        )?;
         xs + self.down.forward(&inner)?
     }
 }

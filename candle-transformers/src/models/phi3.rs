@@ -1,15 +1,15 @@
 //! Phi-3, 3.5 and 4 (mini, small contexts and long): [arXiv 2404.14219](https://arxiv.org/abs/2404.14219). Llama with queries, keys and
 //! values in one tensor, as gate and up are, a rotation of part of each head, and LongRoPE.
 
-use candle_core::{DType, Device, Result, Tensor};
-use candle_nn::rotary_emb::{rope_heads_with, Pairs, Rotation};
+use candle_core::Result;
 use candle_nn::Activation;
 use serde::Deserialize;
 
 use crate::blocks::family::LlamaLike;
 use crate::blocks::{
-    self, DecoderConfig, DecoderSpec, Head, Lm, NormSpec, Order, Rotary, RotaryPairs, RotaryTables,
+    self, DecoderConfig, DecoderSpec, Head, Lm, NormSpec, Order, Rotary, RotaryPairs,
 };
+pub use crate::compat::phi3::RotaryEmbedding;
 
 /// The method of extending the context beyond that of training.
 #[derive(Debug, Clone, Deserialize)]
@@ -75,7 +75,7 @@ impl Config {
         self.hidden_size / self.num_attention_heads.max(1)
     }
 
-    fn rotary(&self) -> Result<Rotary> {
+    pub(crate) fn rotary(&self) -> Result<Rotary> {
         let scaling = match &self.rope_scaling {
             None => blocks::RopeScaling::none(),
             Some(scaling) => blocks::RopeScaling {
@@ -120,45 +120,6 @@ impl Config {
                 mlp.joined = Some(Order::Layers);
             },
         )
-    }
-}
-
-/// The rotation of queries and keys. The model makes its own.
-#[derive(Debug, Clone)]
-pub struct RotaryEmbedding {
-    tables: RotaryTables,
-}
-
-impl RotaryEmbedding {
-    /// The rotation of all positions of `cfg`.
-    ///
-    /// # Errors
-    /// If the scaling does not fit, or there is no memory.
-    pub fn new(dtype: DType, cfg: &Config, dev: &Device) -> Result<Self> {
-        let (rotary, positions) = (cfg.rotary()?, cfg.max_position_embeddings);
-        let tables = RotaryTables::new(&rotary, positions, dtype, dev);
-        if let Some((short, _)) = &rotary.long {
-            tables.rows(0, positions.min(*short))?;
-        }
-        tables.rows(0, positions)?;
-        Ok(Self { tables })
-    }
-
-    /// Rotates queries and keys, `(b, heads, t, head_dim)`, at the positions from `seqlen_offset` on.
-    ///
-    /// # Errors
-    /// If shapes, dtypes or devices do not match, or there are more positions than the model has.
-    pub fn apply_rotary_emb_qkv(
-        &self,
-        q: &Tensor,
-        k: &Tensor,
-        seqlen_offset: usize,
-    ) -> Result<(Tensor, Tensor)> {
-        let (_, heads, t, _) = q.dims4()?;
-        let (cos, sin) = self.tables.clone().rows(seqlen_offset, t)?;
-        let rotation = Rotation::new(&cos, &sin, Pairs::Halves);
-        let q = rope_heads_with(q, &rotation, heads, 0)?;
-        Ok((q, rope_heads_with(k, &rotation, 0, k.dim(1)?)?))
     }
 }
 

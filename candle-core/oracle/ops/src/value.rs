@@ -38,10 +38,6 @@ impl Ty {
         !Self::INTS.contains(&self)
     }
 
-    pub fn is_signed(self) -> bool {
-        !matches!(self, Ty::U8 | Ty::U32)
-    }
-
     /// The distance between 1 and the next larger number; 0 for integers.
     pub fn epsilon(self) -> f64 {
         match self {

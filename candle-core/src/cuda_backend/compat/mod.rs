@@ -1,7 +1,10 @@
-//! Upstream's interface for programs with separate kernels: functions loaded by name, parameters, and traits that pass on a storage's
-//! elements with their type. Nothing in this backend needs it.
+//! Upstream's interface for programs with separate kernels: functions loaded by name, parameters, traits that pass on a storage's
+//! elements with their type, and modules of `quantized`. Nothing in this backend needs it.
 
+pub mod fast_mmq;
+pub mod fast_mmvq;
 pub mod kernels;
+pub mod quantized;
 
 mod func;
 mod gemm;

@@ -5,7 +5,7 @@
 
 typedef compute<T> A;
 
-enum { NOTHING, ADD_BEFORE, GATE_BEFORE, ADD_AFTER, GATE_AFTER };
+enum { NOTHING, ADD_BEFORE, ADD_AFTER, GATE_AFTER };
 
 struct Norm {
     u64 rows, len, x_step, beside_step, weight_step, bias_step;
@@ -40,23 +40,14 @@ struct Word { A at[LANES]; };
 INLINE Word first_values(const Row& row, u64 word, const Norm& p) {
     Word v;
     Pack<T, LANES> x = word_at(row.x, word, p.x_step);
-    if constexpr (BESIDE == ADD_BEFORE || BESIDE == GATE_BEFORE) {
+    if constexpr (BESIDE == ADD_BEFORE) {
         Pack<T, LANES> beside = word_at(row.beside, word, p.beside_step);
 #pragma unroll
-        for (int lane = 0; lane < LANES; lane++) {
-            A a = value(x.at[lane]), b = value(beside.at[lane]);
-            if constexpr (BESIDE == ADD_BEFORE) {
-                x.at[lane] = as<T>(a + b);
-                v.at[lane] = value(x.at[lane]);
-            } else {
-                v.at[lane] = f_silu(b) * a;
-            }
-        }
-        if constexpr (BESIDE == ADD_BEFORE) store(row.sums + word * LANES, x);
-    } else {
-#pragma unroll
-        for (int lane = 0; lane < LANES; lane++) v.at[lane] = value(x.at[lane]);
+        for (int lane = 0; lane < LANES; lane++) x.at[lane] = as<T>((A)value(x.at[lane]) + (A)value(beside.at[lane]));
+        store(row.sums + word * LANES, x);
     }
+#pragma unroll
+    for (int lane = 0; lane < LANES; lane++) v.at[lane] = value(x.at[lane]);
     return v;
 }
 

@@ -22,20 +22,6 @@ pub(super) fn ids_type(ids: &CudaStorage, op: &'static str) -> Result<&'static s
     }
 }
 
-/// `layout` over `shape` with another stride in `dim`.
-pub(super) fn with_stride(layout: &Layout, shape: &[usize], dim: usize, stride: usize) -> Layout {
-    let mut strides = layout.stride().to_vec();
-    strides[dim] = stride;
-    Layout::new(Shape::from(shape), strides, layout.start_offset())
-}
-
-/// A vector along `dim` of `shape`, the same at all other positions.
-pub(super) fn along(vector: &Layout, shape: &[usize], dim: usize) -> Layout {
-    let mut strides = vec![0; shape.len()];
-    strides[dim] = vector.stride()[0];
-    Layout::new(Shape::from(shape), strides, vector.start_offset())
-}
-
 /// The source of a selection: elements, or runs of them that are moved as one.
 struct Source<'a> {
     storage: &'a CudaStorage,
@@ -54,7 +40,7 @@ impl Source<'_> {
         op: &'static str,
     ) -> Result<()> {
         let device = dst.device();
-        let walk = Walk::new([ids_l, &with_stride(&self.layout, ids_l.dims(), dim, 0)])?;
+        let walk = Walk::new([ids_l, &self.layout.over(ids_l.dims(), dim, 0)])?;
         let wide = walk.index() == index_type(true) || is_wide(&[&self.layout]);
         let kernel = Kernel::new(source!("ids", => "gather"))
             .define("ID", ids_type(ids, op)?)
@@ -145,6 +131,6 @@ pub(in crate::cuda_backend) fn index_select(
         src.dtype(),
         OP,
     )?;
-    source.choose((ids, &along(ids_l, &shape, dim)), &dst, dim, OP)?;
+    source.choose((ids, &ids_l.along(&shape, dim)), &dst, dim, OP)?;
     Ok(dst)
 }

@@ -4,7 +4,7 @@
 //! would depend on the timing of threads.
 
 use super::elementwise;
-use super::indexing::{along, ids_type, with_stride};
+use super::indexing::ids_type;
 use super::sort::arg_sort;
 use crate::backend::BackendStorage;
 use crate::cuda_backend::elem::bits_type;
@@ -20,15 +20,7 @@ const FEW: usize = 32;
 /// Minimum number of positions for which one thread per position keeps a card busy.
 const MANY: usize = 1 << 15;
 
-/// The elements that are written along `dim`, and their indexes: `ids_l` and `src_l` have the same shape.
-#[derive(Clone, Copy)]
-pub(in crate::cuda_backend) struct Updates<'a> {
-    pub(in crate::cuda_backend) ids: &'a CudaStorage,
-    pub(in crate::cuda_backend) ids_l: &'a Layout,
-    pub(in crate::cuda_backend) src: &'a CudaStorage,
-    pub(in crate::cuda_backend) src_l: &'a Layout,
-    pub(in crate::cuda_backend) dim: usize,
-}
+type Updates<'a> = crate::updates::Updates<'a, CudaStorage>;
 
 /// `dst[.., ids[.., i, ..], ..] = src[.., i, ..]` in place, or `+=` if `add`. If several elements have the same index, the last one counts,
 /// or they are added in order.
@@ -55,7 +47,7 @@ pub(in crate::cuda_backend) fn index_add(
     let dst = elementwise::copy(src, layout)?;
     let updates = Updates {
         ids,
-        ids_l: &along(ids_l, add_l.dims(), dim),
+        ids_l: &ids_l.along(add_l.dims(), dim),
         src: add_src,
         src_l: add_l,
         dim,
@@ -97,7 +89,7 @@ fn update(
     if !sorted {
         shape[dim] = 1;
     }
-    let still = |layout: &Layout| with_stride(layout, &shape, dim, 0);
+    let still = |layout: &Layout| layout.over(&shape, dim, 0);
     let source = if sorted {
         source!("functions", "ids", "scatter", => "scatter_sorted")
     } else {

@@ -10,7 +10,7 @@ pub(super) use crate::fault_codes::code as number;
 use crate::webgpu_backend::kernel::{params, Caps, Elem, Kernel, Shader};
 use crate::webgpu_backend::queue::Binding;
 use crate::webgpu_backend::{WebGpuDevice, WebGpuStorage};
-use crate::{Layout, Result, Shape};
+use crate::{Layout, Result};
 
 params!(GatherParams {
     dims: Dims,
@@ -86,20 +86,6 @@ pub(super) fn reads_ids(ids: Elem, skips: bool) -> String {
          fn fits(id: ids_t) -> bool {{ return {fits}; }}\n{}",
         include_str!("../shaders/ids.wgsl")
     )
-}
-
-/// `layout` over `shape` with another stride in `dim`.
-pub(super) fn with_stride(layout: &Layout, shape: &[usize], dim: usize, stride: usize) -> Layout {
-    let mut strides = layout.stride().to_vec();
-    strides[dim] = stride;
-    Layout::new(Shape::from(shape), strides, layout.start_offset())
-}
-
-/// A vector along `dim` of `shape`, the same at all other positions.
-pub(super) fn along(vector: &Layout, shape: &[usize], dim: usize) -> Layout {
-    let mut strides = vec![0; shape.len()];
-    strides[dim] = vector.stride()[0];
-    Layout::new(Shape::from(shape), strides, vector.start_offset())
 }
 
 /// `dst[.., i, ..] = src[.., ids[.., i, ..], ..]`; `dst` has the shape of `ids_l`.
@@ -196,7 +182,7 @@ impl Choice {
         let device = src.device();
         let by = ids_elem(device, ids, op)?;
         let elem = device.elem(src.dtype(), op)?.bits();
-        let views = Views::new([ids_l, &with_stride(layout, ids_l.dims(), dim, 0)])?;
+        let views = Views::new([ids_l, &layout.over(ids_l.dims(), dim, 0)])?;
         if views.len == 0 {
             return Ok(());
         }
@@ -248,6 +234,6 @@ pub(in super::super) fn index_select(
 ) -> Result<WebGpuStorage> {
     let mut shape = layout.dims().to_vec();
     shape[dim] = ids_l.shape().elem_count();
-    let ids_l = along(ids_l, &shape, dim);
+    let ids_l = ids_l.along(&shape, dim);
     choose(src, layout, ids, &ids_l, dim, "index-select")
 }

@@ -1,7 +1,7 @@
 //! Elements written by index: the counterpart of `indexing.rs`.
 
 use super::elementwise::{self, functions};
-use super::indexing::{along, ids_elem, number, reads_ids, with_stride};
+use super::indexing::{ids_elem, number, reads_ids};
 use super::windows::{fit, halves, longest, window};
 use super::{bind, index, ranges, Views, MOST_STEPS, WORKGROUP};
 use crate::backend::BackendStorage;
@@ -67,15 +67,7 @@ fn rounding(elem: Option<Elem>) -> String {
     )
 }
 
-/// The elements that are written along `dim`, and their indexes: `ids_l` and `src_l` have the same shape.
-#[derive(Clone, Copy)]
-pub(in super::super) struct Updates<'a> {
-    pub(in super::super) ids: &'a WebGpuStorage,
-    pub(in super::super) ids_l: &'a Layout,
-    pub(in super::super) src: &'a WebGpuStorage,
-    pub(in super::super) src_l: &'a Layout,
-    pub(in super::super) dim: usize,
-}
+type Updates<'a> = crate::updates::Updates<'a, WebGpuStorage>;
 
 /// `dst[.., ids[.., i, ..], ..] = src[.., i, ..]` in place, or `+=` if `add`. If several elements have the same index, the last one counts,
 /// or they are added in order.
@@ -278,9 +270,9 @@ impl Job<'_> {
             shape[dim] = 1;
         }
         let views = Views::new([
-            &with_stride(layout, &shape, dim, layout.stride()[dim]),
-            &with_stride(ids_l, &shape, dim, 0),
-            &with_stride(src_l, &shape, dim, 0),
+            &layout.over(&shape, dim, layout.stride()[dim]),
+            &ids_l.over(&shape, dim, 0),
+            &src_l.over(&shape, dim, 0),
         ])?;
         let lanes = elem.lanes();
         let invocations = if by_column {
@@ -345,7 +337,7 @@ pub(in super::super) fn index_add(
     let dst = elementwise::copy(src, layout)?;
     let updates = Updates {
         ids,
-        ids_l: &along(ids_l, add_l.dims(), dim),
+        ids_l: &ids_l.along(add_l.dims(), dim),
         src: add_src,
         src_l: add_l,
         dim,

@@ -33,27 +33,12 @@ impl Decoder {
         rotaries.fold(self.spec.positions, usize::min)
     }
 
-    /// Runs the layers on a batch of sequences that need not be of one length: row `i` of the token ids, `(b, t)`, has `counts[i]` tokens,
-    /// which follow those that the row had before; what comes after them counts for nothing. Rows of an empty state begin at position 0.
+    /// Runs the layers on sequences of different lengths, those of the slots `first .. first + b` of a state of
+    /// [`new_slots`](Self::new_slots); other slots do not change. Row `i` of the token ids, `(b, t)`, has `counts[i]` tokens, which follow
+    /// those that its slot had before; the rest of the row is ignored.
     ///
     /// # Errors
-    /// As [`forward`](Self::forward); if there is not one count for each row, or one is 0 or more than `t`.
-    pub fn forward_rows(
-        &self,
-        ids: &Tensor,
-        counts: &[usize],
-        state: &mut DecoderState,
-    ) -> Result<Hidden<'_>> {
-        let (b, _) = ids.dims2()?;
-        state.lens.resize(b, 0);
-        self.forward_slots(ids, counts, 0, state)
-    }
-
-    /// As [`forward_rows`](Self::forward_rows), with the sequences of the slots `first .. first + b` of a state of
-    /// [`new_slots`](Self::new_slots); the others are left as they are.
-    ///
-    /// # Errors
-    /// As [`forward_rows`](Self::forward_rows); if there are not as many slots.
+    /// As [`forward`](Self::forward); if there is not one count for each row, one is 0 or more than `t`, or there are fewer slots.
     pub fn forward_slots(
         &self,
         ids: &Tensor,
@@ -169,10 +154,11 @@ impl Decoder {
         logits.reshape((b, ()))?.to_dtype(DType::F32)
     }
 
-    /// The logits, `(b, vocab)` in f32, of what follows the last token of each row; see [`forward_rows`](Self::forward_rows).
+    /// The logits, `(b, vocab)` in f32, of what follows the last token of each row; see [`forward_slots`](Self::forward_slots). Rows of an
+    /// empty state begin at position 0.
     ///
     /// # Errors
-    /// As [`forward_rows`](Self::forward_rows).
+    /// As [`forward_slots`](Self::forward_slots).
     pub fn next_logits_of_rows(
         &self,
         ids: &Tensor,

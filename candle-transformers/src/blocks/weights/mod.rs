@@ -203,15 +203,7 @@ impl<'a> Weights<'a> {
         }
     }
 
-    /// The names that were asked for; of a cursor that only checks.
-    pub fn into_names(self) -> Vec<String> {
-        self.into_parts()
-            .into_iter()
-            .map(|(_, name)| name)
-            .collect()
-    }
-
-    /// As [`into_names`](Self::into_names), each with the part of the decoder that asked for it.
+    /// The names of the loaded tensors, each with its part of the decoder; of a cursor that only checks.
     pub(super) fn into_parts(self) -> Vec<(DecoderPart, String)> {
         self.checked.unwrap_or_default()
     }

@@ -3,13 +3,11 @@
 use std::path::Path;
 
 use candle_core::quantized::gguf_file::{Content, Value};
-use candle_core::{bail, Context, DType, Device, Result, Tensor};
+use candle_core::{bail, Context, Device, Result, Tensor};
 use candle_nn::ops::GatedActivation;
-use candle_nn::rotary_emb::{rope_heads_with, Pairs, Rotation};
 
-use crate::blocks::{
-    layers, CausalLm, DecoderSpec, GgufMetadata, LayerSpec, Rotary, RotaryPairs, RotaryTables,
-};
+use crate::blocks::{layers, CausalLm, DecoderSpec, GgufMetadata, LayerSpec, RotaryPairs};
+pub use crate::compat::quantized_smollm3::RotaryEmbedding;
 
 /// The longest sequence where a file does not say.
 const MAX_SEQ_LEN: usize = 4096;
@@ -113,77 +111,6 @@ impl QuantizedConfig {
     /// Size of a head.
     pub fn head_dim(&self) -> usize {
         self.rope_dimension_count
-    }
-}
-
-/// The rotation of queries and keys. The model makes its own.
-#[derive(Debug, Clone)]
-pub struct RotaryEmbedding {
-    cos: Tensor,
-    sin: Tensor,
-    /// In f32, for single positions.
-    host: [Vec<f32>; 2],
-    pairs: Pairs,
-}
-
-impl RotaryEmbedding {
-    /// The rotation of all positions of `cfg`: of neighbours if `use_interleaved` says so, else of the halves of a head.
-    ///
-    /// # Errors
-    /// If there is no memory.
-    pub fn new(
-        dtype: DType,
-        cfg: &QuantizedConfig,
-        dev: &Device,
-        use_interleaved: bool,
-    ) -> Result<Self> {
-        let pairs = if use_interleaved {
-            RotaryPairs::Neighbours
-        } else {
-            RotaryPairs::Halves
-        };
-        let rotary = Rotary::new(pairs, cfg.rope_theta, cfg.head_dim());
-        let positions = cfg.max_position_embeddings;
-        let tables = RotaryTables::new(&rotary, positions, DType::F32, &Device::Cpu);
-        let (cos, sin) = tables.rows(0, positions)?;
-        let host = |table: &Tensor| table.flatten_all()?.to_vec1::<f32>();
-        Ok(Self {
-            host: [host(&cos)?, host(&sin)?],
-            cos: cos.to_dtype(dtype)?.to_device(dev)?,
-            sin: sin.to_dtype(dtype)?.to_device(dev)?,
-            pairs: pairs.into(),
-        })
-    }
-
-    /// Rotates queries and keys, `(b, heads, t, head_dim)`, at the positions from `offset` on.
-    ///
-    /// # Errors
-    /// If shapes, dtypes or devices do not match, or there are more positions than the model has.
-    pub fn apply_rotary_emb(
-        &self,
-        q: &Tensor,
-        k: &Tensor,
-        offset: usize,
-    ) -> Result<(Tensor, Tensor)> {
-        let (_, heads, t, _) = q.dims4()?;
-        let (cos, sin) = (
-            self.cos.narrow(0, offset, t)?,
-            self.sin.narrow(0, offset, t)?,
-        );
-        let rotation = Rotation::new(&cos, &sin, self.pairs);
-        let q = rope_heads_with(q, &rotation, heads, 0)?;
-        Ok((q, rope_heads_with(k, &rotation, 0, k.dim(1)?)?))
-    }
-
-    /// The cosines and sines of a position, `head_dim / 2` each; none of a position that the model does not have.
-    pub fn cos_sin_at(&self, pos: usize) -> (&[f32], &[f32]) {
-        let columns = self.cos.dims().last().copied().unwrap_or(0);
-        let start = pos.saturating_mul(columns);
-        let [cos, sin] = self
-            .host
-            .each_ref()
-            .map(|table| table.get(start..start.saturating_add(columns)));
-        (cos.unwrap_or_default(), sin.unwrap_or_default())
     }
 }
 

@@ -217,14 +217,3 @@ pub(in crate::cuda_backend) fn copy_strided_src(
 ) -> Result<()> {
     map((src, layout), (dst, dst_offset), "copy-strided", ID)
 }
-
-/// Like [`to_dtype`], written to `dst` from element `offset` on; other elements are unchanged.
-#[allow(dead_code, reason = "for ops that follow")]
-pub(in crate::cuda_backend::ops) fn convert_into(
-    src: &CudaStorage,
-    layout: &Layout,
-    dst: &CudaStorage,
-    offset: usize,
-) -> Result<()> {
-    map((src, layout), (dst, offset), "to_dtype", ID)
-}

@@ -6,8 +6,7 @@ mod zip;
 
 pub(in crate::cuda_backend) use condition::where_cond;
 pub(in crate::cuda_backend) use map::{affine, copy, copy_strided_src, elu, powf, to_dtype, unary};
-#[allow(unused_imports, reason = "for ops that follow")]
-pub(in crate::cuda_backend::ops) use map::{convert_into, in_order, Ordered};
+pub(in crate::cuda_backend::ops) use map::{in_order, Ordered};
 pub(in crate::cuda_backend) use zip::{binary, cmp};
 
 use crate::cuda_backend::storage::CudaStorage;

@@ -118,11 +118,11 @@ impl Fused for CudaStorage {
         rope_append(inputs, rotation, into)
     }
 
-    fn has_sdpa([q, k, v]: [Operand<'_>; 3], params: SdpaParams<'_>) -> Result<bool> {
-        has_sdpa(q, k, v, params)
+    fn has_sdpa(inputs: [Operand<'_>; 3], params: SdpaParams<'_>) -> Result<bool> {
+        has_sdpa(inputs, params)
     }
 
-    fn sdpa([q, k, v]: [Operand<'_>; 3], params: SdpaParams<'_>) -> Result<Self> {
-        sdpa(q, k, v, params)
+    fn sdpa(inputs: [Operand<'_>; 3], params: SdpaParams<'_>) -> Result<Self> {
+        sdpa(inputs, params)
     }
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use cudarc::cublaslt::{result as lt, sys};
 use parking_lot::Mutex;
 
-use super::{Addend, Product};
+use super::Product;
 use crate::backend::BackendStorage;
 use crate::cuda_backend::error::WrapErr;
 use crate::cuda_backend::libraries::Library;
@@ -95,30 +95,37 @@ impl Lt {
         let plan = match plans.entry(key) {
             std::collections::hash_map::Entry::Occupied(entry) => entry.into_mut(),
             std::collections::hash_map::Entry::Vacant(entry) => {
-                let bias = product.bias.map(|bias| bias.address());
+                let bias = product.extras.bias.map(|bias| bias.address());
                 entry.insert(Plan::new(self.handle, &key, bias)?)
             }
         };
         let Some(planned) = plan else {
             return Ok(false);
         };
-        if let Some(bias) = product.bias {
+        if let Some(bias) = product.extras.bias {
             let address = bias.address();
             planned.set(BIAS_POINTER, &address)?;
         }
-        let beta = f64::from(u8::from(product.residual.is_some()));
+        let beta = f64::from(u8::from(product.extras.residual.is_some()));
         let factors = [1., beta].map(|factor| Factor::new(factor, key.result));
         let [alpha, beta] = match product.scales {
             None => factors.each_ref().map(Factor::address),
             Some(scales) => {
                 let first = scales.address();
-                let beta = if product.residual.is_some() { 8 } else { 4 };
+                let beta = if product.extras.residual.is_some() {
+                    8
+                } else {
+                    4
+                };
                 [first, first + beta].map(|address| address as *const c_void)
             }
         };
         let [rhs, lhs] = product.addresses();
         let dst = dst.address();
-        let residual = product.residual.map_or(dst, |residual| residual.address());
+        let residual = product
+            .extras
+            .residual
+            .map_or(dst, |residual| residual.address());
         let [rhs_l, lhs_l, residual_l, dst_l] = planned.layouts;
         // SAFETY: descriptions and algorithm are for these operands, which the stream frees after the product.
         let done = unsafe {
@@ -233,7 +240,10 @@ fn key(product: &Product<'_>, dst: &CudaStorage) -> Option<Key> {
     let power = |address: u64| 1 << address.trailing_zeros().min(8);
     let [rhs, lhs] = product.addresses().map(power);
     let mut last = power(dst.address());
-    for addend in [product.bias, product.residual].into_iter().flatten() {
+    for addend in [product.extras.bias, product.extras.residual]
+        .into_iter()
+        .flatten()
+    {
         last = last.min(power(addend.address()));
     }
     Some(Key {
@@ -246,8 +256,8 @@ fn key(product: &Product<'_>, dst: &CudaStorage) -> Option<Key> {
         batch,
         transposed: [rhs_t, lhs_t],
         steps: [(rhs_step, step(1)), (lhs_step, step(0))],
-        bias: product.bias.is_some(),
-        residual: product.residual.map(|residual| residual.row),
+        bias: product.extras.bias.is_some(),
+        residual: product.extras.residual.map(|residual| residual.row),
         scaled: product.scales.is_some(),
         alignment: [rhs, lhs, last],
     })
@@ -261,13 +271,6 @@ impl Product<'_> {
             storage.address() + offset * storage.dtype().size_in_bytes() as u64
         };
         [at(self.rhs.storage, rhs), at(self.lhs.storage, lhs)]
-    }
-}
-
-impl Addend<'_> {
-    pub(in crate::cuda_backend::ops) fn address(&self) -> u64 {
-        let size = self.storage.dtype().size_in_bytes();
-        self.storage.address() + (self.offset * size) as u64
     }
 }
 

@@ -1,14 +1,15 @@
 //! Matrix products: few rows by a kernel that reads the weight once (`vector.rs`), all others by cuBLASLt if it is installed and supports
 //! dtype and strides (`lt.rs`), else by kernels for any of them (`plain.rs`).
 
+mod extras;
 mod linear;
 mod lt;
 mod plain;
 mod vector;
 
+pub(in crate::cuda_backend::ops) use extras::{Addend, Extras};
 pub(in crate::cuda_backend) use linear::linear;
 pub(in crate::cuda_backend) use lt::Lt;
-pub(in crate::cuda_backend::ops) use vector::{activation_function, gate_function, Around};
 
 use super::elementwise;
 use crate::backend::BackendStorage;
@@ -28,16 +29,8 @@ pub(super) struct Operand<'a> {
     column: usize,
 }
 
-/// An addend of a product: a vector `(n)`, or a matrix `(m, n)` with contiguous rows.
-#[derive(Clone, Copy)]
-pub(super) struct Addend<'a> {
-    storage: &'a CudaStorage,
-    offset: usize,
-    /// Stride between rows.
-    pub(super) row: usize,
-}
-
-/// A product of `batches` pairs of matrices, `(m, k)` by `(k, n)`, and its addends.
+/// A product of `batches` pairs of matrices, `(m, k)` by `(k, n)`, and the rest of its layer. With a gate, `n` counts the columns of the
+/// result.
 #[derive(Clone, Copy)]
 pub(super) struct Product<'a> {
     lhs: Operand<'a>,
@@ -47,8 +40,7 @@ pub(super) struct Product<'a> {
     m: usize,
     n: usize,
     k: usize,
-    bias: Option<Addend<'a>>,
-    residual: Option<Addend<'a>>,
+    extras: Extras<'a>,
     /// Three f32: the factor of the product, 0 and 1.
     scales: Option<&'a CudaStorage>,
 }
@@ -87,8 +79,7 @@ impl<'a> Product<'a> {
             m,
             n,
             k,
-            bias: None,
-            residual: None,
+            extras: Extras::default(),
             scales: None,
         })
     }
@@ -153,20 +144,20 @@ fn in_rows((storage, layout): Input<'_>) -> Result<(elementwise::Ordered<'_>, La
     Ok((storage, layout))
 }
 
-/// `x (rows, k)` times a contiguous weight `(n, k)` transposed, times the first of `scales`, plus the addends: by cuBLASLt, to `dst`, of
+/// `x (rows, k)` times a contiguous weight `(n, k)` transposed, times the first of `scales`, plus the sums of `extras`: by cuBLASLt, to `dst`, of
 /// the operands' dtype or f32. Returns whether cuBLASLt supports it.
 pub(super) fn by_lt(
     x: Input<'_>,
     weight: &CudaStorage,
     sizes: (usize, usize, usize),
-    [bias, residual]: [Option<Addend<'_>>; 2],
+    extras: Extras<'_>,
     scales: Option<&CudaStorage>,
     dst: &CudaStorage,
 ) -> Result<bool> {
     let (_, n, k) = sizes;
     let weight_l = Layout::contiguous((n, k)).transpose(0, 1)?;
     let mut product = Product::new(x, (weight, &weight_l), sizes)?;
-    (product.bias, product.residual, product.scales) = (bias, residual, scales);
+    (product.extras, product.scales) = (extras, scales);
     match dst.device().lt()? {
         Some(lt) => lt.run(&product, dst),
         None => Ok(false),
@@ -178,7 +169,7 @@ fn run_known(product: &Product<'_>, dst: &CudaStorage) -> Result<bool> {
     if vector::run(product, dst)? {
         return Ok(true);
     }
-    match dst.device().lt()? {
+    match dst.device().lt()?.filter(|_| product.extras.are_sums()) {
         Some(lt) => lt.run(product, dst),
         None => Ok(false),
     }

@@ -23,7 +23,7 @@ pub(super) fn linear(
     (x, x_l): Input<'_>,
     (weight, first): (&QCudaStorage, usize),
     (rows, n, k): (usize, usize, usize),
-    extras: &Extras<'_>,
+    extras: Extras<'_>,
 ) -> Result<Option<CudaStorage>> {
     let device = x.device();
     if device.lt()?.is_none() {
@@ -35,8 +35,7 @@ pub(super) fn linear(
         let weight = dequantize(weight, first * k, n * k, x.dtype())?;
         let dst = device.new_storage(rows * n, dtype, MATMUL)?;
         let x_l = Layout::contiguous_with_offset(Shape::from((rows, k)), offset);
-        let addends = [extras.bias, extras.residual];
-        let done = matmul::by_lt((x, &x_l), &weight, (rows, n, k), addends, scales, &dst)?;
+        let done = matmul::by_lt((x, &x_l), &weight, (rows, n, k), extras, scales, &dst)?;
         Ok(done.then_some(dst))
     };
     if dtype != DType::F32 {

@@ -19,7 +19,7 @@ use activations::{Activations, Order};
 
 use crate::backend::BackendStorage;
 use crate::cuda_backend::ops::elementwise::in_order;
-use crate::cuda_backend::ops::matmul::{self as dense, Addend, Around};
+use crate::cuda_backend::ops::matmul::{self as dense, Extras};
 use crate::cuda_backend::quantized::QCudaStorage;
 use crate::cuda_backend::CudaStorage;
 use crate::quantized::GgmlDType;
@@ -84,23 +84,6 @@ pub(in crate::cuda_backend) fn is_vector(weight: &QCudaStorage, dtype: DType, ro
     floats && has_blocks(weight.dtype()) && rows <= VECTOR_ROWS
 }
 
-/// What a product of blocks does besides.
-#[derive(Clone, Copy, Default)]
-pub(in crate::cuda_backend::ops) struct Extras<'a> {
-    pub(in crate::cuda_backend::ops) around: Around<'a>,
-    pub(in crate::cuda_backend::ops) bias: Option<Addend<'a>>,
-    pub(in crate::cuda_backend::ops) residual: Option<Addend<'a>>,
-}
-
-impl Extras<'_> {
-    /// The addresses of the bias and of the residual, and from row to row of the latter.
-    fn args(&self) -> (u64, u64, usize) {
-        let address = |addend: Option<Addend<'_>>| addend.map_or(0, |addend| addend.address());
-        let row = self.residual.map_or(0, |residual| residual.row);
-        (address(self.bias), address(self.residual), row)
-    }
-}
-
 /// `x (.., k)` of any strides times the rows `first .. first + n` of a weight transposed: `(.., n)`, contiguous, in the dtype of `x`.
 ///
 /// # Errors
@@ -129,7 +112,7 @@ pub(in crate::cuda_backend) fn matmul(
     dense::matmul(&x, &rhs, (1, rows, n, k), &x_l, &rhs_l)
 }
 
-/// `x (rows, k)` as in [`matmul`], with the norm, gate, activation and addends of `extras`, in kernels that read the blocks. `None` for empty
+/// `x (rows, k)` as in [`matmul`], with `extras`, in kernels that read the blocks. `None` for empty
 /// products, float weights, and many rows: from [`decoded::LEAST_ROWS`] on there are kernels for bias and residual alone. With a gate, `n`
 /// counts the columns of the result.
 ///
@@ -145,16 +128,11 @@ pub(in crate::cuda_backend::ops) fn linear(
     if !matches!(dtype, DType::F32 | DType::F16 | DType::BF16) {
         return Err(Error::UnsupportedDTypeForOp(dtype, MATMUL).bt());
     }
-    let Around {
-        norm,
-        gate,
-        activation,
-    } = extras.around;
     let few = rows <= VECTOR_ROWS;
     let has_work = rows * n * k > 0;
-    let is_plain = norm.is_none() && gate.is_none() && activation.is_none();
-    if rows >= decoded::LEAST_ROWS && is_plain && has_work && has_blocks(weight.dtype()) {
-        if let Some(dst) = decoded::linear(x, (weight, first), (rows, n, k), &extras)? {
+    let are_sums = extras.are_sums();
+    if rows >= decoded::LEAST_ROWS && are_sums && has_work && has_blocks(weight.dtype()) {
+        if let Some(dst) = decoded::linear(x, (weight, first), (rows, n, k), extras)? {
             return Ok(Some(dst));
         }
     }
@@ -175,10 +153,10 @@ pub(in crate::cuda_backend::ops) fn linear(
         }
     }
     let tiles = rows <= TILE_ROWS || dtype == DType::F32;
-    if !(few || (tiles && is_plain)) {
+    if !(few || (tiles && are_sums)) {
         return Ok(None);
     }
-    let x = Activations::new(x, k, norm, Order::Rows)?;
+    let x = Activations::new(x, k, extras.norm, Order::Rows)?;
     match few {
         true => vector::run(&product, None, &x, dtype).map(Some),
         false => tiles::run(&product, &x, dtype).map(Some),

@@ -6,7 +6,6 @@ use super::{c_format, decoded, Input, Product, MATMUL};
 use crate::backend::BackendStorage;
 use crate::cuda_backend::kernel::{source, Kernel};
 use crate::cuda_backend::launch::{Args, Grid};
-use crate::cuda_backend::ops::matmul::{activation_function, gate_function, Around};
 use crate::cuda_backend::CudaStorage;
 use crate::quantized::GgmlDType;
 use crate::Result;
@@ -98,15 +97,10 @@ pub(super) fn run(product: &Product<'_>, x: Input<'_>) -> Result<Option<CudaStor
     let Product {
         rows, n, k, extras, ..
     } = *product;
-    let Around {
-        norm,
-        gate,
-        activation,
-    } = extras.around;
     let device = product.weight.device();
     let dtype = x.0.dtype();
     let format = product.weight.dtype();
-    let outputs_of = if gate.is_some() { 2 } else { 1 };
+    let outputs_of = if extras.gate.is_some() { 2 } else { 1 };
     let size = (rows, outputs_of * n, k);
     let multiprocessors = device.card().multiprocessors;
     let Some(tile) = Tile::choose(format, size, multiprocessors, device.max_shared() as usize)
@@ -115,7 +109,7 @@ pub(super) fn run(product: &Product<'_>, x: Input<'_>) -> Result<Option<CudaStor
     };
     let tiles = rows.div_ceil(8).next_multiple_of(tile.tn);
     let nibbles = matches!(format, GgmlDType::Q4_0 | GgmlDType::Q4_1);
-    let x = Activations::new(x, k, norm, Order::Packed { tiles, nibbles })?;
+    let x = Activations::new(x, k, extras.norm, Order::Packed { tiles, nibbles })?;
     let dst = device.new_storage(rows * n, dtype, MATMUL)?;
     let kernel = Kernel::new(source!("functions", "ggml", => "ggml_stream"))
         .define("FORMAT", c_format(format))
@@ -126,13 +120,8 @@ pub(super) fn run(product: &Product<'_>, x: Input<'_>) -> Result<Option<CudaStor
         .define("CHUNK", tile.chunk)
         .define("STAGES", STAGES)
         .define("PITCH", tile.pitch)
-        .define("NIBBLES", nibbles)
-        .define("BIAS", extras.bias.is_some())
-        .define("GATED", gate.is_some())
-        .define("GATE", gate.map_or("0", gate_function))
-        .define("ACTIVATES", activation.is_some())
-        .define("ACTIVATION", activation.map_or("0", activation_function))
-        .define("RESIDUAL", extras.residual.is_some());
+        .define("NIBBLES", nibbles);
+    let kernel = extras.define(kernel);
     let (bias, residual, residual_row) = extras.args();
     let args = Args::new()
         .value(product.address())

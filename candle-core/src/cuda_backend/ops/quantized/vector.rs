@@ -6,7 +6,6 @@ use crate::backend::BackendStorage;
 use crate::cuda_backend::faults;
 use crate::cuda_backend::kernel::{source, Kernel};
 use crate::cuda_backend::launch::{Args, Grid};
-use crate::cuda_backend::ops::matmul::{activation_function, gate_function, Around};
 use crate::cuda_backend::views::Walk;
 use crate::cuda_backend::CudaStorage;
 use crate::quantized::GgmlDType;
@@ -50,7 +49,7 @@ impl Cut {
     fn choose(product: &Product<'_>, m: usize, outputs: usize, multiprocessors: usize) -> Self {
         let units = product.k / unit_elements(product.weight.dtype());
         let wanted = multiprocessors * 32;
-        let gated = product.extras.around.gate.is_some();
+        let gated = product.extras.gate.is_some();
         let rows = match m {
             1 if outputs / 4 >= 2 * wanted => 4,
             1 | 2 if outputs / 2 >= wanted / 2 => 2,
@@ -77,9 +76,6 @@ pub(super) fn run(
     let Product {
         rows, n, k, extras, ..
     } = *product;
-    let Around {
-        gate, activation, ..
-    } = extras.around;
     let device = product.weight.device();
     let dst = device.new_storage(rows * n, dtype, MATMUL)?;
     // With a choice each row is one product.
@@ -103,16 +99,11 @@ pub(super) fn run(
         .define("ROWS", cut.rows)
         .define("WARPS", WARPS)
         .define("SPLIT", cut.split)
-        .define("BIAS", extras.bias.is_some())
-        .define("GATED", gate.is_some())
-        .define("GATE", gate.map_or("0", gate_function))
-        .define("ACTIVATES", activation.is_some())
-        .define("ACTIVATION", activation.map_or("0", activation_function))
-        .define("RESIDUAL", extras.residual.is_some())
         .define("CHOOSES", ids.is_some())
         .define("IDS", ids_type)
         .define("RANK", walk.rank)
         .define("FAULT", faults::code(faults::EXPERT_ROWS));
+    let kernel = extras.define(kernel);
     let per = choice.map_or(1, |choice| choice.per);
     let count = choice.map_or(1, |choice| choice.count);
     let sizes: Sizes = [rows, n, k, per, count].map(|size| size as u64);

@@ -71,12 +71,8 @@ impl Fused for WebGpuStorage {
             .to_dtype(&contiguous, x.dtype())
     }
 
-    fn linear(
-        (x, layout): Operand<'_>,
-        weight: LinearWeight<'_>,
-        extras: LinearExtras<'_>,
-    ) -> Result<Self> {
-        linear(x, layout, weight, extras)
+    fn linear(x: Operand<'_>, weight: LinearWeight<'_>, extras: LinearExtras<'_>) -> Result<Self> {
+        linear(x, weight, extras)
     }
 
     fn rope(inputs: [Operand<'_>; 3], rotation: Rotation<'_>) -> Result<Self> {
@@ -95,12 +91,12 @@ impl Fused for WebGpuStorage {
         rope_append(inputs, rotation, into)
     }
 
-    fn has_sdpa([q, k, v]: [Operand<'_>; 3], params: SdpaParams<'_>) -> Result<bool> {
-        has_sdpa(q, k, v, params)
+    fn has_sdpa(inputs: [Operand<'_>; 3], params: SdpaParams<'_>) -> Result<bool> {
+        has_sdpa(inputs, params)
     }
 
-    fn sdpa([q, k, v]: [Operand<'_>; 3], params: SdpaParams<'_>) -> Result<Self> {
-        sdpa(q, k, v, params)
+    fn sdpa(inputs: [Operand<'_>; 3], params: SdpaParams<'_>) -> Result<Self> {
+        sdpa(inputs, params)
     }
 }
 

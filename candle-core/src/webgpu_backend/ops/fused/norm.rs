@@ -77,7 +77,6 @@ impl Kernel for NormRows {
         shader
             .text(match beside {
                 Some(BesideNorm::AddBefore) => include_str!("../../shaders/norm_residual.wgsl"),
-                Some(BesideNorm::GateBefore) => include_str!("../../shaders/norm_gate.wgsl"),
                 _ => include_str!("../../shaders/norm_plain.wgsl"),
             })
             .text(match beside {
@@ -194,10 +193,6 @@ fn in_steps(
             copy2d(&norms, &mut dst, Ranges::range(len, 0, len))?;
             Ok(dst)
         }
-        BesideNorm::GateBefore => {
-            let gated = step(beside, x, Gate::Silu.function())?;
-            self::norm((&gated, &rows), plain)
-        }
         BesideNorm::AddAfter => step((&self::norm(x, plain)?, &rows), beside, "add"),
         BesideNorm::GateAfter => {
             let normed = self::norm(x, plain)?;
@@ -257,19 +252,6 @@ fn norm_into(dst: &WebGpuStorage, x: Operand<'_>, norm: Norm<'_>) -> Result<()> 
     )
 }
 
-/// `x / sqrt(mean(x^2) + eps) * alpha` over the last dimension. `alpha` has one element for each index of that dimension.
-pub(super) fn rms_norm(x: Operand<'_>, alpha: Operand<'_>, eps: f32) -> Result<WebGpuStorage> {
-    let rms = Norm {
-        op: "rms-norm",
-        centred: false,
-        weight: Some(alpha),
-        bias: None,
-        eps,
-        beside: None,
-    };
-    norm(x, rms)
-}
-
 #[cfg(test)]
 mod tests {
     use super::{BesideNorm, NormRows};
@@ -278,7 +260,7 @@ mod tests {
     #[test]
     fn every_form_is_valid_wgsl() {
         use BesideNorm::*;
-        let beside = [AddBefore, GateBefore, AddAfter, GateAfter].map(Some);
+        let beside = [AddBefore, AddAfter, GateAfter].map(Some);
         for (elem, out) in [
             (Elem::F32, Elem::F32),
             (Elem::BF16, Elem::F32),

@@ -145,7 +145,7 @@ impl Kernel for MatmulBlocks {
             .piece_operands(lhs, shape.pieces)
             .output("dst", form.out)
             .norm_weights(extras.norm, lhs, form.rhs, true)
-            .finish(extras.last)
+            .finish(extras.epilogue)
             .vector_value(scale, &extras)
             .constant("SUMS", shape.cols * extras.sums())
             .constant("ROWS", shape.rows)

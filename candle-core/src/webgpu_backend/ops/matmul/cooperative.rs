@@ -208,7 +208,7 @@ impl Kernel for MatmulCooperative {
             .cooperative_operands(form.rhs)
             .scales(self.scales)
             .output("dst", form.out)
-            .finish(form.extras.last)
+            .finish(form.extras.epilogue)
             .strided("lhs", form.rank)
             .strided("rhs", form.rank)
             .constant("DEPTH", tile.depth)

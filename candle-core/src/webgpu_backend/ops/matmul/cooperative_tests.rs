@@ -1,4 +1,4 @@
-use super::super::extras::{ExtrasForm, Last};
+use super::super::extras::{Epilogue, ExtrasForm};
 use super::super::Extras;
 use super::*;
 use crate::backend::{BackendDevice, BackendStorage};
@@ -52,10 +52,10 @@ fn kernel(
     (rhs, out): (Rhs, Elem),
     rank: usize,
     scales: Scales,
-    last: Last,
+    epilogue: Epilogue,
 ) -> MatmulCooperative {
     let extras = ExtrasForm {
-        last,
+        epilogue,
         ..ExtrasForm::default()
     };
     MatmulCooperative {
@@ -79,17 +79,17 @@ fn every_cooperative_kernel_is_valid_wgsl() {
     let blocks = |dtype| Rhs::Blocks(format(dtype));
     for tile in tiles() {
         for out in [Elem::F16, Elem::F32, Elem::BF16] {
-            let plain = Last::default();
-            let added = Last {
+            let plain = Epilogue::default();
+            let added = Epilogue {
                 residual: Some(out),
                 ..plain
             };
-            let bias = Last {
+            let bias = Epilogue {
                 bias: Some(out),
                 activation: Some(Activation::Relu2),
                 ..plain
             };
-            for (rhs, rank, scales, last) in [
+            for (rhs, rank, scales, epilogue) in [
                 (dense, 0, Scales::None, plain),
                 (dense, 2, Scales::None, bias),
                 (dense, 0, Scales::Rows, added),
@@ -98,14 +98,14 @@ fn every_cooperative_kernel_is_valid_wgsl() {
                 (blocks(GgmlDType::Q8_0), 0, Scales::Rows, bias),
                 (blocks(GgmlDType::Q6K), 0, Scales::Rows, plain),
             ] {
-                assert_valid(&kernel(tile, (rhs, out), rank, scales, last));
+                assert_valid(&kernel(tile, (rhs, out), rank, scales, epilogue));
             }
         }
     }
     for &dtype in FORMATS {
         let elems = (blocks(dtype), Elem::F32);
-        let last = Last::default();
-        assert_valid(&kernel(CoopTile::SQUARE, elems, 0, Scales::Rows, last));
+        let epilogue = Epilogue::default();
+        assert_valid(&kernel(CoopTile::SQUARE, elems, 0, Scales::Rows, epilogue));
     }
 }
 

@@ -24,7 +24,7 @@ impl<'a> Extras<'a> {
         ExtrasForm {
             norm: self.norm.is_some(),
             gate: self.gate,
-            last: self.last(),
+            epilogue: self.epilogue(),
         }
     }
 
@@ -35,8 +35,8 @@ impl<'a> Extras<'a> {
 
     /// The epilogue of a product. The dtype of its operands is the result's, which may differ from that of the product's operands: those of
     /// a product with blocks may have been converted to f16.
-    pub(super) fn last(&self) -> Last {
-        Last {
+    pub(super) fn epilogue(&self) -> Epilogue {
+        Epilogue {
             bias: elem_of(self.bias),
             gated: self.gate.is_some(),
             activation: self.activation,
@@ -96,7 +96,7 @@ fn elem_of(input: Option<Input<'_>>) -> Option<Elem> {
 pub(super) struct ExtrasForm {
     pub(super) norm: bool,
     pub(super) gate: Option<Gate>,
-    pub(super) last: Last,
+    pub(super) epilogue: Epilogue,
 }
 
 impl ExtrasForm {
@@ -110,15 +110,15 @@ impl fmt::Debug for ExtrasForm {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(if self.norm { " norm" } else { "" })?;
         match self.gate {
-            Some(gate) => write!(f, " {gate:?}{:?}", self.last),
-            None => write!(f, "{:?}", self.last),
+            Some(gate) => write!(f, " {gate:?}{:?}", self.epilogue),
+            None => write!(f, "{:?}", self.epilogue),
         }
     }
 }
 
 /// The epilogue of a product.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
-pub(super) struct Last {
+pub(super) struct Epilogue {
     pub(super) bias: Option<Elem>,
     /// Whether there is a gate; the bias is then added before it.
     pub(super) gated: bool,
@@ -126,7 +126,7 @@ pub(super) struct Last {
     pub(super) residual: Option<Elem>,
 }
 
-impl fmt::Debug for Last {
+impl fmt::Debug for Epilogue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(elem) = self.bias {
             write!(f, " bias {elem:?}")?;
@@ -143,24 +143,24 @@ impl fmt::Debug for Last {
 
 impl Shader {
     /// `finish(row, col, sum)`: the stored value for a sum. With a gate, `bias_at` is available for the value before it.
-    pub(super) fn finish(mut self, last: Last) -> Self {
+    pub(super) fn finish(mut self, epilogue: Epilogue) -> Self {
         let mut value = String::from("sum");
-        if let Some(elem) = last.bias {
+        if let Some(elem) = epilogue.bias {
             self = self.input("bias", elem);
-            value.push_str(if last.gated {
+            value.push_str(if epilogue.gated {
                 ""
             } else {
                 " + bias_at(p.bias_offset + col)"
             });
         }
-        for function in last.activation.map_or(&[][..], Activation::functions) {
+        for function in epilogue.activation.map_or(&[][..], Activation::functions) {
             value = format!("f_{function}({value})");
         }
-        if let Some(elem) = last.residual {
+        if let Some(elem) = epilogue.residual {
             self = self.input("residual", elem);
             value.push_str(" + residual_at(p.residual_offset + row * p.residual_row + col)");
         }
-        if last.gated || last.activation.is_some() {
+        if epilogue.gated || epilogue.activation.is_some() {
             self = self.text(include_str!("../../shaders/functions_float.wgsl"));
         }
         self.text(&format!(

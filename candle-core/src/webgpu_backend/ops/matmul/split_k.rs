@@ -1,7 +1,7 @@
 //! A product whose inner dimension is split into parts; a second kernel adds their results.
 
 use super::super::{bind, index, WORKGROUP};
-use super::extras::Last;
+use super::extras::Epilogue;
 use super::plan::MOST_TILE_K;
 use super::{Extras, Problem, Run};
 use crate::webgpu_backend::kernel::{params, Caps, Elem, Kernel, Shader};
@@ -21,7 +21,7 @@ params!(JoinParams {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct MatmulJoin {
     out: Elem,
-    last: Last,
+    epilogue: Epilogue,
 }
 
 impl Kernel for MatmulJoin {
@@ -31,7 +31,7 @@ impl Kernel for MatmulJoin {
         Shader::default()
             .input_words("parts", "f32")
             .output("dst", self.out)
-            .finish(self.last)
+            .finish(self.epilogue)
             .constant("WG", WORKGROUP)
             .body::<JoinParams>(include_str!("../../shaders/matmul_join.wgsl"))
     }
@@ -99,7 +99,7 @@ impl Run<'_> {
         device.run(
             &MatmulJoin {
                 out: self.out,
-                last: self.extras.last(),
+                epilogue: self.extras.epilogue(),
             },
             &bindings,
             &JoinParams {

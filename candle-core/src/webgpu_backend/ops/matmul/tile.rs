@@ -68,7 +68,7 @@ impl Kernel for MatmulTile {
         shader
             .scales(self.scales)
             .output("dst", self.form.out)
-            .finish(self.form.extras.last)
+            .finish(self.form.extras.epilogue)
             .strided("lhs", rank)
             .strided("rhs", rank)
             .constant("LHS_OUTER", self.lhs == Access::Outer)

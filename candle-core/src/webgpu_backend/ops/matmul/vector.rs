@@ -130,7 +130,7 @@ impl Kernel for MatmulVector {
             .vector_operands(lhs, rhs, wide)
             .output("dst", self.form.out)
             .norm_weights(extras.norm, lhs, rhs, wide)
-            .finish(extras.last)
+            .finish(extras.epilogue)
             .vector_value(scale, &extras)
             .strided("lhs", rank);
         let shader = match self.ids {
@@ -169,7 +169,7 @@ impl Shader {
     /// `value(row, at, col)`: sum number `at` of a row, in column `col`, before the last additions; `scale` is the norm's factor of the
     /// row.
     pub(super) fn vector_value(self, scale: &str, extras: &ExtrasForm) -> Self {
-        let (gate_bias, up_bias) = match extras.last.bias {
+        let (gate_bias, up_bias) = match extras.epilogue.bias {
             Some(_) => (
                 " + bias_at(p.bias_offset + col)",
                 " + bias_at(p.bias_offset + p.n + col)",

@@ -32,7 +32,7 @@ impl Form {
     /// `None` if heads are not whole words of 16 bytes, or too many rows share keys.
     pub(super) fn choose(call: &Call<'_>) -> Option<Self> {
         let sizes = &call.sizes;
-        let lanes = 16 / call.dtypes[1].size_in_bytes();
+        let lanes = 16 / call.dtypes()[1].size_in_bytes();
         let wide = call.wide(1, lanes) && call.wide(2, lanes);
         if !wide || sizes.sharing() > MAX_ROWS || sizes.head_dim == 0 {
             return None;

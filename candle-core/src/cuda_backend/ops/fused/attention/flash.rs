@@ -62,7 +62,7 @@ impl Shape {
     pub(super) fn choose(call: &Call<'_>) -> Option<Self> {
         let sizes = &call.sizes;
         let device = call.inputs[0].0.device();
-        let [of_queries, of_keys] = call.dtypes;
+        let [of_queries, of_keys] = call.dtypes();
         let dtypes = matches!(of_keys, DType::F16 | DType::BF16)
             && (of_queries == of_keys || of_queries == DType::F32);
         let dims = [sizes.head_dim, sizes.v_dim];
@@ -101,7 +101,7 @@ impl Call<'_> {
             .define("KEYS", shape.keys)
             .define(
                 "MMA",
-                match self.dtypes[1] {
+                match self.dtypes()[1] {
                     DType::F16 => "mma_m16n8k16_f16",
                     _ => "mma_m16n8k16_bf16",
                 },

@@ -17,9 +17,9 @@ use crate::cuda_backend::kernel::{source, Kernel};
 use crate::cuda_backend::launch::{Args, Grid};
 use crate::cuda_backend::ops::elementwise;
 use crate::cuda_backend::CudaStorage;
-use crate::fused::attention::{Sizes, FAR};
-use crate::{DType, Error, Layout, Result};
-use rules::{bits, Rules};
+use crate::fused::attention::FAR;
+use crate::{DType, Result};
+use rules::bits;
 
 const OP: &str = "sdpa";
 
@@ -83,13 +83,8 @@ enum Plan {
 ///
 /// # Errors
 /// If sizes or dtypes do not match.
-pub fn has_sdpa(
-    q: Operand<'_>,
-    k: Operand<'_>,
-    v: Operand<'_>,
-    params: SdpaParams<'_>,
-) -> Result<bool> {
-    Ok(Call::new([q, k, v], params)?.plan().is_some())
+pub fn has_sdpa(inputs: [Operand<'_>; 3], params: SdpaParams<'_>) -> Result<bool> {
+    Ok(call(inputs, params)?.plan().is_some())
 }
 
 /// `softmax(q kᵀ * scale) v` for `q (batch, heads, queries, dim)`, `k (batch, kv_heads, keys, dim)` and `v (batch, kv_heads, keys, v_dim)`,
@@ -98,40 +93,22 @@ pub fn has_sdpa(
 ///
 /// # Errors
 /// If sizes or dtypes do not match, or [`has_sdpa`] returns `false`.
-pub fn sdpa(
-    q: Operand<'_>,
-    k: Operand<'_>,
-    v: Operand<'_>,
-    params: SdpaParams<'_>,
-) -> Result<CudaStorage> {
-    let inputs = [q, k, v];
-    let call = Call::new(inputs, params)?;
+pub fn sdpa(inputs: [Operand<'_>; 3], params: SdpaParams<'_>) -> Result<CudaStorage> {
+    let call = call(inputs, params)?;
+    let q = inputs[0].0;
     if call.sizes.rows() * call.sizes.v_dim == 0 {
-        return q.0.device().new_storage(0, q.0.dtype(), OP);
+        return q.device().new_storage(0, q.dtype(), OP);
     }
-    // The kernels require contiguous elements in a head.
-    if let Some(place) = inputs
-        .iter()
-        .position(|(_, l)| l.stride()[3] != 1 && l.dims()[3] != 1)
-    {
-        let (storage, layout) = inputs[place];
-        let copy = elementwise::copy(storage, layout)?;
-        let copy_l = Layout::contiguous(layout.shape());
-        let mut inputs = inputs;
-        inputs[place] = (&copy, &copy_l);
-        let [q, k, v] = inputs;
-        return sdpa(q, k, v, params);
-    }
-    match call.plan() {
+    call.with_contiguous_heads(elementwise::copy, |call| match call.plan() {
         Some(Plan::Decode(form)) => call.decode(form),
         Some(Plan::Flash(shape)) => call.flash(shape),
         Some(Plan::Tiles(tile)) => call.tiles(tile),
-        None => Err(q.0.device().unsupported(
+        None => Err(q.device().unsupported(
             OP,
-            q.0.dtype(),
+            q.dtype(),
             "no kernel for this dtype or head size: compose it from tensor ops",
         )),
-    }
+    })
 }
 
 /// The division of the keys into parts.
@@ -154,41 +131,25 @@ impl Parts {
     }
 }
 
-/// A call with inputs whose heads are contiguous.
-struct Call<'a> {
-    /// q, k, v.
-    inputs: [Operand<'a>; 3],
-    sizes: Sizes,
-    params: SdpaParams<'a>,
-    rules: Rules,
-    /// Dtypes of the queries and the result, and of keys and values.
-    dtypes: [DType; 2],
+/// A call on CUDA storages.
+type Call<'a> = crate::fused::attention::Call<'a, CudaStorage, &'static str>;
+
+fn call<'a>(inputs: [Operand<'a>; 3], params: SdpaParams<'a>) -> Result<Call<'a>> {
+    let device = inputs[0].0.device();
+    Call::new(inputs, params, |dtype| float_type(device, dtype, OP))
 }
 
-impl<'a> Call<'a> {
-    fn new(inputs: [Operand<'a>; 3], params: SdpaParams<'a>) -> Result<Self> {
-        let [(q, q_l), (k, k_l), (v, v_l)] = inputs;
-        let sizes = Sizes::new(q_l, k_l, v_l)?;
-        if v.dtype() != k.dtype() {
-            let (lhs, rhs) = (k.dtype(), v.dtype());
-            return Err(Error::DTypeMismatchBinaryOp { lhs, rhs, op: OP }.bt());
-        }
-        for dtype in [q.dtype(), k.dtype()] {
-            float_type(q.device(), dtype, OP)?;
-        }
-        Ok(Self {
-            inputs,
-            sizes,
-            params,
-            rules: Rules::new(&params, &sizes, |dtype| float_type(q.device(), dtype, OP))?,
-            dtypes: [q.dtype(), k.dtype()],
-        })
+impl Call<'_> {
+    /// Dtypes of the queries and the result, and of keys and values.
+    fn dtypes(&self) -> [DType; 2] {
+        let [(q, _), (k, _), _] = self.inputs;
+        [q.dtype(), k.dtype()]
     }
 
     fn plan(&self) -> Option<Plan> {
         // Kernels count rows and keys in 32 bits, and sum in f32.
         let countable = self.sizes.rows().max(self.sizes.keys) <= FAR;
-        if self.dtypes.contains(&DType::F64) || !countable {
+        if self.dtypes().contains(&DType::F64) || !countable {
             return None;
         }
         let decode = decode::Form::choose(self).map(Plan::Decode);
@@ -204,29 +165,17 @@ impl<'a> Call<'a> {
         operand.1.dims()[3].is_multiple_of(lanes) && aligned(operand, 3, lanes)
     }
 
-    /// Maximum number of keys that `queries` neighbours see.
-    fn span(&self, queries: usize) -> usize {
-        let keys = self.sizes.keys;
-        match (self.params.left, self.params.right) {
-            (Some(left), Some(right)) => {
-                keys.min(left.saturating_add(right).saturating_add(queries))
-            }
-            _ => keys,
-        }
-    }
-
     /// `kernel` for these dtypes, sizes and rules.
-    fn kernel(&self, kernel: Kernel, parts: Parts) -> Result<Kernel> {
-        let device = self.inputs[0].0.device();
-        Ok(kernel
-            .define("T", float_type(device, self.dtypes[0], OP)?)
-            .define("K", float_type(device, self.dtypes[1], OP)?)
+    fn kernel(&self, kernel: Kernel, parts: Parts) -> Kernel {
+        kernel
+            .define("T", self.elems[0])
+            .define("K", self.elems[1])
             .define("HEAD_DIM", self.sizes.head_dim)
             .define("V_DIM", self.sizes.v_dim)
             .define("RULES", bits(self.rules))
             .define("PAGE", self.rules.page.unwrap_or(0))
             .define("BIAS", self.rules.bias.unwrap_or("f32"))
-            .define("JOINS", parts.splits > 1))
+            .define("JOINS", parts.splits > 1)
     }
 
     /// Runs a kernel of `blocks` blocks for each part, and joins the parts, unless the kernel does so itself.
@@ -239,8 +188,8 @@ impl<'a> Call<'a> {
     ) -> Result<CudaStorage> {
         let device = self.inputs[0].0.device();
         let (rows, v_dim) = (self.sizes.rows(), self.sizes.v_dim);
-        let dst = device.new_storage(rows * v_dim, self.dtypes[0], OP)?;
-        let kernel = self.kernel(kernel, parts)?;
+        let dst = device.new_storage(rows * v_dim, self.dtypes()[0], OP)?;
+        let kernel = self.kernel(kernel, parts);
         let grid = Grid {
             blocks: [(blocks * parts.splits) as u32, 1, 1],
             ..grid
@@ -261,7 +210,7 @@ impl<'a> Call<'a> {
             return Ok(dst);
         }
         let join = Kernel::new(source!("sdpa_join"))
-            .define("T", float_type(device, self.dtypes[0], OP)?)
+            .define("T", self.elems[0])
             .define("V_DIM", v_dim)
             .define("BLIND", self.rules.blind);
         let args = Args::new()
@@ -288,7 +237,6 @@ impl<'a> Call<'a> {
             let stride = layout.stride();
             [stride[0], stride[1], stride[2], stride[3]].map(|step| step as u64)
         });
-        let distance = |n: Option<usize>| n.unwrap_or(0).min(FAR) as u32;
         Params {
             q: address(q),
             k: address(k),
@@ -316,8 +264,8 @@ impl<'a> Call<'a> {
             keys: self.sizes.keys as u32,
             splits: parts.splits as u32,
             chunk: parts.chunk as u32,
-            left: distance(given.left),
-            right: distance(given.right),
+            left: Self::distance(given.left),
+            right: Self::distance(given.right),
             scale: given.scale,
             softcap: given.softcap.unwrap_or(1.),
             pages_columns: given

@@ -90,7 +90,7 @@ impl Call<'_> {
         kernel: impl FnOnce(SdpaCooperative) -> K,
     ) -> Result<WebGpuStorage> {
         let workgroups = self.sizes.blocks(tile.rows());
-        self.run(parts, self.elem, workgroups, |heads| {
+        self.run(parts, self.elems[0], workgroups, |heads| {
             kernel(SdpaCooperative { tile, heads })
         })
     }

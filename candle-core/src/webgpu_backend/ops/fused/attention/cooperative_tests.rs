@@ -298,7 +298,7 @@ impl Case {
             lens: lens_s.as_ref().map(|lens| (lens, &rows_l)),
             pages: None,
         };
-        let call = Call::new([(&q_s, &q_l), (&k_s, &k_l), (&v_s, &v_l)], params)?;
+        let call = super::super::call([(&q_s, &q_l), (&k_s, &k_l), (&v_s, &v_l)], params)?;
         let got = match run(&call)?.to_cpu_storage()? {
             CpuStorage::F32(got) => got,
             CpuStorage::F16(got) => got.into_iter().map(f16::to_f32).collect(),

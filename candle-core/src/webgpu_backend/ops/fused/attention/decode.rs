@@ -27,7 +27,7 @@ pub(super) fn fits(sizes: &Sizes, elem: Elem) -> bool {
 
 impl Call<'_> {
     pub(super) fn decode(&self) -> Result<WebGpuStorage> {
-        let Self { sizes, elem, .. } = *self;
+        let (sizes, elem) = (self.sizes, self.elems[0]);
         let turns = self.span(1).div_ceil(TURN as usize);
         let splits = turns.min(BUSY_WORKGROUPS.div_ceil(sizes.rows())).max(1);
         let parts = Parts::new(self.span(1), splits.min(self.most_parts()), TURN as usize);

@@ -101,7 +101,7 @@ impl Call<'_> {
     }
 
     pub(super) fn flash(&self, tile: Tile) -> Result<WebGpuStorage> {
-        let Self { sizes, elem, .. } = *self;
+        let (sizes, elem) = (self.sizes, self.elems[0]);
         let workgroups = sizes.blocks(tile.rows());
         let keys = self.span(tile.rows().div_ceil(sizes.group()) + 1);
         let splits = (BUSY_WORKGROUPS / workgroups).min(keys / LEAST_CHUNK);

@@ -46,7 +46,7 @@ impl Form {
     /// bias, which may be far below the kernel's value for "no score".
     pub(super) fn choose(call: &Call<'_>) -> Option<Self> {
         let (sizes, caps) = (&call.sizes, &call.inputs[0].0.device().kernels().caps);
-        let piece = if call.kv_elem == Elem::F32 { 4 } else { 8 };
+        let piece = if call.elems[1] == Elem::F32 { 4 } else { 8 };
         let whole = |place: usize| {
             let layout = call.inputs[place].1;
             let steps = layout.stride()[..3].iter().chain(&layout.dims()[3..]);
@@ -57,7 +57,8 @@ impl Form {
         let largest = limits
             .max_compute_invocations_per_workgroup
             .min(limits.max_compute_workgroup_size_x);
-        let fits = decode::fits(sizes, call.elem) && whole(1) && whole(2) && largest >= WORKGROUP;
+        let fits =
+            decode::fits(sizes, call.elems[0]) && whole(1) && whole(2) && largest >= WORKGROUP;
         if !fits || call.rules.bias.is_some() || sizes.sharing() == 0 {
             return None;
         }
@@ -139,7 +140,7 @@ impl Call<'_> {
             many: 2,
         };
         let workgroups = self.sizes.blocks(form.rows as usize);
-        self.run(parts, self.elem, workgroups, |heads| SdpaGrouped {
+        self.run(parts, self.elems[0], workgroups, |heads| SdpaGrouped {
             form,
             heads,
         })

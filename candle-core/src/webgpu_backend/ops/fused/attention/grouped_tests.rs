@@ -207,7 +207,7 @@ fn a_row_does_not_depend_on_others() -> Result<()> {
             lens: None,
             pages: None,
         };
-        let call = Call::new([(&q, &q_l), (&k, &kv_l), (&v, &kv_l)], params)?;
+        let call = super::super::call([(&q, &q_l), (&k, &kv_l), (&v, &kv_l)], params)?;
         let form = Form::choose(&call).expect("heads are whole pieces");
         let CpuStorage::F32(got) = call.grouped(form)?.to_cpu_storage()? else {
             unreachable!("queries are f32")

@@ -101,7 +101,11 @@ impl Destination {
         let device = call.inputs[0].0.device();
         let (rows, v_dim) = (call.sizes.rows(), call.sizes.v_dim);
         let dtype = call.inputs[0].0.dtype();
-        let made = if out == call.elem { dtype } else { DType::F32 };
+        let made = if out == call.elems[0] {
+            dtype
+        } else {
+            DType::F32
+        };
         let quads = v_dim.is_multiple_of(4) && v_dim <= 4 * ROW_WORKGROUP as usize;
         let few = rows <= FEW_ROWS || many < MANY;
         Ok(Self {

@@ -22,12 +22,12 @@ use super::super::windows::fit;
 use super::super::{bind, elementwise, index};
 use super::float_elem;
 use crate::backend::BackendStorage;
-use crate::fused::attention::{Sizes, FAR};
+use crate::fused::attention::Sizes;
 use crate::webgpu_backend::kernel::{params, Elem, Kernel, Shader};
 use crate::webgpu_backend::limits::MAX_BUFFERS;
 use crate::webgpu_backend::queue::Binding;
 use crate::webgpu_backend::WebGpuStorage;
-use crate::{Error, Layout, Result};
+use crate::{Layout, Result};
 use join::{Destination, Parts, Target};
 use rules::Rules;
 
@@ -102,44 +102,20 @@ enum Plan {
 
 /// Whether [`sdpa`] has kernels for these inputs. If an input exceeds a binding, or a head is too large for workgroup memory, there are
 /// none for rules beyond causal ones, nor for keys of another dtype. Non-contiguous heads are judged by their layout after the copy.
-pub fn has_sdpa(
-    (q, q_l): (&WebGpuStorage, &Layout),
-    (k, k_l): (&WebGpuStorage, &Layout),
-    (v, v_l): (&WebGpuStorage, &Layout),
-    params: SdpaParams<'_>,
-) -> Result<bool> {
-    let call = Call::new([(q, q_l), (k, k_l), (v, v_l)], params)?;
-    Ok(call.plan().is_some())
+pub fn has_sdpa(inputs: [Input<'_>; 3], params: SdpaParams<'_>) -> Result<bool> {
+    Ok(call(inputs, params)?.plan().is_some())
 }
 
 /// `softmax(q kᵀ * scale) v` for `q (batch, heads, queries, dim)`, `k (batch, kv_heads, keys, dim)` and `v (batch, kv_heads, keys, v_dim)`,
 /// any strides, with the rules of `params`. The result is contiguous, `(batch, heads, queries, v_dim)` in the dtype of `q`; rows without a
 /// visible key are 0. An error if [`has_sdpa`] returns `false`.
-pub fn sdpa(
-    (q, q_l): (&WebGpuStorage, &Layout),
-    (k, k_l): (&WebGpuStorage, &Layout),
-    (v, v_l): (&WebGpuStorage, &Layout),
-    params: SdpaParams<'_>,
-) -> Result<WebGpuStorage> {
-    let inputs = [(q, q_l), (k, k_l), (v, v_l)];
-    let call = Call::new(inputs, params)?;
+pub fn sdpa(inputs: [Input<'_>; 3], params: SdpaParams<'_>) -> Result<WebGpuStorage> {
+    let call = call(inputs, params)?;
     if call.sizes.rows() * call.sizes.v_dim == 0 {
+        let q = inputs[0].0;
         return q.device().alloc(0, q.dtype(), OP);
     }
-    // The kernels require contiguous elements in a head.
-    if let Some(place) = inputs
-        .iter()
-        .position(|(_, l)| l.stride()[3] != 1 && l.dims()[3] != 1)
-    {
-        let (storage, layout) = inputs[place];
-        let copy = elementwise::copy(storage, layout)?;
-        let copy_l = Layout::contiguous(layout.shape());
-        let mut inputs = inputs;
-        inputs[place] = (&copy, &copy_l);
-        let [q, k, v] = inputs;
-        return sdpa(q, k, v, params);
-    }
-    match call.plan() {
+    call.with_contiguous_heads(elementwise::copy, |call| match call.plan() {
         Some(Plan::Grouped(form)) => call.grouped(form),
         Some(Plan::Decode) => call.decode(),
         Some(Plan::Cooperative(tile)) => call.cooperative(tile),
@@ -149,47 +125,22 @@ pub fn sdpa(
             "sdpa of {:?} with {:?} keys and these options has no WebGPU kernel: an input exceeds the binding size, or a head is too large; \
              compose it from tensor ops",
             call.sizes,
-            k.dtype()
+            call.inputs[1].0.dtype()
         ),
-    }
+    })
 }
 
 const OP: &str = "sdpa";
 
-/// A call with inputs whose heads are contiguous.
-struct Call<'a> {
-    /// q, k, v.
-    inputs: [Input<'a>; 3],
-    sizes: Sizes,
-    params: SdpaParams<'a>,
-    rules: Rules,
-    /// Element type of the queries and the result.
-    elem: Elem,
-    /// Element type of keys and values.
-    kv_elem: Elem,
+/// A call on WebGPU storages.
+type Call<'a> = crate::fused::attention::Call<'a, WebGpuStorage, Elem>;
+
+fn call<'a>(inputs: [Input<'a>; 3], params: SdpaParams<'a>) -> Result<Call<'a>> {
+    let device = inputs[0].0.device();
+    Call::new(inputs, params, |dtype| float_elem(device, dtype, OP))
 }
 
 impl<'a> Call<'a> {
-    fn new(inputs: [Input<'a>; 3], params: SdpaParams<'a>) -> Result<Self> {
-        let [(q, q_l), (k, k_l), (v, v_l)] = inputs;
-        let sizes = Sizes::new(q_l, k_l, v_l)?;
-        let elem = float_elem(q.device(), q.dtype(), OP)?;
-        let kv_elem = float_elem(q.device(), k.dtype(), OP)?;
-        if v.dtype() != k.dtype() {
-            let (lhs, rhs) = (k.dtype(), v.dtype());
-            return Err(Error::DTypeMismatchBinaryOp { lhs, rhs, op: OP }.bt());
-        }
-        let rules = Rules::new(&params, &sizes, |dtype| float_elem(q.device(), dtype, OP))?;
-        Ok(Self {
-            inputs,
-            sizes,
-            params,
-            rules,
-            elem,
-            kv_elem,
-        })
-    }
-
     fn plan(&self) -> Option<Plan> {
         let sizes = &self.sizes;
         let [(q, _), (k, _), (v, _)] = self.inputs;
@@ -202,21 +153,21 @@ impl<'a> Call<'a> {
             && out <= device.max_binding()
             && self.most_parts() >= sizes.keys.div_ceil(join::MOST_KEYS).max(1);
         // Those read k and v as they are.
-        let in_blocks =
-            self.rules.plain() && self.elem == self.kv_elem && self.rules.page.is_none();
+        let [elem, kv_elem] = self.elems;
+        let in_blocks = self.rules.plain() && elem == kv_elem && self.rules.page.is_none();
         if !bound {
             return in_blocks.then_some(Plan::Blocks);
         }
         if let Some(form) = grouped::Form::choose(self) {
             return Some(Plan::Grouped(form));
         }
-        if decode::fits(sizes, self.elem) {
+        if decode::fits(sizes, elem) {
             return Some(Plan::Decode);
         }
         let caps = &device.kernels().caps;
-        let f16 = [self.elem, self.kv_elem] == [Elem::F16; 2];
+        let f16 = self.elems == [Elem::F16; 2];
         // A bias may be far below the kernel's value for "no score".
-        let fast = self.kv_elem == Elem::F16 && self.wide(&[0, 1, 2]) && self.rules.bias.is_none();
+        let fast = kv_elem == Elem::F16 && self.wide(&[0, 1, 2]) && self.rules.bias.is_none();
         if let Some(tile) = cooperative::CoopTile::choose(sizes, caps).filter(|_| fast) {
             return Some(Plan::Cooperative(tile));
         }
@@ -257,8 +208,8 @@ impl<'a> Call<'a> {
         let device = self.inputs[0].0.device();
         let destination = Destination::new(self, parts, out)?;
         let heads = Heads {
-            elem: self.elem,
-            kv_elem: self.kv_elem,
+            elem: self.elems[0],
+            kv_elem: self.elems[1],
             wide: self.wide(&[0]),
             kv_wide: self.wide(&[1, 2]),
             head_dim: self.sizes.head_dim as u32,
@@ -306,17 +257,6 @@ impl<'a> Call<'a> {
         self.rule_tensors().all(|(storage, _)| fit([storage]))
     }
 
-    /// Maximum number of keys that `queries` neighbours see.
-    fn span(&self, queries: usize) -> usize {
-        let keys = self.sizes.keys;
-        match (self.params.left, self.params.right) {
-            (Some(left), Some(right)) => {
-                keys.min(left.saturating_add(right).saturating_add(queries))
-            }
-            _ => keys,
-        }
-    }
-
     fn kernel_params(&self, parts: Parts) -> Result<AttentionParams> {
         let steps = |input: usize| -> Result<[u32; 4]> {
             let layout = self.inputs[input].1;
@@ -337,7 +277,6 @@ impl<'a> Call<'a> {
             let stride = l.stride();
             [stride[0], stride[1], stride[2], stride[3]]
         });
-        let distance = |n: Option<usize>| n.unwrap_or(0).min(FAR) as u32;
         Ok(AttentionParams {
             q_offset,
             q_batch,
@@ -360,8 +299,8 @@ impl<'a> Call<'a> {
             chunk: index(parts.chunk)?,
             scale: params.scale,
             softcap: params.softcap.unwrap_or(1.),
-            left: distance(params.left),
-            right: distance(params.right),
+            left: Self::distance(params.left),
+            right: Self::distance(params.right),
             starts_offset: offset(params.starts)?,
             lens_offset: offset(params.lens)?,
             slopes_offset: offset(params.slopes)?,

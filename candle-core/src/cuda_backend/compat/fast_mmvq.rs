@@ -1,7 +1,8 @@
 //! Products with few rows on CUDA devices, under upstream's name.
 
-use super::cuda::QCudaStorage;
-use crate::cuda_backend::quantized::try_vector;
+use crate::backend::BackendStorage;
+use crate::cuda_backend::ops::quantized::is_vector;
+use crate::cuda_backend::quantized::QCudaStorage;
 use crate::{CudaStorage, Layout, Result, Shape};
 
 /// `rhs (.., k)`, up to eight rows, times the weight `self_shape (n, k)` transposed, like [`QCudaStorage::fwd`]; `None` for more rows, for
@@ -15,5 +16,10 @@ pub fn try_fwd(
     rhs: &CudaStorage,
     rhs_l: &Layout,
 ) -> Result<Option<(CudaStorage, Shape)>> {
-    try_vector(qstorage, self_shape, rhs, rhs_l)
+    let rows = rhs_l.shape().elem_count() / rhs_l.dims().last().copied().unwrap_or(1).max(1);
+    if is_vector(qstorage, rhs.dtype(), rows) {
+        qstorage.fwd(self_shape, rhs, rhs_l).map(Some)
+    } else {
+        Ok(None)
+    }
 }
