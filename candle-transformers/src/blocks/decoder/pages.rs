@@ -85,9 +85,11 @@ impl PageIndices {
     /// Overwrites those of `to` that are not the same in `before`, the values that `to` has.
     #[cfg(feature = "cuda")]
     pub(super) fn write(&self, to: &PageRows, before: &Self) -> Result<()> {
-        let write = |to: &Tensor, new: &[u32], old: &[u32]| match new == old {
-            true => Ok(()),
-            false => to.slice_set(&self.rows_of(new, to.device())?, 0, 0),
+        let write = |to: &Tensor, new: &[u32], old: &[u32]| {
+            if new == old {
+                return Ok(());
+            }
+            to.slice_set(&self.rows_of(new, to.device())?, 0, 0)
         };
         write(&to.table, &self.table, &before.table)?;
         write(&to.places, &self.places, &before.places)
