@@ -36,7 +36,7 @@ pub fn of_file(path: &Path, err: impl Display) -> Error {
 /// A folder with a checkpoint's files, or a model of the Hugging Face Hub, which has them once they are downloaded.
 pub enum Checkpoint {
     Folder(PathBuf),
-    Hub(String, ApiRepo),
+    Hub(String, Box<ApiRepo>),
 }
 
 impl Checkpoint {
@@ -59,7 +59,7 @@ impl Checkpoint {
         }
         let repo = Repo::with_revision(model.into(), RepoType::Model, revision.into());
         let repo = api.build().map_err(Error::wrap)?.repo(repo);
-        Ok(Self::Hub(name.to_string(), repo))
+        Ok(Self::Hub(name.to_string(), Box::new(repo)))
     }
 
     /// The path of a file, which is downloaded with a progress bar unless the Hub's cache has it.
