@@ -118,6 +118,29 @@ fn beginnings_in_common_are_read_once() {
     hold_shared(&backend(), 30);
 }
 
+/// Each piece of the common beginning of texts that begin at once is read by one of them.
+#[test]
+fn texts_that_begin_at_once_read_their_beginning_once() {
+    let engine = engine(&backend(), 4, PIECE, 60);
+    let ends = [
+        "    Some(0)",
+        "    None",
+        "    self.len += 2;",
+        "    todo!()",
+    ];
+    let all = ends.map(|end| long(end, 6));
+    let tokens = all
+        .each_ref()
+        .map(|it| engine.backend().prompt_tokens(&it.prompt).unwrap());
+    let same = |a: &[u32], b: &[u32]| a.iter().zip(b).take_while(|(a, b)| a == b).count();
+    let common = tokens.iter().map(|it| same(it, &tokens[0])).min().unwrap();
+    let whole = common / PIECE * PIECE;
+    assert!(whole >= 2 * PIECE, "{common} tokens in common");
+    let cached = hold(&engine, &all, "at once");
+    let sum = cached.iter().sum::<usize>();
+    assert!(sum >= 3 * whole, "{cached:?} of {whole} each");
+}
+
 #[test]
 fn beginnings_are_forgotten_when_their_pages_are_needed() {
     let model = backend();

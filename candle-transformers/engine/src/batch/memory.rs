@@ -119,6 +119,31 @@ impl Memory {
         Ok(Some(shared))
     }
 
+    /// Gives a slot whose first `held` tokens are in whole pieces the pages of the longest beginning of `prompt` that is kept by now; how many
+    /// positions they hold. `None`, and nothing changes, if they are not more than it has, or there is no page to go on with.
+    fn catch_up(
+        &mut self,
+        slot: usize,
+        prompt: &[u32],
+        held: usize,
+        state: &mut DecoderState,
+    ) -> Result<Option<usize>> {
+        let known = &prompt[..prompt.len().saturating_sub(1)];
+        let shared = self.cache.shared(known, self.piece);
+        if shared <= held {
+            return Ok(None);
+        }
+        let mut list = self.cache.begin(known, self.piece);
+        if !self.cache.grow(&mut list, shared + 1) {
+            self.cache.release(list);
+            return Ok(None);
+        }
+        state.set_pages(slot, list.pages(), shared).doing(DOING)?;
+        let before = std::mem::replace(&mut self.lists[slot], list);
+        self.cache.release(before);
+        Ok(Some(shared))
+    }
+
     /// Gives a slot room for `positions`. False if there are too few pages.
     pub(super) fn grow(
         &mut self,
@@ -233,6 +258,26 @@ impl Scheduler<'_> {
                 tracing::error!(%error, slot, "cannot return a slot's pages");
             }
         }
+    }
+
+    /// Takes over what other texts with the same beginning have read since this one was last read, so that texts that begin at once read their
+    /// common beginning once.
+    pub(super) fn catch_up(&mut self, at: usize) -> Result<()> {
+        let slot = &mut self.slots[at];
+        let (Some(memory), Some(text)) = (&mut self.memory, &mut slot.text) else {
+            return Ok(());
+        };
+        let held = slot.held.len();
+        if slot.whole < held || text.pictures.has_begun() {
+            return Ok(());
+        }
+        let prompt = &text.writer.tokens()[..text.writer.prompt_tokens()];
+        if let Some(shared) = memory.catch_up(at, prompt, held, &mut self.state)? {
+            slot.held = prompt[..shared].to_vec();
+            slot.whole = shared;
+            text.cached += shared - held;
+        }
+        Ok(())
     }
 
     /// Keeps what a slot has read in whole pieces.

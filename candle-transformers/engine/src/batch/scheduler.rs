@@ -49,8 +49,8 @@ pub(super) struct Text<'a> {
     pub(super) pictures: PictureRows,
     /// When a piece of its prompt was read last, or else when it came: a number of `Scheduler::turns`.
     read_at: u64,
-    /// Tokens of its prompt that need not be read when it began.
-    cached: usize,
+    /// Tokens of its prompt that it did not read, because another text had.
+    pub(super) cached: usize,
     /// Whether it waits for pages of the cache.
     pub(super) parked: bool,
 }
@@ -333,8 +333,12 @@ impl<'a> Scheduler<'a> {
             if let Some(text) = &mut self.slots[at].text {
                 text.read_at = self.turns;
             }
+            self.catch_up(at)?;
             // The last token is left for the step of all texts, which gives its logits.
             let count = self.piece.min(self.slots[at].unread());
+            if count == 0 {
+                continue;
+            }
             let read = match self.has_pictures(at) {
                 true => self.read_pictures(at, count)?,
                 false => {
