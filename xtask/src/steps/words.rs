@@ -87,7 +87,7 @@ const PHRASES: &[Phrase] = &[
     (
         SUMMARY,
         "the name of the thing: `Minimum number of rows`, since docs.rs shows this line alone",
-        49,
+        48,
     ),
 ];
 
