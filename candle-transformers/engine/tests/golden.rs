@@ -190,6 +190,10 @@ fn last_positions(kind: DeviceKind) {
         "{line}"
     );
 
+    // The text above has written to the last position.
+    if runs_fewer(backend.device()) {
+        return;
+    }
     let mut session = backend.session();
     session.forward(&[0; 1024]).unwrap();
     assert!(session.forward(&[0]).is_err());

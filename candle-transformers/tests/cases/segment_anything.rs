@@ -12,7 +12,7 @@ use candle_transformers::models::segment_anything::transformer::TwoWayTransforme
 use candle_transformers::models::segment_anything::LayerNorm2d;
 use candle_transformers::object_detection::{iou, Bbox};
 
-use super::support::{assert_close, Numbers};
+use super::support::{assert_close, runs_fewer, Numbers};
 use super::vision::{check, module, pictures, weights, Forward, Made};
 
 /// An error, whose text has all of `parts`.
@@ -370,14 +370,17 @@ fn whole(device: &Device) -> Result<()> {
         (low.dims(), quality.dims()),
         (&[1, 3, 256, 256][..], &[1, 3][..])
     );
-    let (masks, same) = sam.forward(&photo, &points, true)?;
-    assert_eq!(masks.dims(), &[3, 600, 1000]);
-    assert_close(&same, &quality, 1e-5);
     let scale = low.abs()?.max_all()?.to_scalar::<f32>()?;
-    let near = |a: f32, b: f32| (a - b).abs() < 1e-4 * scale;
-    for [mask, y, x] in [[0, 0, 0], [1, 599, 999], [2, 302, 41]] {
-        let (low, large) = (low.i((0, mask, y / 4, x / 4))?, masks.i((mask, y, x))?);
-        assert!(near(large.to_scalar::<f32>()?, low.to_scalar::<f32>()?));
+    // It encodes the image once more: a minute on a software adapter.
+    if !runs_fewer(device) {
+        let (masks, same) = sam.forward(&photo, &points, true)?;
+        assert_eq!(masks.dims(), &[3, 600, 1000]);
+        assert_close(&same, &quality, 1e-5);
+        let near = |a: f32, b: f32| (a - b).abs() < 1e-4 * scale;
+        for [mask, y, x] in [[0, 0, 0], [1, 599, 999], [2, 302, 41]] {
+            let (low, large) = (low.i((0, mask, y / 4, x / 4))?, masks.i((mask, y, x))?);
+            assert!(near(large.to_scalar::<f32>()?, low.to_scalar::<f32>()?));
+        }
     }
     // A box alone, and a mask with nothing else, matter.
     let prompt = |bounds, mask| Prompt {
