@@ -17,6 +17,13 @@ pub const DTYPES: [DType; 9] = [
     DType::I64,
 ];
 
+/// Whether a device runs fewer cases of a test than there are: a software adapter, or the emulator of CUDA, where each is a kernel to compile,
+/// unless `CANDLE_EVERY_CASE=1` is set, as in nightly runs.
+pub fn runs_fewer(device: &Device) -> bool {
+    let emulated = device.is_cuda() && std::env::var_os("CANDLE_CUDA_EMULATOR_CACHE").is_some();
+    (device.is_software_gpu() || emulated) && std::env::var_os("CANDLE_EVERY_CASE").is_none()
+}
+
 /// Returns whether the device computes in f64. A WebGPU device without f64 must report that.
 pub fn has_f64(device: &Device) -> Result<bool> {
     let error = candle_conformance::f64_error(device)?;

@@ -8,7 +8,7 @@ use candle_core::quantized::{GgmlDType, QMatMul, QStorage, QTensor};
 use candle_core::{test_device, DType, Device, IndexOp, Module, Result, Tensor};
 use half::f16;
 
-use crate::agree::{assert_close, assert_same, Tolerance};
+use crate::agree::{assert_close, assert_same, runs_fewer, Tolerance};
 
 const CPU: Device = Device::Cpu;
 
@@ -158,11 +158,6 @@ fn plain(x: &Tensor, weight: &QTensor) -> Result<Tensor> {
     *shape.last_mut().unwrap() = n;
     let rows = x.elem_count() / k;
     x.reshape((rows, k))?.matmul(&weight.t()?)?.reshape(shape)
-}
-
-/// Returns whether the device is a software adapter outside nightly runs (`CANDLE_EVERY_CASE=1`).
-fn runs_fewer(device: &Device) -> bool {
-    device.is_software_gpu() && std::env::var_os("CANDLE_EVERY_CASE").is_none()
 }
 
 fn products_of_every_format(device: &Device) -> Result<()> {

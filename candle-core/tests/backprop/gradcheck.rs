@@ -3,7 +3,7 @@
 use candle_core::{test_device, DType, Device, Result, Tensor, Var};
 
 use super::cases::{self, Arg, Case};
-use crate::agree::{assert_close, Tolerance};
+use crate::agree::{assert_close, runs_fewer, Tolerance};
 
 /// Half the distance between the two points of a finite difference.
 const STEP: f64 = 1e-5;
@@ -154,10 +154,8 @@ fn devices_agree(device: &Device) -> Result<()> {
         absolute: 1e-4,
     };
     let on_cpu = device.is_cpu();
-    // Each layout compiles a kernel on a software adapter, which takes a noticeable part of a second; by day one layout per case runs.
-    let slow = device.is_software_gpu()
-        || device.is_cuda() && std::env::var_os("CANDLE_CUDA_EMULATOR_CACHE").is_some();
-    let one = slow && std::env::var_os("CANDLE_EVERY_CASE").is_none();
+    // Each layout is a kernel to compile.
+    let one = runs_fewer(device);
     for (i, case) in cases::all().into_iter().enumerate() {
         if !case.everywhere && !on_cpu {
             continue;
