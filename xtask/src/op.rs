@@ -34,6 +34,7 @@ pub fn run(op: &str, device: &str) -> Result<String, String> {
         } else {
             testing::METAL
         },
+        ..Tests::default()
     };
     match device {
         "webgpu" => tests.run_on(Backend::WebGpu),

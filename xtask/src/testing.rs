@@ -43,6 +43,41 @@ pub struct Tests<'a> {
     pub env: &'a [(&'a str, &'a str)],
     /// Binaries that do not run.
     pub without: &'a [&'a str],
+    /// Which of the tests that are listed as long run.
+    pub long: Long,
+}
+
+/// The names of long tests, or parts of names, by package.
+pub type Names = &'static [(&'static str, &'static [&'static str])];
+
+/// Which tests of a list run.
+#[derive(Clone, Copy, Default)]
+pub enum Long {
+    /// Those on the list and all others: no list.
+    #[default]
+    Too,
+    /// All but those on the list.
+    Without(Names),
+    /// Those on the list alone.
+    Only(Names),
+}
+
+impl Long {
+    /// The arguments of the test harness for a package; `None` where none of its tests run.
+    fn arguments(self, package: &str) -> Option<String> {
+        let of = |names: Names| {
+            let mut listed = names.iter().filter(|(name, _)| *name == package);
+            listed.next().map(|(_, names)| *names)
+        };
+        match self {
+            Self::Too => Some(String::new()),
+            Self::Without(names) => {
+                let names = of(names).unwrap_or_default().iter();
+                Some(names.map(|name| format!(" --skip {name}")).collect())
+            }
+            Self::Only(names) => of(names).map(|names| format!(" {}", names.join(" "))),
+        }
+    }
 }
 
 /// The packages whose tests run; all where it is not set. What is built stays the same, so that nothing is built twice.
@@ -82,6 +117,7 @@ impl Tests<'_> {
         binaries.retain(|binary| {
             let skipped = self.without.contains(&binary.target.as_str());
             !skipped
+                && self.long.arguments(&binary.package).is_some()
                 && ONLY
                     .get()
                     .is_none_or(|names| names.contains(&binary.package))
@@ -90,7 +126,8 @@ impl Tests<'_> {
         let next = AtomicUsize::new(0);
         let worker = || {
             while let Some(binary) = binaries.get(next.fetch_add(1, Ordering::Relaxed)) {
-                binary.run(self.filter, self.env, &tally)?;
+                let more = self.long.arguments(&binary.package).unwrap_or_default();
+                binary.run(&format!("{}{more}", self.filter), self.env, &tally)?;
             }
             Ok(())
         };
@@ -365,6 +402,19 @@ mod tests {
             .verdict()
             .unwrap_err()
             .contains("core softmax::webgpu"));
+    }
+
+    #[test]
+    fn a_list_of_long_tests_splits_a_package() {
+        const LIST: Names = &[("core", &["conv::", "sum::webgpu"])];
+        let arguments = |long: Long, package| long.arguments(package);
+        let skip = " --skip conv:: --skip sum::webgpu".to_string();
+        assert_eq!(arguments(Long::Without(LIST), "core"), Some(skip));
+        assert_eq!(arguments(Long::Without(LIST), "nn"), Some(String::new()));
+        let only = " conv:: sum::webgpu".to_string();
+        assert_eq!(arguments(Long::Only(LIST), "core"), Some(only));
+        assert_eq!(arguments(Long::Only(LIST), "nn"), None);
+        assert_eq!(arguments(Long::Too, "core"), Some(String::new()));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use crate::command::cmd;
 use crate::files::{absolute, built, create};
-use crate::testing::{Backend, Tests};
+use crate::testing::{Backend, Long, Names, Tests};
 
 /// Carries NVRTC, which needs no card.
 const NVRTC: &str = "nvidia-cuda-nvrtc==13.0.88";
@@ -18,24 +18,81 @@ const OLDEST_ARCH: &str = "sm_75";
 /// The same for `--all`, in which all tests run with all of these.
 const ALL: &str = "sm_80,sm_90a,sm_120";
 
-/// Runs the tests named `cuda`; on the emulator those of tensors and layers.
+/// The tests that take longest on the emulator: many kernels to compile, and matrix instructions, which it runs one element at a time.
+const LONG: Names = &[
+    (
+        "candle-core",
+        &[
+            "backprop::gradcheck::devices_agree::cuda",
+            "conv_device::edges::cuda",
+            "conv_device::tiles::cuda",
+            "long_loops::products::cuda",
+            "long_loops::quantized_products::cuda",
+            "matmul::columns_and_depths::cuda",
+            "matmul::layouts::cuda",
+            "matmul::long_depths::cuda",
+            "quantized_device::activations_of_any_size::cuda",
+            "quantized_device::layouts_batches_and_dtypes::cuda",
+            "quantized_device::no_numbers_stay_in_their_row::cuda",
+            "quantized_tables::products::cuda",
+            "reduce::lengths::cuda",
+            "reduce::long_rows::cuda",
+            "sort::layouts_and_dtypes::cuda",
+        ],
+    ),
+    (
+        "candle-nn",
+        &[
+            "attention_options::options_together::cuda",
+            "attention_sizes::few_queries_of_many_keys::cuda",
+            "attention_sizes::moving_maxima::cuda",
+            "attention_sizes::sizes::cuda",
+            "flash::packed_sequences::cuda",
+            "linear_blocks::of_many_sizes::cuda",
+            "linear_quantized::of_every_layout::cuda",
+        ],
+    ),
+];
+
+/// Runs the tests named `cuda`; on the emulator those of tensors and layers, without the long ones.
 pub fn cuda() -> Result<String, String> {
     if let Some(on_card) = on_a_card() {
         return on_card;
     }
     let env = emulator()?;
-    let filter = format!("::cuda --skip {EVERY_OP}");
-    let note = run("--test core --test nn", &filter, &env, &[(ARCHS, NEWER)])?;
+    let note = tensors_and_layers(&env, Long::Without(LONG))?;
     let ops = every_op_as_on_the_oldest(&env, OLDEST_ARCH)?;
     Ok(format!(
         "{note}, on the emulator, and every op as on the oldest card ({ops}); NVRTC takes the kernels of the former for {NEWER}, of the latter for {OLDEST_ARCH}"
     ))
 }
 
+/// The long tests of tensors and layers that [`cuda`] leaves out on the emulator.
+pub fn rest() -> Result<String, String> {
+    if has_card() {
+        return Ok("the step `cuda` runs them on this machine's card".to_string());
+    }
+    let note = tensors_and_layers(&emulator()?, Long::Only(LONG))?;
+    Ok(format!(
+        "{note}, on the emulator; NVRTC takes their kernels for {NEWER}"
+    ))
+}
+
+fn tensors_and_layers(env: &[(String, String)], long: Long) -> Result<String, String> {
+    let filter = match long {
+        // Names are joined by "or".
+        Long::Only(_) => String::new(),
+        _ => format!("::cuda --skip {EVERY_OP}"),
+    };
+    let more = [(ARCHS, NEWER)];
+    run("--test core --test nn", &filter, long, env, &more)
+}
+
 const EVERY_OP: &str = "all_ops::cuda";
 
 fn every_op_as_on_the_oldest(env: &[(String, String)], archs: &str) -> Result<String, String> {
-    run("--test core", EVERY_OP, env, &[OLDEST, (ARCHS, archs)])
+    let more = [OLDEST, (ARCHS, archs)];
+    run("--test core", EVERY_OP, Long::Too, env, &more)
 }
 
 /// As [`cuda`], models among the tests, and every kernel for every generation of cards.
@@ -44,7 +101,7 @@ pub fn long() -> Result<String, String> {
         return on_card;
     }
     let env = emulator()?;
-    let note = run("--tests", "::cuda", &env, &[(ARCHS, ALL)])?;
+    let note = run("--tests", "::cuda", Long::Too, &env, &[(ARCHS, ALL)])?;
     every_op_as_on_the_oldest(&env, &format!("{OLDEST_ARCH},{ALL}"))?;
     Ok(format!(
         "{note}, on the emulator; NVRTC takes every kernel for {ALL}"
@@ -76,7 +133,7 @@ fn has_card() -> bool {
 
 fn on_a_card() -> Option<Result<String, String>> {
     let tests = || {
-        let note = run("--tests", "::cuda", &[], &[])?;
+        let note = run("--tests", "::cuda", Long::Too, &[], &[])?;
         Ok(format!("{note}, on this machine's card"))
     };
     has_card().then(tests)
@@ -85,6 +142,7 @@ fn on_a_card() -> Option<Result<String, String>> {
 fn run(
     targets: &str,
     filter: &str,
+    long: Long,
     env: &[(String, String)],
     more: &[(&str, &str)],
 ) -> Result<String, String> {
@@ -96,6 +154,7 @@ fn run(
         targets,
         filter,
         env: &env,
+        long,
         ..Tests::default()
     }
     .run_on(Backend::Cuda)

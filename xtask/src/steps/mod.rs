@@ -99,12 +99,21 @@ pub const STEPS: &[Step] = &[
     },
     Step {
         name: "test",
-        title: "all tests but those on CUDA, on the CPU and on WebGPU",
+        title: "all tests but those on CUDA and the long ones, on the CPU and on WebGPU",
         when: When::Default,
         // On a machine without a cache of Mesa's kernels, a third of it compiles them.
-        budget: 1900,
+        budget: 1300,
         paths: &[],
         run: tests::test,
+        ahead: None,
+    },
+    Step {
+        name: "test-long",
+        title: "the long WebGPU tests: models in 16 bits, sizes and layouts of products and attention",
+        when: When::Changed,
+        budget: 1500,
+        paths: &["candle-core/", "candle-nn/", "candle-transformers/"],
+        run: tests::long,
         ahead: None,
     },
     Step {
@@ -121,7 +130,7 @@ pub const STEPS: &[Step] = &[
         title: "tensors and layers on CUDA, on a card or on an emulator, with NVIDIA's compiler",
         when: When::Default,
         // The emulator runs matrix instructions, which attention and quantised products consist of, one element at a time.
-        budget: 600,
+        budget: 500,
         paths: &["candle-core/", "candle-nn/"],
         run: cuda::cuda,
         ahead: None,
@@ -133,6 +142,15 @@ pub const STEPS: &[Step] = &[
         budget: 150,
         paths: &["candle-core/", "candle-nn/", "xtask/shaders/"],
         run: shaders::shaders,
+        ahead: None,
+    },
+    Step {
+        name: "cuda-rest",
+        title: "the long tests of tensors and layers on CUDA",
+        when: When::Changed,
+        budget: 900,
+        paths: &["candle-core/", "candle-nn/"],
+        run: cuda::rest,
         ahead: None,
     },
     Step {
@@ -184,7 +202,7 @@ pub const STEPS: &[Step] = &[
     Step {
         name: "oracle",
         title: "ops and models agree with crates.io's candle 0.11.1 on the CPU",
-        when: When::Default,
+        when: When::Changed,
         budget: 450,
         paths: &["candle-core/", "candle-nn/", "candle-transformers/", "docs/upstream.md"],
         run: oracle::oracle,
