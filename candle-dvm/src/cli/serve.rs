@@ -9,7 +9,9 @@ use crate::service::speech::Ear;
 use crate::service::{prometheus, Generator, Metrics, Offers, Service, Settings};
 use crate::{Error, Result};
 use candle_engine::batch::{BatchEngine, BatchSettings};
-use candle_engine::device::{describe, DeviceChoice, DeviceParser};
+#[cfg(feature = "audio")]
+use candle_engine::device::describe;
+use candle_engine::device::{DeviceChoice, DeviceParser};
 use candle_engine::format::KvType;
 use candle_engine::model::{
     ChatTemplate, GpuLayers, LoraSource, Message, ModelFiles, ModelSource, Role, Split,

@@ -34,7 +34,7 @@ fn engine(slots: usize, piece: usize) -> BatchEngine {
 fn engine_on(device: &Device, slots: usize, piece: usize) -> BatchEngine {
     let settings = BatchSettings {
         slots,
-        piece,
+        piece: Some(piece),
         waiting: 16,
         ..BatchSettings::default()
     };
@@ -197,7 +197,7 @@ fn what_begins_alike_is_shared() {
 fn kernels_are_compiled_ahead_webgpu() {
     let settings = BatchSettings {
         slots: 2,
-        piece: 16,
+        piece: Some(16),
         compile_ahead: true,
         ..BatchSettings::default()
     };
@@ -345,7 +345,7 @@ fn what_cannot_be_is_an_error() {
             ..BatchSettings::default()
         },
         BatchSettings {
-            piece: 0,
+            piece: Some(0),
             ..BatchSettings::default()
         },
     ] {

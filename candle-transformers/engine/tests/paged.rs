@@ -39,7 +39,7 @@ fn load(device: &Device) -> Arc<CandleBackend> {
 fn engine(backend: &Arc<CandleBackend>, slots: usize, piece: usize, pages: u64) -> BatchEngine {
     let settings = |bytes| BatchSettings {
         slots,
-        piece,
+        piece: Some(piece),
         waiting: 16,
         cache_memory: Some(bytes),
         ..BatchSettings::default()

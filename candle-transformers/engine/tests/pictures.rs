@@ -127,7 +127,7 @@ fn alone_and_in_a_batch(kind: DeviceKind) {
         // Prefill chunks that end inside an image, reused slots, and a text without images in the same batch.
         let settings = BatchSettings {
             slots: 2,
-            piece: 3,
+            piece: Some(3),
             ..BatchSettings::default()
         };
         let engine = BatchEngine::new(backend.clone(), settings).unwrap();

@@ -51,7 +51,7 @@ fn texts_are_the_same() {
         let backend = entry.load(files, Some(DType::F32), &|_| ()).unwrap();
         assert_eq!(backend.layers_on_device(), count);
         let said = format!(
-            "with {count} of 6 layers, and cpu with the first {}",
+            "with {count} of 6 layers (all for prompts), and cpu with the first {}",
             LAYERS - count
         );
         assert!(backend.devices().ends_with(&said), "{}", backend.devices());
@@ -141,7 +141,7 @@ fn the_most_layers_that_fit() {
     assert_eq!(whole.layers_on_device(), LAYERS);
     let wanted = tokens(&whole, &prompt, 3).unwrap();
     let used = whole.device().as_wgpu().unwrap().stats().peak_bytes;
-    for share in [40, 60, 80] {
+    for (share, streams) in [(40, false), (60, false), (75, true), (90, true)] {
         let bytes = used * share / 100;
         let device = device_of(bytes);
         let parts = on(&device, GpuLayers::Auto, CONTEXT).unwrap();
@@ -150,9 +150,18 @@ fn the_most_layers_that_fit() {
         assert_eq!(tokens(&parts, &prompt, 3).unwrap(), wanted, "{share}%");
         let peak = device.as_wgpu().unwrap().stats().peak_bytes;
         println!("{share}% of {used}: {count} layers, {peak} of {bytes} bytes");
+        let prompts = parts.devices().contains("(all for prompts)");
+        assert_eq!(prompts, streams, "{share}%: {}", parts.devices());
         drop(parts);
         let device = device_of(bytes);
         let more = on(&device, GpuLayers::Count(count + 1), CONTEXT);
+        if streams {
+            // There is room for one more, if prompts run on the CPU.
+            let more = more.unwrap();
+            assert!(!more.devices().contains("prompts"), "{}", more.devices());
+            assert_eq!(tokens(&more, &prompt, 3).unwrap(), wanted);
+            continue;
+        }
         let err = more.and_then(|more| tokens(&more, &prompt, 3)).unwrap_err();
         let err = err.to_string();
         assert!(

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use candle_core::{DType, Result, Tensor};
+use candle_core::{DType, Device, Result, Tensor};
 use candle_nn::kv_cache::Cache;
 use candle_nn::rotary_emb::{rope_append_with, Rotation};
 
@@ -264,6 +264,81 @@ impl GrowingKvCache {
         self.owner = Arc::new(());
         self.cache = Some(cache);
         Ok(())
+    }
+
+    /// A copy on `device` with room for `added` more positions. Entries are of `dtype` there. With `rows`, of the sequences and positions
+    /// that they name.
+    pub(super) fn copied_to(
+        &self,
+        device: &Device,
+        dtype: DType,
+        added: usize,
+        rows: Option<&Rows>,
+    ) -> Result<Self> {
+        let held = match (self.contents()?, rows) {
+            (Some(held), Some(Rows { longest: 0, .. })) => Some(held.narrow(SEQ_DIM, 0, 0)?),
+            (Some(held), Some(rows)) => {
+                let b = rows.starts.elem_count();
+                let first = rows.part.map_or(0, |part| part.first);
+                Some(held.narrow(0, first, b)?.narrow(SEQ_DIM, 0, rows.longest)?)
+            }
+            (held, _) => held,
+        };
+        let held = held.filter(|held| held.elem_count() > 0);
+        let len = held.as_ref().map_or(Ok(0), |held| held.dim(SEQ_DIM))?;
+        let mut copy = Self {
+            dtype: Some(dtype),
+            forgotten: self.forgotten,
+            ..Self::with_window(self.limit, self.window)
+        };
+        copy.move_to_new_buffer(0, len + added)?;
+        if let Some(held) = held {
+            let held = held.contiguous()?.to_device(device)?.to_dtype(dtype)?;
+            copy.buffer()?.append(&held)?;
+        }
+        Ok(copy)
+    }
+
+    /// Takes `added` positions of each sequence from a copy that was made with these `rows`, which are on the host. `moved` brings them to
+    /// the device and dtype of this cache's entries.
+    pub(super) fn take_rows(
+        &mut self,
+        from: &Self,
+        rows: &Rows,
+        added: usize,
+        moved: impl Fn(&Tensor) -> Result<Tensor>,
+    ) -> Result<()> {
+        let starts = rows.starts.to_vec1::<u32>()?;
+        let first = starts.iter().copied().min().unwrap_or(0) as usize;
+        let end = rows.longest + added;
+        let new = from.held()?.narrow(SEQ_DIM, first, end - first)?;
+        let new = moved(&new.contiguous()?)?;
+        let held = self.len();
+        if held.max(end) > self.capacity() || self.is_shared() {
+            self.move_to_new_buffer(held, held.max(end) - held)?;
+        }
+        let (b, heads, _, head_dim) = new.dims4()?;
+        let part = rows.part.unwrap_or(Part { first: 0, of: b });
+        let one = new.narrow(0, 0, 1)?.narrow(SEQ_DIM, 0, 1)?;
+        let all = one.expand((part.of, heads, added, head_dim))?;
+        self.buffer()?.write_until(&all, held.max(end), |buffer| {
+            for (row, start) in starts.iter().map(|start| *start as usize).enumerate() {
+                let new = new.narrow(0, row, 1)?;
+                let new = new.narrow(SEQ_DIM, start - first, added)?.contiguous()?;
+                let to = buffer.narrow(0, part.first + row, 1)?;
+                to.slice_set(&new.to_dtype(buffer.dtype())?, SEQ_DIM, start)?;
+            }
+            Ok(())
+        })
+    }
+
+    /// The last `count` of the held positions; `None` if nothing is held.
+    pub(super) fn last(&self, count: usize) -> Result<Option<Tensor>> {
+        let Some(held) = self.contents()? else {
+            return Ok(None);
+        };
+        let first = held.dim(SEQ_DIM)?.saturating_sub(count);
+        Ok(Some(held.narrow(SEQ_DIM, first, count)?.contiguous()?))
     }
 
     /// All that are held, as [`append`](Self::append) returns them; `None` if nothing is.

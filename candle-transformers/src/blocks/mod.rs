@@ -39,8 +39,8 @@ pub(crate) use decoder::keys_that_count;
 pub use decoder::{
     layers, CachedLm, CausalLm, Decoder, DecoderConfig, DecoderPart, DecoderSpec, DecoderState,
     GgufFamily, GgufLm, Head, Hidden, HiddenLm, Layer, LayerSpec, LayerState, Lm, Mixer, MixerSpec,
-    NextLm, Offload, Placement, QueryGrowth, RotaryRows, Sees, SequenceCache, Step, Vectors,
-    Wiring,
+    NextLm, Offload, Placement, QueryGrowth, Reread, RotaryRows, Sees, SequenceCache, Step,
+    Vectors, Wiring,
 };
 pub use delta::{Delta, DeltaForm, DeltaSpec};
 pub use experts::{ExpertsSpec, Groups, JoinedExperts, Routing, Scoring, SharedSpec, SparseMoe};

@@ -1,9 +1,12 @@
 //! Decoders with a part of their layers, or their experts, on the CPU: logits are those of the whole on the CPU.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Arc;
+
 use candle_core::{test_device, DType, Device, IndexOp, Result, Tensor};
 use candle_nn::VarBuilder;
 use candle_transformers::auto::config_spec;
-use candle_transformers::blocks::{Decoder, DecoderPart, Offload, Placement};
+use candle_transformers::blocks::{Decoder, DecoderPart, Offload, Placement, Reread, WeightSource};
 use candle_transformers::generation::Draw;
 
 use super::encoders::{assert_error, lacking};
@@ -87,6 +90,83 @@ fn logits_are_those_of_the_whole(device: &Device) -> Result<()> {
     Ok(())
 }
 test_device!(logits_are_those_of_the_whole);
+
+/// The weights of all families, and the number of times that they were read again.
+#[derive(Debug, Default)]
+struct Again(AtomicUsize);
+
+impl Reread for Again {
+    fn reread(&self, load: &mut dyn FnMut(&mut dyn WeightSource) -> Result<()>) -> Result<()> {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        load(&mut weights(DType::F32))
+    }
+}
+
+/// The layers run on the device for long pieces, and where their weights are for short ones; each continues what the other keeps.
+fn long_pieces_run_on_the_device(device: &Device) -> Result<()> {
+    const PIECES: [usize; 5] = [5, 128, 1, 130, 1];
+    const ON_CPU: usize = 2;
+    for family in FAMILIES {
+        let config = config(family).replace(": 64", ": 512");
+        let whole = whole(&config, DType::F32)?;
+        let again = Arc::new(Again::default());
+        let parts = in_parts(&config, DType::F32, device, ON_CPU, false)?;
+        let parts = parts.with_streamed_layers(again.clone());
+        let (mut wanted, mut found) = (whole.new_state(), parts.new_state());
+        let mut offset = 0;
+        for t in PIECES {
+            let ids = token_ids(1, t, VOCAB, &Device::Cpu)?;
+            let wanted = whole.next_logits(&ids, offset, &mut wanted)?;
+            let found = parts.next_logits(&ids, offset, &mut found)?;
+            assert_close(&found, &wanted, TOLERANCE);
+            offset += t;
+        }
+        // A convolution's state stays where it is.
+        let long = if parts.spec().can_stream(ON_CPU) {
+            2
+        } else {
+            0
+        };
+        assert_eq!(again.0.load(Ordering::Relaxed), long * ON_CPU, "{family}");
+        assert_eq!(long == 0, family.contains("lfm2"));
+        // Texts of the same length in a batch, without a state.
+        let ids = token_ids(2, 70, VOCAB, &Device::Cpu)?;
+        let (mut wanted, mut found) = (whole.new_state(), parts.new_state());
+        (wanted.use_cache, found.use_cache) = (false, false);
+        let wanted = whole.next_logits(&ids, 0, &mut wanted)?;
+        assert_close(&parts.next_logits(&ids, 0, &mut found)?, &wanted, TOLERANCE);
+    }
+    Ok(())
+}
+test_device!(long_pieces_run_on_the_device);
+
+/// The same of texts in slots, which begin at different positions and share a cache.
+fn long_pieces_in_slots(device: &Device) -> Result<()> {
+    const CALLS: [(usize, &[usize]); 4] = [
+        (1, &[130]),
+        (0, &[3, 2, 1]),
+        (0, &[128, 100]),
+        (0, &[1, 1, 1]),
+    ];
+    for family in &FAMILIES[..2] {
+        let config = config(family).replace(": 64", ": 512");
+        let whole = whole(&config, DType::F32)?;
+        let again = Arc::new(Again::default());
+        let parts = in_parts(&config, DType::F32, device, 2, false)?;
+        let parts = parts.with_streamed_layers(again.clone());
+        let (mut wanted, mut found) = (whole.new_slots(3)?, parts.new_slots(3)?);
+        for (first, counts) in CALLS {
+            let t = counts.iter().copied().max().unwrap_or(0);
+            let ids = token_ids(counts.len(), t, VOCAB, &Device::Cpu)?;
+            let wanted = whole.next_logits_of_slots(&ids, counts, first, &mut wanted)?;
+            let found = parts.next_logits_of_slots(&ids, counts, first, &mut found)?;
+            assert_close(&found, &wanted, TOLERANCE);
+        }
+        assert_eq!(again.0.load(Ordering::Relaxed), 2 * 2, "{family}");
+    }
+    Ok(())
+}
+test_device!(long_pieces_in_slots);
 
 fn slots_and_encoders_too(device: &Device) -> Result<()> {
     let config = config(FAMILIES[0]);

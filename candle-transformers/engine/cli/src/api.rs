@@ -93,9 +93,9 @@ pub(super) struct Args {
     /// Maximum number of requests to queue
     #[arg(long, value_name = "N", default_value_t = BatchSettings::default().waiting)]
     waiting: usize,
-    /// Maximum number of prompt tokens to process between two generation steps
-    #[arg(long, value_name = "N", default_value_t = BatchSettings::default().piece)]
-    piece: usize,
+    /// Maximum number of prompt tokens to process between two generation steps [default: 128 on the CPU, 512 on a GPU]
+    #[arg(long, value_name = "N")]
+    piece: Option<usize>,
     /// Memory for the keys and values of requests, such as 4GB, in pages that requests share where they begin alike. When it is full,
     /// the youngest request waits [default: a cache that grows with the longest request times --slots]
     #[arg(long, value_name = "SIZE", value_parser = candle_engine::size::parse)]

@@ -42,7 +42,7 @@ pub(super) fn ahead(backend: &CandleBackend, settings: BatchSettings) -> Result<
 
 /// What a busy engine runs, on slots that are thrown away.
 fn all_steps(backend: &CandleBackend, settings: BatchSettings) -> Result<()> {
-    let BatchSettings { slots, piece, .. } = settings;
+    let (slots, piece) = (settings.slots, settings.piece_len());
     let longest = backend.slot_positions().min(LONGEST);
     let mut state = match settings.cache_memory {
         Some(_) => state_for_kernels(backend, settings, longest)?,

@@ -62,7 +62,7 @@ impl Memory {
         Ok(Self {
             cache: PageCache::new(pages as usize, page).doing(DOING)?,
             lists: lists.collect(),
-            piece: settings.piece,
+            piece: settings.piece_len(),
             counts: Arc::new(counts),
         })
     }
@@ -188,7 +188,7 @@ impl Memory {
 
 /// Positions of a page: prompts are shared in whole pages that are whole pieces.
 fn page_of(settings: BatchSettings) -> usize {
-    match settings.piece.is_multiple_of(PAGE) {
+    match settings.piece_len().is_multiple_of(PAGE) {
         true => PAGE,
         false => SMALL_PAGE,
     }

@@ -61,8 +61,9 @@ pub struct BatchSettings {
     /// Texts that run at once, at least 1. Each takes memory for as many positions as the longest of them has, unless there is a
     /// `cache_memory`.
     pub slots: usize,
-    /// Tokens of a prompt that are read at once, and of all prompts about as many in a step, at least 1.
-    pub piece: usize,
+    /// Tokens of a prompt that are read at once, and of all prompts about as many in a step, at least 1. `None` is 128 on the CPU and on
+    /// software adapters, and 512 on GPUs, which read few tokens at once at a fraction of their rate.
+    pub piece: Option<usize>,
     /// Texts that may wait for a slot.
     pub waiting: usize,
     /// A step that has not ended after this time is taken for one that never will, and so is what is compiled ahead.
@@ -80,7 +81,7 @@ impl Default for BatchSettings {
     fn default() -> Self {
         Self {
             slots: 8,
-            piece: 128,
+            piece: None,
             waiting: 256,
             longest_step: Duration::from_secs(600),
             compile_ahead: false,
@@ -88,6 +89,27 @@ impl Default for BatchSettings {
         }
     }
 }
+
+impl BatchSettings {
+    /// With the default for this device where nothing else is set.
+    fn on(self, device: &candle_core::Device) -> Self {
+        let is_slow = device.is_cpu() || device.is_software_gpu();
+        let default = if is_slow { SMALL_PIECE } else { LARGE_PIECE };
+        Self {
+            piece: self.piece.or(Some(default)),
+            ..self
+        }
+    }
+
+    fn piece_len(&self) -> usize {
+        self.piece.unwrap_or(SMALL_PIECE)
+    }
+}
+
+/// Tokens of a piece where a step of many takes about as long a token as one of few.
+const SMALL_PIECE: usize = 128;
+/// Tokens of a piece where it does not, and the most that a prompt takes at once.
+pub const LARGE_PIECE: usize = 512;
 
 /// What becomes of a completion.
 pub enum Heard<'a> {
@@ -170,7 +192,8 @@ impl BatchEngine {
         settings: BatchSettings,
         step: impl FnMut(&mut Scheduler<'_>) -> Result<()> + Send + 'static,
     ) -> Result<Self> {
-        for (name, value) in [("slots", settings.slots), ("piece", settings.piece)] {
+        let settings = settings.on(backend.device());
+        for (name, value) in [("slots", settings.slots), ("piece", settings.piece_len())] {
             if value == 0 {
                 return Err(Error::Parameter {
                     name,

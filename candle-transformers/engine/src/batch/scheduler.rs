@@ -134,7 +134,7 @@ impl<'a> Scheduler<'a> {
             waiting: Turns::default(),
             asked: Instant::now(),
             ask_every: ASK_WAITING,
-            piece: settings.piece,
+            piece: settings.piece_len(),
             numbers: 0,
             turns: 0,
             finished: 0,

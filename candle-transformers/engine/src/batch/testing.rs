@@ -25,7 +25,7 @@ pub fn breaking(model: Arc<CandleBackend>) -> BatchEngine {
 
 pub(super) const ONE_SLOT: BatchSettings = BatchSettings {
     slots: 1,
-    piece: 16,
+    piece: Some(16),
     waiting: 8,
     longest_step: Duration::from_secs(600),
     compile_ahead: false,

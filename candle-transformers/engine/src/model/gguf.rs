@@ -151,7 +151,7 @@ pub(super) fn describe(file: &Path, content: GgufContent) -> Result<ModelFiles> 
         network: Network {
             spec,
             tensors,
-            files: Files::Gguf(content),
+            files: Files::Gguf(content).into(),
             plan: None,
         },
     })

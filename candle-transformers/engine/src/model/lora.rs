@@ -109,7 +109,7 @@ impl ModelFiles {
     /// As [`Plan::new`]: the first module that the model does not have, or whose shape does not fit.
     pub fn with_adapters(mut self, adapters: &[Adapter]) -> Result<Self> {
         let spec = &self.network.spec;
-        let plan = match &self.network.files {
+        let plan = match &*self.network.files {
             Files::Safetensors(weights) => Plan::new(spec, &mut Headers(weights), adapters),
             Files::Gguf(content) => {
                 let mut content = content;
@@ -117,7 +117,7 @@ impl ModelFiles {
             }
         };
         let plan = plan.map_err(|err| Error::file(self.name.as_ref(), brief(&err)))?;
-        self.network.plan = (!plan.is_empty()).then_some(plan);
+        self.network.plan = (!plan.is_empty()).then(|| plan.into());
         self.loras = adapters
             .iter()
             .map(|adapter| adapter.name().to_string())

@@ -212,8 +212,8 @@ impl ModelFiles {
         progress: &(dyn Fn(u64) + Send + Sync),
     ) -> Result<Decoder> {
         let kv = self.kv_type.dtype(self.format(), dtype, device);
-        let offload = self.split.offload(&self.network, device, dtype, kv)?;
-        let loaded = self.network.place(dtype, device, offload, progress);
+        let parts = self.split.offload(&self.network, device, dtype, kv)?;
+        let loaded = self.network.place(dtype, device, parts, progress);
         let decoder = loaded.map_err(|err| {
             // What was loaded is dropped: free is what was free before.
             let free = split::free_memory(device).ok().flatten();
@@ -302,7 +302,7 @@ impl ModelFiles {
             network: Network {
                 spec: config.spec,
                 tensors,
-                files: Files::Safetensors(weights),
+                files: Files::Safetensors(weights).into(),
                 plan: None,
             },
             embedded,

@@ -1,22 +1,43 @@
 //! What a model's files say of the network, whichever files they are.
 
 use super::gguf::GgufContent;
+use super::split::Parts;
 use super::weights::{Headers, Mapped, Weights};
 use crate::error::Doing;
 use crate::format::WeightFormat;
 use crate::Result;
 use candle_core::{DType, Device, Shape};
-use candle_transformers::blocks::{Decoder, DecoderPart, DecoderSpec, Offload, WeightSource};
+use candle_transformers::blocks::{Decoder, DecoderPart, DecoderSpec, Reread, WeightSource};
 use candle_transformers::lora::Plan;
+use std::fmt;
+use std::sync::Arc;
 
 /// The network and its weights, which are still in their files. Every tensor's name and shape has been checked.
+#[derive(Clone)]
 pub(super) struct Network {
     pub(super) spec: DecoderSpec,
     /// The tensors of the network.
     pub(super) tensors: Vec<String>,
-    pub(super) files: Files,
+    pub(super) files: Arc<Files>,
     /// Changes by adapters.
-    pub(super) plan: Option<Plan>,
+    pub(super) plan: Option<Arc<Plan>>,
+}
+
+impl fmt::Debug for Network {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let tensors = self.tensors.len();
+        write!(f, "Network({}, {tensors} tensors)", self.spec.family)
+    }
+}
+
+/// For prompts of a model whose first layers are on the CPU.
+impl Reread for Network {
+    fn reread(
+        &self,
+        load: &mut dyn FnMut(&mut dyn WeightSource) -> candle_core::Result<()>,
+    ) -> candle_core::Result<()> {
+        self.load(None, &|_| (), load)
+    }
 }
 
 /// The source of the weights.
@@ -35,7 +56,7 @@ impl Network {
 
     /// The stored size of a tensor, in bytes.
     fn bytes(&self, name: &str) -> u64 {
-        match &self.files {
+        match &*self.files {
             Files::Safetensors(weights) => weights.bytes(name),
             Files::Gguf(content) => content.bytes(name),
         }
@@ -45,7 +66,7 @@ impl Network {
     pub(super) fn placed_bytes(&self, name: &str, dtype: DType) -> u64 {
         let numbers = |shape: Option<Shape>| shape.map_or(0, |shape| shape.elem_count() as u64);
         let dense = |shape| numbers(shape) * dtype.size_in_bytes() as u64;
-        match &self.files {
+        match &*self.files {
             Files::Safetensors(weights) => dense(Headers(weights).shape(name)),
             Files::Gguf(content) => match content.tensor_infos.get(name) {
                 Some(info) if info.ggml_dtype.block_size() > 1 => content.bytes(name),
@@ -57,7 +78,7 @@ impl Network {
     /// The names of the tensors, each with the part of the decoder that it belongs to.
     pub(super) fn weights_of_parts(&self) -> Result<Vec<(DecoderPart, String)>> {
         let spec = self.spec.clone();
-        let parts = match &self.files {
+        let parts = match &*self.files {
             Files::Safetensors(weights) => Decoder::weights_of_parts(spec, &mut Headers(weights)),
             Files::Gguf(content) => Decoder::weights_of_parts(spec, &mut &*content),
         };
@@ -73,7 +94,7 @@ impl Network {
     pub(super) fn format(&self) -> WeightFormat {
         let mut sums: Vec<(WeightFormat, u64)> = Vec::new();
         for name in &self.tensors {
-            let format = match &self.files {
+            let format = match &*self.files {
                 Files::Safetensors(weights) => WeightFormat::Dense(weights.dtype(name)),
                 Files::Gguf(content) => content.tensor_infos[name].ggml_dtype.into(),
             };
@@ -88,7 +109,7 @@ impl Network {
 
     /// Whether a matrix is stored as floats, and not as blocks.
     pub(super) fn has_dense_matrices(&self) -> bool {
-        let Files::Gguf(content) = &self.files else {
+        let Files::Gguf(content) = &*self.files else {
             return true;
         };
         self.tensors.iter().any(|name| {
@@ -108,18 +129,24 @@ impl Network {
         &self,
         dtype: DType,
         device: &Device,
-        offload: Option<Offload>,
+        parts: Option<Parts>,
         progress: &(dyn Fn(u64) + Send + Sync),
     ) -> Result<Decoder> {
         let spec = self.spec.clone();
-        let loaded = match offload {
+        let loaded = match parts {
             None => self.load(Some((dtype, device)), progress, |source| {
                 Decoder::load(spec, source, dtype, device)
             }),
             // Each part goes from the file to its device.
-            Some(offload) => self.load(None, progress, |source| {
-                Decoder::load_offloaded(spec, source, dtype, device, offload)
-            }),
+            Some(Parts { offload, streamed }) => {
+                let loaded = self.load(None, progress, |source| {
+                    Decoder::load_offloaded(spec, source, dtype, device, offload)
+                });
+                loaded.map(|decoder| match streamed {
+                    true => decoder.with_streamed_layers(Arc::new(self.clone())),
+                    false => decoder,
+                })
+            }
         };
         loaded.doing("loading the weights")
     }
@@ -130,7 +157,7 @@ impl Network {
         &self,
         dtype: DType,
         device: &Device,
-        group: std::sync::Arc<dyn candle_core::distributed::Communicator>,
+        group: Arc<dyn candle_core::distributed::Communicator>,
         progress: &(dyn Fn(u64) + Send + Sync),
     ) -> candle_core::Result<Decoder> {
         self.load(Some((dtype, device)), progress, |source| {
@@ -149,7 +176,7 @@ impl Network {
             Some(plan) => load(&mut plan.over(source)),
             None => load(source),
         };
-        match &self.files {
+        match &*self.files {
             Files::Safetensors(weights) => load(&mut Mapped {
                 weights,
                 to,

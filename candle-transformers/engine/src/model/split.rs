@@ -6,7 +6,7 @@ use crate::error::Doing;
 use crate::{Error, Result};
 use candle_core::{DType, Device};
 use candle_transformers::blocks::{
-    Decoder, DecoderPart, FeedForwardSpec, MixerSpec, Offload, Placement,
+    Decoder, DecoderPart, DecoderSpec, FeedForwardSpec, MixerSpec, Offload, Placement,
 };
 use std::fmt;
 use std::str::FromStr;
@@ -97,6 +97,17 @@ pub struct Needs {
     /// Bytes of a call's own tensors, and the copy of a layer's cache as it grows.
     computing: u64,
     cpu_experts: bool,
+    /// Texts that the cache is for.
+    texts: usize,
+    /// The largest number of first layers on the CPU whose weights are copied to the GPU for a prompt.
+    streamed: usize,
+}
+
+/// The parts of a model that are not on its device.
+pub(super) struct Parts {
+    pub(super) offload: Offload,
+    /// Whether prompts run on the device in the layers elsewhere too.
+    pub(super) streamed: bool,
 }
 
 impl Needs {
@@ -139,11 +150,58 @@ impl Needs {
         } else {
             0
         };
-        self.head + self.computing + table + layers.iter().map(layer).sum::<u64>()
+        let here = layers.iter().map(layer).sum::<u64>();
+        self.head + self.computing + table + here + self.streaming(self.layers.len() - layers.len())
+    }
+
+    /// Bytes for a prompt to pass through the first `count` layers, which are on the CPU: the weights of one that runs and of the next, and
+    /// the cache that one has of one text. None if such layers run on the CPU.
+    fn streaming(&self, count: usize) -> u64 {
+        if count > self.streamed {
+            return 0;
+        }
+        let largest = |bytes: fn(&LayerBytes) -> u64| {
+            let first = self.layers.iter().take(count);
+            first.map(bytes).max().unwrap_or(0)
+        };
+        let weights = largest(|layer| layer.weights + layer.experts);
+        let kept = largest(|layer| layer.kept) / self.texts.max(1) as u64;
+        count.min(2) as u64 * weights + kept
+    }
+
+    /// Bytes on the CPU with the last `count` layers on the GPU.
+    pub fn on_cpu(&self, count: usize) -> u64 {
+        let here = self.without_streaming().with(count);
+        self.with(self.layers()).saturating_sub(here)
+    }
+
+    /// With all prompts in the layers on the CPU there.
+    fn without_streaming(&self) -> Self {
+        Self {
+            streamed: 0,
+            layers: self.layers.clone(),
+            ..*self
+        }
+    }
+
+    /// The number of layers that fit into `bytes`, and whether prompts of the others run on the GPU too, which takes room: only where
+    /// one layer is left beside it. `None` if not even the output layer fits.
+    fn split(&self, bytes: u64) -> Option<(usize, bool)> {
+        match self.fitting_streamed(bytes) {
+            Some(count) if count > 0 => Some((count, self.streamed > 0)),
+            _ => {
+                let count = self.without_streaming().fitting_streamed(bytes)?;
+                Some((count, false))
+            }
+        }
     }
 
     /// Number of layers that fit into `bytes`; `None` if not even the output layer does.
     pub fn fitting(&self, bytes: u64) -> Option<usize> {
+        self.split(bytes).map(|(count, _)| count)
+    }
+
+    fn fitting_streamed(&self, bytes: u64) -> Option<usize> {
         (0..=self.layers.len())
             .rev()
             .find(|count| self.with(*count) <= bytes)
@@ -163,7 +221,7 @@ impl Split {
         device: &Device,
         dtype: DType,
         kv: DType,
-    ) -> Result<Option<Offload>> {
+    ) -> Result<Option<Parts>> {
         let layers = network.spec.layers.len();
         if self.is_whole() {
             return Ok(None);
@@ -189,25 +247,30 @@ impl Split {
                 expected: "a model with experts: this one has none",
             });
         }
-        let count = match self.gpu_layers {
-            GpuLayers::All => layers,
+        let free = match self.gpu_memory {
+            Some(bytes) => Some(bytes),
+            None => free_memory(device)?,
+        };
+        let (count, streamed) = match self.gpu_layers {
+            GpuLayers::All => (layers, false),
             GpuLayers::Count(count) if count > layers => {
                 return Err(Error::TooManyLayers { count, layers })
             }
-            GpuLayers::Count(count) => count,
-            GpuLayers::Auto => {
-                let free = match self.gpu_memory {
-                    Some(bytes) => bytes,
-                    None => free_memory(device)?.ok_or_else(|| Error::Parameter {
-                        name: "gpu_layers",
-                        value: "auto".to_string(),
-                        expected: "a number of layers, or gpu_memory beside it: this device does not say how much memory is free",
-                    })?,
-                };
+            GpuLayers::Count(count) => {
                 let needs = self.needs(network, dtype, kv)?;
-                needs.fitting(free).ok_or_else(|| Error::TooLarge {
+                let has_room = free.is_none_or(|free| needs.with(count) <= free);
+                (count, has_room && needs.streamed >= layers - count)
+            }
+            GpuLayers::Auto => {
+                let free = free.ok_or_else(|| Error::Parameter {
+                    name: "gpu_layers",
+                    value: "auto".to_string(),
+                    expected: "a number of layers, or gpu_memory beside it: this device does not say how much memory is free",
+                })?;
+                let needs = self.needs(network, dtype, kv)?;
+                needs.split(free).ok_or_else(|| Error::TooLarge {
                     device: describe(device),
-                    needed: needs.with(0),
+                    needed: needs.without_streaming().with(0),
                     free,
                     fits: None,
                     layers,
@@ -218,10 +281,13 @@ impl Split {
             device: Device::Cpu,
             dtype: DType::F32,
         };
-        Ok((count < layers || self.cpu_experts).then_some(Offload {
-            to,
-            layers: layers - count,
-            experts: self.cpu_experts,
+        Ok((count < layers || self.cpu_experts).then_some(Parts {
+            offload: Offload {
+                to,
+                layers: layers - count,
+                experts: self.cpu_experts,
+            },
+            streamed: streamed && count < layers,
         }))
     }
 
@@ -236,7 +302,7 @@ impl Split {
     ) -> Option<Error> {
         let (free, needs) = (free?, self.needs(network, dtype, kv).ok()?);
         let layers = network.spec.layers.len();
-        let needed = needs.with(match self.gpu_layers {
+        let needed = needs.without_streaming().with(match self.gpu_layers {
             GpuLayers::Count(count) => count,
             _ => layers,
         });
@@ -284,7 +350,18 @@ impl Split {
             head,
             computing: growth + self.scratch(network, dtype),
             cpu_experts: self.cpu_experts,
+            texts: self.texts,
+            streamed: self.streamed(spec),
         })
+    }
+
+    /// The largest number of first layers on the CPU that a prompt passes through on the GPU.
+    fn streamed(&self, spec: &DecoderSpec) -> usize {
+        if self.prompt < Decoder::STREAMED_FROM {
+            return 0;
+        }
+        let can = |count: &usize| spec.can_stream(*count);
+        (0..=spec.layers.len()).rev().find(can).unwrap_or(0)
     }
 
     /// About what a call's own tensors take: those of the widest layer for each token of a prompt, and logits.
@@ -331,11 +408,17 @@ pub(crate) fn where_layers_are(decoder: &Decoder) -> String {
     let (of, count) = (decoder.spec().layers.len(), offload.layers);
     let other = describe(&offload.to.device);
     let here = of - count;
+    let prompts = match decoder.streams_prompts() {
+        true => " (all for prompts)",
+        false => "",
+    };
     match (count, offload.experts) {
-        (_, false) => format!("{device} with {here} of {of} layers, and {other} with the first {count}"),
+        (_, false) => format!(
+            "{device} with {here} of {of} layers{prompts}, and {other} with the first {count}"
+        ),
         (0, true) => format!("{device} with all layers, and {other} with their experts"),
         (_, true) => format!(
-            "{device} with {here} of {of} layers, and {other} with the first {count} and all experts"
+            "{device} with {here} of {of} layers{prompts}, and {other} with the first {count} and all experts"
         ),
     }
 }
@@ -370,6 +453,8 @@ mod tests {
             head: 3,
             computing: 4,
             cpu_experts: false,
+            texts: 1,
+            streamed: 0,
         };
         assert_eq!((needs.weights(), needs.cache()), (50 + 3 + 330, 3));
         assert_eq!(needs.with(0), 7);
@@ -383,5 +468,17 @@ mod tests {
         assert_eq!(needs.fitting(390), Some(3));
         needs.cpu_experts = true;
         assert_eq!(needs.fitting(7 + 3 * 11 + 50), Some(3));
+        // Two layers' weights and one's cache, while layers are on the CPU.
+        needs.streamed = 3;
+        assert_eq!(needs.with(1), 7 + 11 + 2 * 110 + 1);
+        assert_eq!(needs.with(2), 7 + 2 * 11 + 110 + 1);
+        assert_eq!(needs.with(3), 7 + 3 * 11 + 50);
+        assert_eq!(needs.split(7 + 11 + 221), Some((1, true)));
+        // Less room is for the layers alone.
+        assert_eq!(needs.split(7 + 11 + 220), Some((2, false)));
+        assert_eq!(needs.split(7), Some((0, false)));
+        assert_eq!(needs.split(6), None);
+        needs.streamed = 1;
+        assert_eq!(needs.with(1), 7 + 11);
     }
 }

@@ -8,7 +8,7 @@ use candle_core::{bail, DType, Module, Result, Tensor};
 use super::super::weights::Weights;
 use super::super::{
     Attention, Delta, FeedForward, FeedForwardSpec, GrowingKvCache, Latent, Names, Norm,
-    Projection, Recurrent, RecurrentState, Residual, ShortConv, ShortConvState, StateSpace,
+    Projection, Recurrent, RecurrentState, Residual, Rows, ShortConv, ShortConvState, StateSpace,
 };
 use super::spec::{LayerSpec, MixerSpec, Wiring};
 use super::{Placement, Step};
@@ -109,6 +109,46 @@ impl LayerState {
             Self::Attention(kv) => kv.copy_sequence(from, to, len),
             _ => bail!("only layers with full attention support copying sequences"),
         }
+    }
+
+    /// A copy on another device, with room for `added` more positions; with `rows`, of these sequences. Keys and values are of `kv` there.
+    pub(super) fn copied_to(
+        &self,
+        to: &Placement,
+        kv: DType,
+        added: usize,
+        rows: Option<&Rows>,
+    ) -> Result<Self> {
+        let copied =
+            |cache: &GrowingKvCache, dtype| cache.copied_to(&to.device, dtype, added, rows);
+        Ok(match self {
+            Self::Attention(cache) => Self::Attention(copied(cache, kv)?),
+            Self::Latent(cache) => Self::Latent(copied(cache, to.dtype)?),
+            _ => bail!("only layers of attention support a copy of their state on another device"),
+        })
+    }
+
+    /// Adds the last `added` positions of such a copy, which come as activations of this placement. `rows` are those of the copy, on the host.
+    pub(super) fn take_last(
+        &mut self,
+        from: &Self,
+        added: usize,
+        to: &Placement,
+        rows: Option<&Rows>,
+    ) -> Result<()> {
+        let (kv, from) = match (self, from) {
+            (Self::Attention(kv), Self::Attention(from)) => (kv, from),
+            (Self::Latent(kv), Self::Latent(from)) => (kv, from),
+            _ => bail!("only layers of attention support a copy of their state on another device"),
+        };
+        if let Some(rows) = rows {
+            return kv.take_rows(from, rows, added, |new| to.moved(new));
+        }
+        let Some(last) = from.last(added)? else {
+            bail!("{added} positions were added to a layer's state, and it holds none")
+        };
+        kv.append(&to.moved(&last)?)?;
+        Ok(())
     }
 
     /// Forgets the sequence.

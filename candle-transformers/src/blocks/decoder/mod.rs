@@ -16,6 +16,7 @@ mod shifts;
 mod slots;
 mod spec;
 mod state;
+mod streamed;
 
 pub use cached::{CachedLm, SequenceCache};
 pub use causal_lm::CausalLm;
@@ -28,6 +29,7 @@ pub use shells::{DecoderConfig, GgufFamily, GgufLm, HiddenLm, Lm, NextLm};
 pub(crate) use spec::check_layers;
 pub use spec::{layers, DecoderSpec, Head, LayerSpec, MixerSpec, Wiring};
 pub use state::DecoderState;
+pub use streamed::Reread;
 
 use std::sync::Arc;
 
@@ -91,6 +93,8 @@ pub struct Decoder {
     device: Device,
     /// The parts that are on another device.
     offload: Option<Offload>,
+    /// The weights, for prompts that all layers read on one device.
+    streamed: Option<Arc<dyn Reread>>,
     /// Clones have the same weights.
     #[cfg(feature = "cuda")]
     identity: Arc<()>,
@@ -242,6 +246,7 @@ impl Decoder {
             kv_dtype: None,
             device: weights.device().clone(),
             offload: weights.offload().cloned(),
+            streamed: None,
             #[cfg(feature = "cuda")]
             identity: Arc::default(),
         })
@@ -533,21 +538,23 @@ impl Decoder {
                 }
                 Ok::<_, candle_core::Error>(xs)
             };
-        let elsewhere = self.offload.as_ref().map_or(0, |offload| offload.layers);
-        let xs = match elsewhere {
+        let xs = match self.elsewhere() {
             0 => forward(&self.layers, &mut state.layers, deep, xs, step)?,
             count => {
                 let (first, rest) = self.layers.split_at(count);
                 let (first_states, states) = state.layers.split_at_mut(count);
                 let (first_deep, deep) = deep.split_at(count.min(deep.len()));
-                let xs = forward(first, first_states, first_deep, xs, step)?;
-                let xs = xs.normed(None)?.1;
-                let here = Placement {
-                    device: self.device.clone(),
-                    dtype: self.dtype,
+                let here = self.placement();
+                let moved = MovedStep::new(step, &here)?;
+                let xs = if self.streams(count, &xs, step)? {
+                    let (xs, there) = (here.moved(&xs)?, moved.step());
+                    let first = (first_deep, first_states);
+                    self.run_streamed(xs, &there, step.rows, first, use_cache)?
+                } else {
+                    let xs = forward(first, first_states, first_deep, xs, step)?;
+                    here.moved(&xs.normed(None)?.1)?
                 };
-                let step = MovedStep::new(step, &here)?;
-                forward(rest, states, deep, here.moved(&xs)?, &step.step())?
+                forward(rest, states, deep, xs, &moved.step())?
             }
         };
         Ok(Hidden { decoder: self, xs })

@@ -4,7 +4,7 @@ use super::Args;
 use crate::draft::{Draft, DraftFiles, LoadedDraft};
 use crate::split::SplitArgs;
 use crate::{Error, Result};
-use candle_engine::batch::{BatchEngine, BatchSettings};
+use candle_engine::batch::{BatchEngine, BatchSettings, LARGE_PIECE};
 use candle_engine::device::{DeviceChoice, FloatType};
 use candle_engine::embed::EncoderFiles;
 use candle_engine::format::KvType;
@@ -43,6 +43,7 @@ impl Loader {
         let dtype = self.dtype.map(FloatType::dtype);
         let context = self.context.min(files.max_positions());
         let BatchSettings { slots, piece, .. } = self.settings;
+        let piece = piece.unwrap_or(LARGE_PIECE);
         files.split = self.split.with_room(slots, context, piece);
         let progress = |bytes| bar.advance(bytes);
         let draft = DraftFiles::load(draft, entry, dtype, &progress)?;

@@ -117,7 +117,7 @@ fn text(report: &Report<'_>, needs: &Needs, format: &str, kv: &str) -> String {
             Some(count) if count == *layers => "all layers".to_string(),
             Some(count) => format!(
                 "{count} of {layers} layers, {} on the CPU",
-                size(needs.with(*layers) - needs.with(count))
+                size(needs.on_cpu(count))
             ),
         };
         text += &format!("{:>11}  {fits}\n", size(row.free));

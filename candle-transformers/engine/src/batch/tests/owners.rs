@@ -43,7 +43,7 @@ fn ended_before(ends: &Receiver<u64>) -> usize {
 fn four_slots(piece: usize) -> BatchEngine {
     let settings = BatchSettings {
         slots: 4,
-        piece,
+        piece: Some(piece),
         waiting: 64,
         ..ONE_SLOT
     };

@@ -1,0 +1,143 @@
+//! Long prompts of a decoder whose first layers are elsewhere: those layers' weights are copied to the decoder's device, one layer after
+//! another, and what the layers keep goes back. A step of few tokens takes less time where the weights are.
+
+use std::fmt;
+use std::sync::Arc;
+
+use candle_core::{Result, Tensor};
+
+use super::{Decoder, DecoderSpec, Layer, LayerSpec, LayerState, MixerSpec, Placement, Step};
+use crate::blocks::weights::{at_once, WeightSource, Weights};
+use crate::blocks::{Residual, Rows};
+
+/// Reads a decoder's weights again.
+pub trait Reread: fmt::Debug + Send + Sync {
+    /// Calls `load` with a source of the tensors that the decoder was loaded from.
+    ///
+    /// # Errors
+    /// Those of `load`.
+    fn reread(&self, load: &mut dyn FnMut(&mut dyn WeightSource) -> Result<()>) -> Result<()>;
+}
+
+impl DecoderSpec {
+    /// Whether a long prompt can run on another device than these first layers: all of them are attention, whose keys and values can be
+    /// added to those of earlier calls.
+    pub fn can_stream(&self, layers: usize) -> bool {
+        let keeps_keys = |layer: &LayerSpec| {
+            matches!(layer.mixer, MixerSpec::Attention(_) | MixerSpec::Latent(_))
+        };
+        self.layers.iter().take(layers).all(keeps_keys)
+    }
+}
+
+impl Decoder {
+    /// Minimum number of tokens of a call for which weights are copied. A copy takes the time of some hundred tokens on the CPU.
+    pub const STREAMED_FROM: usize = 128;
+
+    /// The decoder, which copies the weights of [offloaded](Self::load_offloaded) layers to its device for calls of
+    /// [`STREAMED_FROM`](Self::STREAMED_FROM) tokens or more, in slots for as many of each. Two layers' weights are on the device at a time,
+    /// and the keys and values of one. Slots in pages, and models with layers that are not attention, run where their weights are.
+    pub fn with_streamed_layers(mut self, weights: Arc<dyn Reread>) -> Self {
+        self.streamed = Some(weights);
+        self
+    }
+
+    /// Whether prompts run on the decoder's device in [offloaded](Self::load_offloaded) layers too.
+    pub fn streams_prompts(&self) -> bool {
+        let elsewhere = self.elsewhere();
+        elsewhere > 0 && self.streamed.is_some() && self.spec.can_stream(elsewhere)
+    }
+
+    /// Whether the first `layers` layers run on the decoder's device in this call, `xs` being `(b, t, hidden_size)`.
+    pub(super) fn streams(&self, layers: usize, xs: &Tensor, step: &Step) -> Result<bool> {
+        let (b, t, _) = xs.dims3()?;
+        let is_long = match step.rows {
+            // A step of many texts has many keys and few tokens.
+            Some(rows) => t >= Self::STREAMED_FROM && rows.pages.is_none(),
+            None => b * t >= Self::STREAMED_FROM,
+        };
+        Ok(self.streamed.is_some() && is_long && self.spec.can_stream(layers))
+    }
+
+    /// Runs the first layers, as many as there are `states`, on the decoder's device. The arguments are there; the states stay elsewhere,
+    /// where `rows` are those of the step.
+    pub(super) fn run_streamed(
+        &self,
+        xs: Tensor,
+        step: &Step,
+        rows: Option<&Rows>,
+        (deep, states): (&[Tensor], &mut [LayerState]),
+        use_cache: bool,
+    ) -> Result<Tensor> {
+        let here = self.placement();
+        let t = xs.dim(1)?;
+        // A copy has the sequences of this call alone.
+        let alone = step.rows.map(|rows| Rows {
+            part: None,
+            ..rows.clone()
+        });
+        let step = &Step {
+            rotations: step.rotations.clone(),
+            mask: step.mask,
+            windows: step.windows,
+            rows: alone.as_ref(),
+            growth: step.growth.clone(),
+        };
+        let mut xs = Residual::new(xs);
+        let mut next = Some(self.layer_here(0)?);
+        for (i, state) in states.iter_mut().enumerate() {
+            let Some(layer) = next.take() else { break };
+            let mut ran = match use_cache {
+                true => Some(state.copied_to(&here, self.kv_dtype(), t, rows)?),
+                false => None,
+            };
+            xs = layer.forward(xs, step, ran.as_mut())?;
+            if let Some(deep) = deep.get(i) {
+                xs = xs.plus_moved(deep)?;
+            }
+            // Copied while the device runs this one.
+            if i + 1 < self.elsewhere() {
+                next = Some(self.layer_here(i + 1)?);
+            }
+            if let (Some(ran), Some(to)) = (ran, self.input()) {
+                state.take_last(&ran, t, to, rows)?;
+            }
+        }
+        Ok(xs.normed(None)?.1)
+    }
+
+    /// A copy of a layer on the decoder's device.
+    fn layer_here(&self, index: usize) -> Result<Layer> {
+        let (Some(weights), Some(layer)) = (&self.streamed, self.spec.layers.get(index)) else {
+            candle_core::bail!("{}: layer {index} cannot be copied", self.spec.family)
+        };
+        let mut loaded = None;
+        weights.reread(&mut |source| {
+            let mut weights = Weights::new(source, self.dtype, &self.device);
+            weights.set_transposed(self.spec.transposed);
+            weights.set_factors(&self.spec.factors);
+            let (hidden, names) = (self.spec.hidden, &self.spec.names);
+            let prefix = names.layer(index);
+            let layer = Layer::load(layer, hidden, &mut weights, names, &prefix);
+            loaded = Some(at_once(layer)?);
+            Ok(())
+        })?;
+        match loaded {
+            Some(layer) => Ok(layer),
+            None => candle_core::bail!("{}: layer {index} was not read", self.spec.family),
+        }
+    }
+
+    /// Where the decoder's own layers are.
+    pub(super) fn placement(&self) -> Placement {
+        Placement {
+            device: self.device.clone(),
+            dtype: self.dtype,
+        }
+    }
+
+    /// Number of layers elsewhere.
+    pub(super) fn elsewhere(&self) -> usize {
+        self.offload.as_ref().map_or(0, |offload| offload.layers)
+    }
+}
