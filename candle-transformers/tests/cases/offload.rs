@@ -129,6 +129,16 @@ fn long_pieces_run_on_the_device(device: &Device) -> Result<()> {
         };
         assert_eq!(again.0.load(Ordering::Relaxed), long * ON_CPU, "{family}");
         assert_eq!(long == 0, family.contains("lfm2"));
+        // Layers on the device whose experts are elsewhere.
+        if family.contains("experts") {
+            let parts = in_parts(&config, DType::F32, device, 1, true)?;
+            let parts = parts.with_streamed_layers(Arc::new(Again::default()));
+            let ids = token_ids(1, 128, VOCAB, &Device::Cpu)?;
+            let wanted = whole.next_logits(&ids, 0, &mut whole.new_state())?;
+            let found = parts.next_logits(&ids, 0, &mut parts.new_state())?;
+            assert_close(&found, &wanted, TOLERANCE);
+            assert!(parts.streams_prompts());
+        }
         // Texts of the same length in a batch, without a state.
         let ids = token_ids(2, 70, VOCAB, &Device::Cpu)?;
         let (mut wanted, mut found) = (whole.new_state(), parts.new_state());

@@ -99,8 +99,8 @@ pub struct Needs {
     cpu_experts: bool,
     /// Texts that the cache is for.
     texts: usize,
-    /// The largest number of first layers on the CPU whose weights are copied to the GPU for a prompt.
-    streamed: usize,
+    /// The largest number of first layers on the CPU whose weights are copied to the GPU for a prompt; `None` if no prompt is that long.
+    streamed: Option<usize>,
 }
 
 /// The parts of a model that are not on its device.
@@ -154,19 +154,23 @@ impl Needs {
         self.head + self.computing + table + here + self.streaming(self.layers.len() - layers.len())
     }
 
-    /// Bytes for a prompt to pass through the first `count` layers, which are on the CPU: the weights of one that runs and of the next, and
-    /// the cache that one has of one text. None if such layers run on the CPU.
+    /// Bytes for a prompt to pass through the first `count` layers, which are on the CPU, and through experts there: the weights of one that
+    /// runs and of the next, and the cache that one of these layers has of one text. 0 if prompts run on the CPU.
     fn streaming(&self, count: usize) -> u64 {
-        if count > self.streamed {
+        if self.streamed.is_none_or(|most| count > most) {
             return 0;
         }
-        let largest = |bytes: fn(&LayerBytes) -> u64| {
-            let first = self.layers.iter().take(count);
-            first.map(bytes).max().unwrap_or(0)
+        let first = self.layers.iter().take(count);
+        let kept = first.map(|layer| layer.kept).max().unwrap_or(0);
+        let copied = match self.cpu_experts {
+            true => self.layers.len(),
+            false => count,
         };
-        let weights = largest(|layer| layer.weights + layer.experts);
-        let kept = largest(|layer| layer.kept) / self.texts.max(1) as u64;
-        count.min(2) as u64 * weights + kept
+        let copied = self.layers.iter().take(copied);
+        let weights = copied.map(|layer| layer.weights + layer.experts);
+        let mut weights: Vec<u64> = weights.collect();
+        weights.sort_unstable();
+        weights.iter().rev().take(2).sum::<u64>() + kept / self.texts.max(1) as u64
     }
 
     /// Bytes on the CPU with the last `count` layers on the GPU.
@@ -178,17 +182,24 @@ impl Needs {
     /// With all prompts in the layers on the CPU there.
     fn without_streaming(&self) -> Self {
         Self {
-            streamed: 0,
+            streamed: None,
             layers: self.layers.clone(),
             ..*self
         }
+    }
+
+    /// Whether prompts run on the GPU in the layers and experts that are on the CPU, with the last `count` layers on the GPU.
+    fn streams(&self, count: usize) -> bool {
+        let first = self.layers.len() - count.min(self.layers.len());
+        let has_some = first > 0 || self.cpu_experts;
+        has_some && self.streamed.is_some_and(|most| first <= most)
     }
 
     /// The number of layers that fit into `bytes`, and whether prompts of the others run on the GPU too, which takes room: only where
     /// one layer is left beside it. `None` if not even the output layer fits.
     fn split(&self, bytes: u64) -> Option<(usize, bool)> {
         match self.fitting_streamed(bytes) {
-            Some(count) if count > 0 => Some((count, self.streamed > 0)),
+            Some(count) if count > 0 => Some((count, self.streams(count))),
             _ => {
                 let count = self.without_streaming().fitting_streamed(bytes)?;
                 Some((count, false))
@@ -252,14 +263,17 @@ impl Split {
             None => free_memory(device)?,
         };
         let (count, streamed) = match self.gpu_layers {
-            GpuLayers::All => (layers, false),
             GpuLayers::Count(count) if count > layers => {
                 return Err(Error::TooManyLayers { count, layers })
             }
-            GpuLayers::Count(count) => {
+            GpuLayers::All | GpuLayers::Count(_) => {
+                let count = match self.gpu_layers {
+                    GpuLayers::Count(count) => count,
+                    _ => layers,
+                };
                 let needs = self.needs(network, dtype, kv)?;
                 let has_room = free.is_none_or(|free| needs.with(count) <= free);
-                (count, has_room && needs.streamed >= layers - count)
+                (count, has_room && needs.streams(count))
             }
             GpuLayers::Auto => {
                 let free = free.ok_or_else(|| Error::Parameter {
@@ -287,7 +301,7 @@ impl Split {
                 layers: layers - count,
                 experts: self.cpu_experts,
             },
-            streamed: streamed && count < layers,
+            streamed,
         }))
     }
 
@@ -356,12 +370,10 @@ impl Split {
     }
 
     /// The largest number of first layers on the CPU that a prompt passes through on the GPU.
-    fn streamed(&self, spec: &DecoderSpec) -> usize {
-        if self.prompt < Decoder::STREAMED_FROM {
-            return 0;
-        }
+    fn streamed(&self, spec: &DecoderSpec) -> Option<usize> {
         let can = |count: &usize| spec.can_stream(*count);
-        (0..=spec.layers.len()).rev().find(can).unwrap_or(0)
+        let most = (0..=spec.layers.len()).rev().find(can);
+        most.filter(|_| self.prompt >= Decoder::STREAMED_FROM)
     }
 
     /// About what a call's own tensors take: those of the widest layer for each token of a prompt, and logits.
@@ -409,6 +421,7 @@ pub(crate) fn where_layers_are(decoder: &Decoder) -> String {
     let other = describe(&offload.to.device);
     let here = of - count;
     let prompts = match decoder.streams_prompts() {
+        true if count == 0 => " (their experts too for prompts)",
         true => " (all for prompts)",
         false => "",
     };
@@ -416,7 +429,7 @@ pub(crate) fn where_layers_are(decoder: &Decoder) -> String {
         (_, false) => format!(
             "{device} with {here} of {of} layers{prompts}, and {other} with the first {count}"
         ),
-        (0, true) => format!("{device} with all layers, and {other} with their experts"),
+        (0, true) => format!("{device} with all layers{prompts}, and {other} with their experts"),
         (_, true) => format!(
             "{device} with {here} of {of} layers{prompts}, and {other} with the first {count} and all experts"
         ),
@@ -454,7 +467,7 @@ mod tests {
             computing: 4,
             cpu_experts: false,
             texts: 1,
-            streamed: 0,
+            streamed: None,
         };
         assert_eq!((needs.weights(), needs.cache()), (50 + 3 + 330, 3));
         assert_eq!(needs.with(0), 7);
@@ -469,16 +482,21 @@ mod tests {
         needs.cpu_experts = true;
         assert_eq!(needs.fitting(7 + 3 * 11 + 50), Some(3));
         // Two layers' weights and one's cache, while layers are on the CPU.
-        needs.streamed = 3;
-        assert_eq!(needs.with(1), 7 + 11 + 2 * 110 + 1);
-        assert_eq!(needs.with(2), 7 + 2 * 11 + 110 + 1);
-        assert_eq!(needs.with(3), 7 + 3 * 11 + 50);
-        assert_eq!(needs.split(7 + 11 + 221), Some((1, true)));
+        needs.cpu_experts = false;
+        needs.streamed = Some(3);
+        assert_eq!(needs.with(1), 7 + 111 + 2 * 110 + 1);
+        assert_eq!(needs.with(2), 7 + 2 * 111 + 110 + 1);
+        assert_eq!(needs.with(3), 390);
+        assert_eq!(needs.split(390), Some((3, false)));
+        assert_eq!(needs.split(389), Some((2, true)));
         // Less room is for the layers alone.
-        assert_eq!(needs.split(7 + 11 + 220), Some((2, false)));
+        assert_eq!(needs.split(338), Some((2, false)));
         assert_eq!(needs.split(7), Some((0, false)));
         assert_eq!(needs.split(6), None);
-        needs.streamed = 1;
-        assert_eq!(needs.with(1), 7 + 11);
+        assert_eq!(needs.on_cpu(2), 111 + 50);
+        needs.streamed = Some(1);
+        assert_eq!(needs.with(1), 7 + 111);
+        needs.cpu_experts = true;
+        assert_eq!(needs.with(3), 7 + 3 * 11 + 50 + 2 * 110);
     }
 }

@@ -339,6 +339,11 @@ impl Layer {
         })
     }
 
+    /// Whether the feed-forward block is on another device.
+    pub(super) fn is_parted(&self) -> bool {
+        self.elsewhere.is_some()
+    }
+
     /// Whether other ranks have parts of the layer too.
     pub(super) fn is_share(&self) -> bool {
         self.group

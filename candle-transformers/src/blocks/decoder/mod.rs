@@ -526,35 +526,39 @@ impl Decoder {
             )
         }
         let use_cache = state.use_cache;
-        let forward =
-            |layers: &[Layer], states: &mut [LayerState], deep: &[Tensor], xs, step: &Step| {
-                let mut deep = deep.iter();
-                let mut xs = Residual::new(xs);
-                for (layer, state) in layers.iter().zip(states) {
-                    xs = layer.forward(xs, step, use_cache.then_some(state))?;
-                    if let Some(deep) = deep.next() {
-                        xs = xs.plus_moved(deep)?;
-                    }
+        let copies = self.copies(&xs, step)?;
+        let forward = |from: usize, states: &mut [LayerState], deep: &[Tensor], xs, step: &Step| {
+            let mut deep = deep.iter();
+            let mut xs = Residual::new(xs);
+            for ((i, layer), state) in self.layers.iter().enumerate().skip(from).zip(states) {
+                let whole = match copies && layer.is_parted() {
+                    true => Some(self.layer_here(i)?),
+                    false => None,
+                };
+                let layer = whole.as_ref().unwrap_or(layer);
+                xs = layer.forward(xs, step, use_cache.then_some(state))?;
+                if let Some(deep) = deep.next() {
+                    xs = xs.plus_moved(deep)?;
                 }
-                Ok::<_, candle_core::Error>(xs)
-            };
+            }
+            Ok::<_, candle_core::Error>(xs)
+        };
         let xs = match self.elsewhere() {
-            0 => forward(&self.layers, &mut state.layers, deep, xs, step)?,
+            0 => forward(0, &mut state.layers, deep, xs, step)?,
             count => {
-                let (first, rest) = self.layers.split_at(count);
                 let (first_states, states) = state.layers.split_at_mut(count);
                 let (first_deep, deep) = deep.split_at(count.min(deep.len()));
                 let here = self.placement();
                 let moved = MovedStep::new(step, &here)?;
-                let xs = if self.streams(count, &xs, step)? {
+                let xs = if copies && self.spec.can_stream(count) {
                     let (xs, there) = (here.moved(&xs)?, moved.step());
                     let first = (first_deep, first_states);
                     self.run_streamed(xs, &there, step.rows, first, use_cache)?
                 } else {
-                    let xs = forward(first, first_states, first_deep, xs, step)?;
+                    let xs = forward(0, first_states, first_deep, xs, step)?;
                     here.moved(&xs.normed(None)?.1)?
                 };
-                forward(rest, states, deep, xs, &moved.step())?
+                forward(count, states, deep, xs, &moved.step())?
             }
         };
         Ok(Hidden { decoder: self, xs })

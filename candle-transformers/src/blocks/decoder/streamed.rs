@@ -35,31 +35,33 @@ impl Decoder {
     pub const STREAMED_FROM: usize = 128;
 
     /// The decoder, which copies the weights of [offloaded](Self::load_offloaded) layers to its device for calls of
-    /// [`STREAMED_FROM`](Self::STREAMED_FROM) tokens or more, in slots for as many of each. Two layers' weights are on the device at a time,
-    /// and the keys and values of one. Slots in pages, and models with layers that are not attention, run where their weights are.
+    /// [`STREAMED_FROM`](Self::STREAMED_FROM) tokens or more, in slots for as many of each; and those of layers whose experts are
+    /// offloaded. Two layers' weights are on the device at a time, and the keys and values of one. Slots in pages, and first layers of which
+    /// one is not attention, run where their weights are.
     pub fn with_streamed_layers(mut self, weights: Arc<dyn Reread>) -> Self {
         self.streamed = Some(weights);
         self
     }
 
-    /// Whether prompts run on the decoder's device in [offloaded](Self::load_offloaded) layers too.
+    /// Whether prompts run on the decoder's device in [offloaded](Self::load_offloaded) layers and experts too.
     pub fn streams_prompts(&self) -> bool {
         let elsewhere = self.elsewhere();
-        elsewhere > 0 && self.streamed.is_some() && self.spec.can_stream(elsewhere)
+        let experts = self.offload.as_ref().is_some_and(|offload| offload.experts);
+        self.streamed.is_some() && (elsewhere > 0 || experts) && self.spec.can_stream(elsewhere)
     }
 
-    /// Whether the first `layers` layers run on the decoder's device in this call, `xs` being `(b, t, hidden_size)`.
-    pub(super) fn streams(&self, layers: usize, xs: &Tensor, step: &Step) -> Result<bool> {
+    /// Whether weights are copied in this call, `xs` being `(b, t, hidden_size)`.
+    pub(super) fn copies(&self, xs: &Tensor, step: &Step) -> Result<bool> {
         let (b, t, _) = xs.dims3()?;
         let is_long = match step.rows {
             // A step of many texts has many keys and few tokens.
             Some(rows) => t >= Self::STREAMED_FROM && rows.pages.is_none(),
             None => b * t >= Self::STREAMED_FROM,
         };
-        Ok(self.streamed.is_some() && is_long && self.spec.can_stream(layers))
+        Ok(self.streamed.is_some() && is_long)
     }
 
-    /// Runs the first layers, as many as there are `states`, on the decoder's device. The arguments are there; the states stay elsewhere,
+    /// Runs the first layers, one for each of `states`, on the decoder's device. The arguments are there; the states stay elsewhere,
     /// where `rows` are those of the step.
     pub(super) fn run_streamed(
         &self,
@@ -107,7 +109,7 @@ impl Decoder {
     }
 
     /// A copy of a layer on the decoder's device.
-    fn layer_here(&self, index: usize) -> Result<Layer> {
+    pub(super) fn layer_here(&self, index: usize) -> Result<Layer> {
         let (Some(weights), Some(layer)) = (&self.streamed, self.spec.layers.get(index)) else {
             candle_core::bail!("{}: layer {index} cannot be copied", self.spec.family)
         };
