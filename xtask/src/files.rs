@@ -53,8 +53,21 @@ pub fn target_dir() -> Result<PathBuf, String> {
 
 /// A program of the dev profile, by its path below the target folder's `debug`.
 pub fn built(name: &str) -> Result<PathBuf, String> {
-    let name = format!("{name}{}", std::env::consts::EXE_SUFFIX);
-    Ok(target_dir()?.join("debug").join(name))
+    Ok(target_dir()?.join("debug").join(executable(name)))
+}
+
+/// The target folder of packages that depend on crates.io's candle. It has its own lock: they are built while steps build the workspace.
+pub fn oracle_target_dir() -> Result<PathBuf, String> {
+    Ok(target_dir()?.join("oracle"))
+}
+
+/// As [`built`], of such a package.
+pub fn built_for_oracle(name: &str) -> Result<PathBuf, String> {
+    Ok(oracle_target_dir()?.join("debug").join(executable(name)))
+}
+
+fn executable(name: &str) -> String {
+    format!("{name}{}", std::env::consts::EXE_SUFFIX)
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use crate::command::cmd;
-use crate::files::{built, target_dir, EmptyDir};
+use crate::files::{built_for_oracle, oracle_target_dir, EmptyDir};
 use crate::testing::{self, compiling_quickly, example, with_runtime_dir};
 
 /// Examples that need what only their reader has, and where they are run instead.
@@ -138,9 +138,12 @@ fn ported() -> Result<PathBuf, String> {
     cmd(&format!(
         "cargo build --locked --manifest-path {folder}/Cargo.toml --config {folder}/profile.toml"
     ))
-    .env("CARGO_TARGET_DIR", target_dir()?.display().to_string())
+    .env(
+        "CARGO_TARGET_DIR",
+        oracle_target_dir()?.display().to_string(),
+    )
     .run()?;
-    built("ported")
+    built_for_oracle("ported")
 }
 
 /// The examples of the workspace.

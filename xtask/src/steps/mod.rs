@@ -171,7 +171,6 @@ pub const STEPS: &[Step] = &[
         run: web::web,
         ahead: Some(web::ahead),
     },
-    // After `web`, which builds ahead in another target folder: this step builds in the one whose lock `clippy` needs.
     Step {
         name: "examples",
         title: "the examples run, on the CPU, and one on WebGPU",

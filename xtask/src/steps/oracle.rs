@@ -1,7 +1,7 @@
 //! Compares this workspace with crates.io's candle, in packages outside the workspace with separate lockfiles.
 
 use crate::command::{cmd, Cmd};
-use crate::files::{built, target_dir, EmptyDir};
+use crate::files::{built_for_oracle, oracle_target_dir, EmptyDir};
 use crate::testing::{self, with_runtime_dir};
 
 /// Cases of a family of ops in the default run.
@@ -43,8 +43,10 @@ pub fn long() -> Result<String, String> {
 
 fn cargo(words: &str, package: &str, args: &str) -> Result<Cmd, String> {
     let manifest = format!("--manifest-path candle-core/oracle/{package}/Cargo.toml");
-    Ok(cmd(&format!("cargo {words} {manifest} {args}"))
-        .env("CARGO_TARGET_DIR", target_dir()?.display().to_string()))
+    Ok(cmd(&format!("cargo {words} {manifest} {args}")).env(
+        "CARGO_TARGET_DIR",
+        oracle_target_dir()?.display().to_string(),
+    ))
 }
 
 /// A patch that fits no requirement is a warning alone, and then upstream would be compared with itself.
@@ -89,7 +91,7 @@ fn models(programs: &str, how: &[&str]) -> Result<(), String> {
     for package in ["upstream", "ours"] {
         cargo("build --locked", &format!("{programs}/{package}"), "")?.run()?;
     }
-    let program = |package: &str| built(&format!("{programs}-{package}"));
+    let program = |package: &str| built_for_oracle(&format!("{programs}-{package}"));
     cmd(&format!("{} {folder}", program("upstream")?.display())).run()?;
     for how in how {
         let run = cmd(&format!("{} {folder} {how}", program("ours")?.display()));
