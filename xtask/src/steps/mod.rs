@@ -111,7 +111,7 @@ pub const STEPS: &[Step] = &[
         name: "test-long",
         title: "the long WebGPU tests: models in 16 bits, sizes and layouts of products and attention",
         when: When::Changed,
-        budget: 1500,
+        budget: 900,
         paths: &["candle-core/", "candle-nn/", "candle-transformers/"],
         run: tests::long,
         ahead: None,
