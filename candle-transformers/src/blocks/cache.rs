@@ -189,22 +189,34 @@ impl GrowingKvCache {
         }
         let (b, _, t, _) = kv.dims4()?;
         let Part { first, of } = rows.part.unwrap_or(Part { first: 0, of: b });
-        let (held, needed) = (self.len(), rows.longest + t);
-        let end = held.max(needed);
-        if end > self.capacity() || self.is_shared() {
-            // No window: what one sequence no longer needs, another one may.
-            self.move_to_new_buffer(held, end - held)?;
-        }
-        // The keys and values of all sequences; only their shape is read.
-        let (_, heads, _, head_dim) = kv.dims4()?;
-        let all = kv.narrow(0, 0, 1)?.expand((of, heads, t, head_dim))?;
-        let q = self.buffer()?.write_until(&all, end, |buffer| {
+        let needed = rows.longest + t;
+        let q = self.write_rows(&kv, of, needed, |buffer| {
             let part = buffer.narrow(0, first, b)?;
             rope_append_with(qkv, rotation, &part, &rows.starts)
         })?;
         // What others have beyond these is hidden from them.
         let held = self.held()?.narrow(0, first, b)?;
         Ok((q, held.narrow(SEQ_DIM, 0, needed)?))
+    }
+
+    /// Calls `write` with the buffer of `of` sequences, which has capacity for `needed` positions of each. `kv` is like their entries.
+    fn write_rows<T>(
+        &mut self,
+        kv: &Tensor,
+        of: usize,
+        needed: usize,
+        write: impl FnOnce(&Tensor) -> Result<T>,
+    ) -> Result<T> {
+        let held = self.len();
+        let end = held.max(needed);
+        if end > self.capacity() || self.is_shared() {
+            // No window: what one sequence no longer needs, another one may.
+            self.move_to_new_buffer(held, end - held)?;
+        }
+        // The keys and values of all sequences; only their shape is read.
+        let (_, heads, t, head_dim) = kv.dims4()?;
+        let all = kv.narrow(0, 0, 1)?.expand((of, heads, t, head_dim))?;
+        self.buffer()?.write_until(&all, end, write)
     }
 
     /// Gives the sequence `to` the first `len` positions of the sequence `from`.
@@ -276,7 +288,7 @@ impl GrowingKvCache {
         rows: Option<&Rows>,
     ) -> Result<Self> {
         let held = match (self.contents()?, rows) {
-            (Some(held), Some(Rows { longest: 0, .. })) => Some(held.narrow(SEQ_DIM, 0, 0)?),
+            (_, Some(Rows { longest: 0, .. })) => None,
             (Some(held), Some(rows)) => {
                 let b = rows.starts.elem_count();
                 let first = rows.part.map_or(0, |part| part.first);
@@ -313,15 +325,9 @@ impl GrowingKvCache {
         let end = rows.longest + added;
         let new = from.held()?.narrow(SEQ_DIM, first, end - first)?;
         let new = moved(&new.contiguous()?)?;
-        let held = self.len();
-        if held.max(end) > self.capacity() || self.is_shared() {
-            self.move_to_new_buffer(held, held.max(end) - held)?;
-        }
-        let (b, heads, _, head_dim) = new.dims4()?;
-        let part = rows.part.unwrap_or(Part { first: 0, of: b });
-        let one = new.narrow(0, 0, 1)?.narrow(SEQ_DIM, 0, 1)?;
-        let all = one.expand((part.of, heads, added, head_dim))?;
-        self.buffer()?.write_until(&all, held.max(end), |buffer| {
+        let of = new.dim(0)?;
+        let part = rows.part.unwrap_or(Part { first: 0, of });
+        self.write_rows(&new, part.of, end, |buffer| {
             for (row, start) in starts.iter().map(|start| *start as usize).enumerate() {
                 let new = new.narrow(0, row, 1)?;
                 let new = new.narrow(SEQ_DIM, start - first, added)?.contiguous()?;

@@ -4,7 +4,7 @@ use crate::command::{cmd, Cmd};
 use crate::files::{built_for_oracle, oracle_target_dir, EmptyDir};
 use crate::testing::{self, with_runtime_dir};
 
-/// Cases of a family of ops in the default run.
+/// Cases of a family of ops, unless all run.
 const CASES: &str = "64";
 const PACKAGES: [&str; 5] = [
     "ops",

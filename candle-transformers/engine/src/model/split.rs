@@ -179,7 +179,7 @@ impl Needs {
         self.with(self.layers()).saturating_sub(here)
     }
 
-    /// With all prompts in the layers on the CPU there.
+    /// The same, if prompts run on the CPU in the layers that are there.
     fn without_streaming(&self) -> Self {
         Self {
             streamed: None,
