@@ -1,16 +1,25 @@
 // The list of all pages: each with a picture, by keyboard, on a phone.
-import { equal, launch, name, open, test } from "./harness.mjs";
+import { equal, launch, name, open, test, wait } from "./harness.mjs";
 
 export async function run(site, screenshots) {
     const browser = await launch(false);
     try {
         const page = await open(browser, site);
+        await test("harness::waits_for_what_is_not_there_yet", () => waits(browser));
         await test("gallery::pictures", () => pictures(page));
         await test("gallery::keyboard", () => keyboard(page, site));
         await test("gallery::looks", () => looks(page, screenshots));
     } finally {
         await browser.close();
     }
+}
+
+/** A document that was just loaded again lacks what the tests of pages wait for. */
+async function waits(browser) {
+    const page = await browser.newPage();
+    await page.evaluate(() => setTimeout(() => { document.body.innerHTML = `<p id="late">here</p>`; }, 300));
+    await wait(page, () => document.querySelector("#late").textContent === "here");
+    await page.close();
 }
 
 async function pictures(page) {

@@ -86,14 +86,24 @@ export async function open(browser, url) {
 
 export const text = (page, selector) => page.$eval(selector, element => element.textContent);
 
-/** Waits until `predicate`, which runs in the page, is true; says what the page shows where it never is. */
+/**
+ * Waits until `predicate`, which runs in the page, is true; says what the page shows where it never is. A predicate that throws is asked
+ * again: while a document is replaced it has no elements yet. (Puppeteer's `waitForFunction` never asks again after a first throw.)
+ */
 export async function wait(page, predicate, ...args) {
-    try {
-        await page.waitForFunction(predicate, { polling: 100 }, ...args);
-    } catch (error) {
-        const shown = await page.$eval("main", main => main.innerText);
-        throw new Error(`${error.message}\nthe page shows:\n${shown}`);
+    const end = performance.now() + TIMEOUT;
+    let problem;
+    while (performance.now() < end && !page.isClosed()) {
+        try {
+            if (await page.evaluate(predicate, ...args)) return;
+            problem = undefined;
+        } catch (error) {
+            problem = error;
+        }
+        await new Promise(done => setTimeout(done, 100));
     }
+    const shown = await page.$eval("main", main => main.innerText);
+    throw new Error(`waited ${TIMEOUT / 1000} s for ${predicate}${problem ? `: ${problem.message}` : ""}\nthe page shows:\n${shown}`);
 }
 
 /** Types into a field, in place of what is there. */
