@@ -237,7 +237,7 @@ impl CandleBackend {
     /// A cache for `count` texts that share the model's steps.
     ///
     /// # Errors
-    /// A model whose texts cannot share a cache: one that has layers other than attention over keys and values, or is on several devices.
+    /// A model whose texts cannot share a cache: one that is on several devices.
     pub(crate) fn new_slots(&self, count: usize) -> Result<DecoderState> {
         if self.ranks() > 1 {
             let ranks = self.ranks();
@@ -431,7 +431,7 @@ impl CandleBackend {
     /// As [`session`](Self::session), of one that can forget the last tokens that it has seen; none of a model that cannot: one with layers
     /// that are not attention to keys and values, on several devices, or with a rotation that depends on the length.
     pub(crate) fn session_that_forgets(&self) -> Option<Session<'_>> {
-        if self.slot_positions() < self.max_positions {
+        if self.slot_positions() < self.max_positions || !self.model.decoder().slots_rewind() {
             return None;
         }
         let slot = self.new_slots(1).ok()?;

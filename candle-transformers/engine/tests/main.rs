@@ -14,6 +14,7 @@ mod golden;
 mod loader;
 mod lookup;
 mod lora;
+mod mixers;
 mod paged;
 mod parts;
 mod pictures;

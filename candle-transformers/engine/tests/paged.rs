@@ -141,6 +141,27 @@ fn texts_that_begin_at_once_read_their_beginning_once() {
     assert!(sum >= 3 * whole, "{cached:?} of {whole} each");
 }
 
+/// Prompts that the pages cannot hold together begin one after another: none gives up what it has read.
+#[test]
+fn no_more_texts_begin_than_the_pages_can_hold() {
+    let model = backend();
+    let prompt = |i: usize| {
+        format!(
+            "fn f{i}() {{ {i}; {} }}",
+            "let x = self.values[0];".repeat(4)
+        )
+    };
+    let all: Vec<_> = (0..6).map(|i| request(&prompt(i), 3)).collect();
+    let tokens = model.prompt_tokens(&all[0].prompt).unwrap().len();
+    assert!(tokens > 3 * PIECE, "{tokens} tokens");
+    // Two prompts, a page for each to go on, and one that is not enough for a third.
+    let pages = 2 * (tokens.div_ceil(PIECE) + 1) + 1;
+    let engine = engine(&model, 6, PIECE, pages as u64);
+    hold(&engine, &all, "in turn");
+    let memory = engine.cache_memory().unwrap();
+    assert_eq!((memory.preemptions, memory.preempted), (0, 0));
+}
+
 #[test]
 fn beginnings_are_forgotten_when_their_pages_are_needed() {
     let model = backend();

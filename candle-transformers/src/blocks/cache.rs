@@ -24,6 +24,17 @@ pub struct Rows {
     pub part: Option<Part>,
     /// Where their positions are, if the cache is a pool of pages.
     pub pages: Option<PageRows>,
+    /// Each of them.
+    pub each: Vec<Row>,
+}
+
+/// One sequence of a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Row {
+    /// The position of its first new token.
+    pub start: usize,
+    /// Number of its new tokens; 0 where the row is only between others.
+    pub count: usize,
 }
 
 /// Neighbours among the sequences of a cache.
@@ -199,6 +210,29 @@ impl GrowingKvCache {
         Ok((q, held.narrow(SEQ_DIM, 0, needed)?))
     }
 
+    /// Appends entries of shape `(b, heads, t, head_dim)`, those of each sequence behind its own. Returns what the sequences of `rows` hold, `(b, heads,
+    /// positions, head_dim)`; what is behind a sequence's own positions has no meaning.
+    ///
+    /// # Errors
+    /// If the shape does not fit what is held, the cache has pages, or there is no memory.
+    pub fn append_rows(&mut self, kv: &Tensor, rows: &Rows) -> Result<Tensor> {
+        if rows.pages.is_some() {
+            candle_core::bail!("entries other than keys and values cannot be in pages")
+        }
+        let (b, _, t, _) = kv.dims4()?;
+        let Part { first, of } = rows.part.unwrap_or(Part { first: 0, of: b });
+        let needed = rows.longest + t;
+        self.write_rows(kv, of, needed, |buffer| {
+            for (i, row) in rows.each.iter().enumerate() {
+                let new = kv.narrow(0, i, 1)?.contiguous()?;
+                write_row(buffer, first + i, &new, row.start)?;
+            }
+            Ok(())
+        })?;
+        let held = self.held()?.narrow(0, first, b)?;
+        held.narrow(SEQ_DIM, 0, needed)
+    }
+
     /// Calls `write` with the buffer of `of` sequences, which has capacity for `needed` positions of each. `kv` is like their entries.
     fn write_rows<T>(
         &mut self,
@@ -331,8 +365,7 @@ impl GrowingKvCache {
             for (row, start) in starts.iter().map(|start| *start as usize).enumerate() {
                 let new = new.narrow(0, row, 1)?;
                 let new = new.narrow(SEQ_DIM, start - first, added)?.contiguous()?;
-                let to = buffer.narrow(0, part.first + row, 1)?;
-                to.slice_set(&new.to_dtype(buffer.dtype())?, SEQ_DIM, start)?;
+                write_row(buffer, part.first + row, &new, start)?;
             }
             Ok(())
         })
@@ -366,6 +399,12 @@ impl GrowingKvCache {
     fn is_shared(&self) -> bool {
         Arc::strong_count(&self.owner) > 1
     }
+}
+
+/// Writes entries, `(1, heads, t, head_dim)`, to a sequence of a buffer, from position `start` on.
+fn write_row(buffer: &Tensor, sequence: usize, new: &Tensor, start: usize) -> Result<()> {
+    let to = buffer.narrow(0, sequence, 1)?;
+    to.slice_set(&new.to_dtype(buffer.dtype())?, SEQ_DIM, start)
 }
 
 /// For steps that a device has recorded.

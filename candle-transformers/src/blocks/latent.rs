@@ -180,12 +180,16 @@ impl Latent {
             .unsqueeze(1)?;
         let mut all = Tensor::cat(&[latent, rotated(shared)?], D::Minus1)?;
         if let Some(cache) = cache {
-            all = cache.append(&all)?;
+            all = match step.rows {
+                Some(rows) => cache.append_rows(&all, rows)?,
+                None => cache.append(&all)?,
+            };
         }
         let latent = all.narrow(D::Minus1, 0, kv_rank)?;
         let options = SdpaOptions {
             scale: self.spec.scale as f32,
-            causal: step.mask.is_none() && t > 1,
+            causal: step.mask.is_none() && (t > 1 || step.rows.is_some()),
+            starts: step.rows.map(|rows| &rows.starts),
             bias: step.mask,
             ..SdpaOptions::default()
         };

@@ -25,6 +25,7 @@ pub(crate) mod recurrence;
 mod recurrent;
 mod residual;
 mod rotary;
+mod row_states;
 #[cfg(any(feature = "language", feature = "whisper", not(feature = "subset")))]
 pub(crate) mod seq2seq;
 mod short_conv;
@@ -33,7 +34,7 @@ pub(crate) mod vision;
 mod weights;
 
 pub use attention::{Attention, AttentionSpec, QkNorm};
-pub use cache::{GrowingKvCache, Part, Rows};
+pub use cache::{GrowingKvCache, Part, Row, Rows};
 pub(crate) use decoder::check_layers;
 pub(crate) use decoder::keys_that_count;
 pub use decoder::{
@@ -55,7 +56,8 @@ pub(crate) use rotary::cos_sin;
 pub use rotary::{
     inverse_frequencies, Axes, Dynamic, Position, RopeScaling, Rotary, RotaryPairs, RotaryTables,
 };
-pub use short_conv::{ShortConv, ShortConvSpec, ShortConvState};
+pub use row_states::{MixerState, RowStates};
+pub use short_conv::{ShortConv, ShortConvSpec};
 pub use state_space::{StateSpace, StateSpaceHeads, StateSpaceNorm, StateSpaceSpec};
 pub use weights::{
     at_once, place, place_dense, Cut, Dense, GgufMetadata, GgufReader, LinearSpec, LowRank,

@@ -6,11 +6,13 @@ use candle_nn::Init;
 
 use super::feed_forward::linear;
 use super::weights::Weights;
-use super::{Names, Norm, Projection, Residual};
+use super::{Names, Norm, Projection, RecurrentState, Residual};
 
 /// A short convolution before it has weights.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ShortConvSpec {
+    /// Channels of the convolution: as many as the stream has, or one rank's share of them.
+    pub channels: usize,
     /// Kernel size, in positions, including the current one.
     pub kernel: usize,
     /// Whether the convolution and both projections have biases.
@@ -20,30 +22,14 @@ pub struct ShortConvSpec {
 impl ShortConvSpec {
     /// Checks what the layers take for granted.
     pub(super) fn check(&self) -> Result<()> {
-        if self.kernel == 0 {
-            bail!("short convolution: the kernel size is 0; it must be at least 1")
+        if self.kernel == 0 || self.channels == 0 {
+            bail!(
+                "short convolution: {} channels with a kernel of size {}; each must be at least 1",
+                self.channels,
+                self.kernel
+            )
         }
         Ok(())
-    }
-}
-
-/// The last positions before a step, as the convolution sees them.
-#[derive(Debug, Clone, Default)]
-pub struct ShortConvState {
-    /// `(b, kernel - 1, hidden)`.
-    tail: Option<Tensor>,
-    seen: usize,
-}
-
-impl ShortConvState {
-    /// Number of positions added since the last reset.
-    pub fn seen(&self) -> usize {
-        self.seen
-    }
-
-    /// Forgets the sequence.
-    pub fn reset(&mut self) {
-        *self = Self::default();
     }
 }
 
@@ -51,7 +37,7 @@ impl ShortConvState {
 #[derive(Debug, Clone)]
 pub struct ShortConv {
     in_proj: Projection,
-    /// The channels' weights for each tap of the kernel, the oldest first: `(kernel, hidden)`.
+    /// The channels' weights for each tap of the kernel, the oldest first: `(kernel, channels)`.
     kernel: Tensor,
     bias: Option<Tensor>,
     out_proj: Projection,
@@ -69,29 +55,33 @@ impl ShortConv {
         names: &Names,
         prefix: &str,
     ) -> Result<Self> {
-        let (places, bias) = (spec.kernel, spec.bias);
-        let in_proj = linear(prefix, names.conv_in, hidden, 3 * hidden, bias);
+        let ShortConvSpec {
+            channels,
+            kernel: places,
+            bias,
+        } = *spec;
+        let in_proj = linear(prefix, names.conv_in, hidden, 3 * channels, bias);
         let in_proj = weights.linear(&in_proj).await?;
-        let out_proj = linear(prefix, names.conv_out, hidden, hidden, bias);
+        let out_proj = linear(prefix, names.conv_out, channels, hidden, bias);
         let out_proj = weights.linear(&out_proj).await?;
         let name = format!("{prefix}.{}.weight", names.conv);
         // GGUF files leave out the dimension of size 1.
         let flat = weights.shape(&name).is_some_and(|shape| shape.rank() == 2);
         let shape = if flat {
-            vec![hidden, places]
+            vec![channels, places]
         } else {
-            vec![hidden, 1, places]
+            vec![channels, 1, places]
         };
         let init = candle_nn::init::DEFAULT_KAIMING_NORMAL;
         let kernel = weights.dense(&name, &shape, init).await?;
         let kernel = if weights.is_check() {
             kernel
         } else {
-            kernel.reshape((hidden, places))?.t()?.contiguous()?
+            kernel.reshape((channels, places))?.t()?.contiguous()?
         };
         let bias = if bias {
             let name = format!("{prefix}.{}.bias", names.conv);
-            Some(weights.dense(&name, &[hidden], Init::Const(0.)).await?)
+            Some(weights.dense(&name, &[channels], Init::Const(0.)).await?)
         } else {
             None
         };
@@ -108,7 +98,7 @@ impl ShortConv {
         &self.out_proj
     }
 
-    /// The input of the output projection, `(b, t, hidden_size)`, after the positions that `state` holds; for the norm of the stream, or
+    /// The input of the output projection, `(b, t, channels)`, after the positions that `state` holds, the last `kernel - 1` of them; for the norm of the stream, or
     /// for the stream if there is no norm.
     ///
     /// # Errors
@@ -117,16 +107,16 @@ impl ShortConv {
         &self,
         xs: Residual,
         norm: Option<&Norm>,
-        state: Option<&mut ShortConvState>,
+        state: Option<&mut RecurrentState>,
     ) -> Result<(Residual, Tensor)> {
         let (xs, projected) = xs.project(norm, &self.in_proj)?;
         let (b, t, all) = projected.dims3()?;
-        let (hidden, before) = (all / 3, self.kernel.dim(0)? - 1);
-        let part = |i: usize| projected.narrow(D::Minus1, i * hidden, hidden);
+        let (channels, before) = (all / 3, self.kernel.dim(0)? - 1);
+        let part = |i: usize| projected.narrow(D::Minus1, i * channels, channels);
         let gated = (part(0)? * part(2)?)?;
-        let tail = match state.as_ref().and_then(|state| state.tail.clone()) {
+        let tail = match state.as_ref().and_then(|state| state.parts[0].clone()) {
             Some(tail) => tail,
-            None => Tensor::zeros((b, before, hidden), gated.dtype(), gated.device())?,
+            None => Tensor::zeros((b, before, channels), gated.dtype(), gated.device())?,
         };
         let seen = match before {
             0 => gated,
@@ -149,7 +139,7 @@ impl ShortConv {
         }
         if let Some(state) = state {
             state.seen += t;
-            state.tail = Some(seen.narrow(1, t, before)?.contiguous()?);
+            state.parts[0] = Some(seen.narrow(1, t, before)?.contiguous()?);
         }
         Ok((xs, (part(1)? * ys)?))
     }

@@ -180,6 +180,7 @@ impl Config {
             ..AttentionSpec::new(self.hidden_size, heads, kv_heads)
         };
         let conv = ShortConvSpec {
+            channels: self.hidden_size,
             kernel: self.conv_l_cache,
             bias: self.conv_bias,
         };

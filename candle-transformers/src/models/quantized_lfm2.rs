@@ -27,6 +27,7 @@ pub fn spec(file: &GgufMetadata) -> Result<DecoderSpec> {
     let kv_heads = file.per_layer("attention.head_count_kv", count)?;
     let kv_heads = file.required("attention.head_count_kv", kv_heads)?;
     let conv = ShortConvSpec {
+        channels: file.hidden()?,
         kernel: file.required_size("shortconv.l_cache")?,
         bias: false,
     };

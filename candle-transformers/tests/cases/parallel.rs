@@ -11,8 +11,8 @@ use candle_core::{bail, test_device, DType, Device, Result, Shape, Tensor, D};
 use candle_nn::var_builder::ShardedSafeTensors;
 use candle_transformers::auto;
 use candle_transformers::blocks::{
-    Decoder, DecoderSpec, FeedForwardSpec, GgufMetadata, GgufReader, MixerSpec, QkNorm, Reading,
-    Wanted, WeightSource,
+    AttentionSpec, Decoder, DecoderSpec, FeedForwardSpec, GgufMetadata, GgufReader, MixerSpec,
+    QkNorm, Reading, StateSpaceNorm, StateSpaceSpec, Wanted, WeightSource,
 };
 use candle_transformers::parallel::{groups, ParallelDecoder};
 
@@ -55,22 +55,44 @@ fn in_pieces_over_ranks(model: &ParallelDecoder, ids: &Tensor, pieces: &[usize])
 
 /// Whether `world` ranks can share a decoder, by its sizes alone.
 fn can_share(spec: &DecoderSpec, world: usize) -> bool {
+    if spec.transposed {
+        return false;
+    }
     spec.layers.iter().all(|layer| {
-        let MixerSpec::Attention(attention) = &layer.mixer else {
-            return false;
+        let mixer = match &layer.mixer {
+            MixerSpec::Attention(attention) => divides_heads(attention, world),
+            MixerSpec::Latent(latent) => latent.heads % world == 0,
+            MixerSpec::ShortConv(conv) => conv.channels % world == 0,
+            MixerSpec::Delta(delta) => delta.key_heads % world == 0,
+            MixerSpec::StateSpace(space) => divides_space(space, world),
+            MixerSpec::Both(attention, space) => {
+                divides_heads(attention, world) && divides_space(space, world)
+            }
+            MixerSpec::Recurrent(_) => false,
         };
         let inner = match &layer.feed_forward {
-            FeedForwardSpec::Gated(mlp) => mlp.inner,
-            FeedForwardSpec::Plain(mlp) | FeedForwardSpec::Xielu(mlp) => mlp.inner,
-            FeedForwardSpec::Experts(_) => return false,
+            FeedForwardSpec::Gated(mlp) => vec![mlp.inner],
+            FeedForwardSpec::Plain(mlp) | FeedForwardSpec::Xielu(mlp) => vec![mlp.inner],
+            FeedForwardSpec::Experts(experts) => {
+                let shared = experts.shared.as_ref().map(|shared| shared.inner);
+                shared.into_iter().chain([experts.inner]).collect()
+            }
         };
-        if spec.transposed || matches!(attention.qk_norm, Some(QkNorm::EachHead(_))) {
-            return false;
-        }
-        let kv = attention.kv_heads;
-        let repeated = world.is_multiple_of(kv);
-        attention.heads % world == 0 && (kv % world == 0 || repeated) && inner % world == 0
+        mixer && inner.iter().all(|inner| inner % world == 0)
     })
+}
+
+fn divides_heads(attention: &AttentionSpec, world: usize) -> bool {
+    let kv = attention.kv_heads;
+    let kv_heads = kv % world == 0 || world.is_multiple_of(kv);
+    let each_head = matches!(attention.qk_norm, Some(QkNorm::EachHead(_)));
+    attention.heads % world == 0 && kv_heads && !each_head
+}
+
+fn divides_space(space: &StateSpaceSpec, world: usize) -> bool {
+    let heads = space.heads;
+    let groups = heads.groups == 1 || heads.groups % world == 0;
+    space.norm == StateSpaceNorm::None && heads.count % world == 0 && groups
 }
 
 /// Families that are judged on GPUs too.
@@ -216,7 +238,7 @@ fn states_and_rows(device: &Device) -> Result<()> {
     let err = several
         .next_logits_of_rows(&both, &[6, 7], &mut state)
         .unwrap_err();
-    assert!(err.to_string().contains("from 1 to 6"), "{err}");
+    assert!(err.to_string().contains("from 0 to 6"), "{err}");
     for counts in [[6, 2], [1, 6]] {
         let logits = several.next_logits_of_rows(&both, &counts, &mut state)?;
         let expected = one.next_logits_of_rows(&both, &counts, &mut expected)?;

@@ -3,7 +3,7 @@
 use candle_core::{test_device, DType, Device, IndexOp, Result, Tensor};
 use candle_nn::VarBuilder;
 use candle_transformers::auto::config_spec;
-use candle_transformers::blocks::{Decoder, DecoderState};
+use candle_transformers::blocks::{Decoder, DecoderState, LayerSpec, MixerSpec};
 
 use super::encoders::{assert_error, lacking};
 use super::support::assert_close;
@@ -60,6 +60,9 @@ fn run(
         let text = &mut texts[first + row];
         text.extend(piece);
         assert_eq!(state.lens()[first + row], text.len());
+        if piece.is_empty() {
+            continue;
+        }
         assert_close(&logits.i(row)?, &alone(decoder, text)?, TOLERANCE);
     }
     Ok(())
@@ -120,6 +123,74 @@ fn texts_come_and_go(device: &Device) -> Result<()> {
     Ok(())
 }
 test_device!(texts_come_and_go);
+
+/// Families of which some layers keep something else than keys and values: on a GPU one for each kind.
+fn with_states(device: &Device) -> Result<Vec<(&'static str, Decoder)>> {
+    let mut found = vec![];
+    for (name, config) in super::families::CONFIGS {
+        let spec = config_spec(config)?;
+        let keys = |layer: &LayerSpec| matches!(layer.mixer, MixerSpec::Attention(_));
+        let on_gpus = ["deepseek_v2", "lfm2", "qwen3_next", "falcon_h1"];
+        if spec.layers.iter().all(keys) || !device.is_cpu() && !on_gpus.contains(name) {
+            continue;
+        }
+        found.push((*name, super::families::decoder(config, DType::F32, device)?));
+    }
+    // A model without attention, first: it has nothing that can be taken back.
+    found.sort_by_key(|(_, decoder)| decoder.slots_rewind());
+    Ok(found)
+}
+
+fn texts_with_states_come_and_go(device: &Device) -> Result<()> {
+    let all = with_states(device)?;
+    let names: Vec<&str> = all.iter().map(|(name, _)| *name).collect();
+    println!("{names:?}");
+    assert!(names.len() >= 4, "{names:?}");
+    for (name, decoder) in all {
+        println!("{name}");
+        let mut state = decoder.new_slots(4)?;
+        let mut texts = vec![Vec::new(); 4];
+        let texts = &mut texts[..];
+        let mut step = |first, pieces: &[Vec<u32>], state: &mut DecoderState| {
+            run(&decoder, state, first, texts, pieces)
+        };
+        // Prompts alone, in pieces, of one token in a step of others.
+        step(0, &[text(1, 9)], &mut state)?;
+        step(2, &[text(2, 5)], &mut state)?;
+        step(2, &[text(3, 4)], &mut state)?;
+        let one = |seed| text(seed, 1);
+        step(0, &[one(2), one(3), one(4)], &mut state)?;
+        step(0, &[one(5), one(6), one(7)], &mut state)?;
+        // Another text's piece between two steps of the same three, then a step in which the middle one has no part, twice.
+        step(3, &[text(4, 6)], &mut state)?;
+        step(0, &[one(1), one(8), one(2)], &mut state)?;
+        step(0, &[one(3), vec![], one(4)], &mut state)?;
+        step(0, &[one(5), vec![], one(6)], &mut state)?;
+        step(0, &[one(5), one(2), one(6), one(1)], &mut state)?;
+        // Different numbers of tokens.
+        step(1, &[text(6, 3), text(7, 1), text(8, 2)], &mut state)?;
+        // A clone is independent.
+        let mut other = state.clone();
+        let mut others = texts.to_vec();
+        run(&decoder, &mut other, 1, &mut others, &[text(9, 2)])?;
+        // A slot gets another text.
+        state.cut_slot(1, 0)?;
+        texts[1].clear();
+        run(&decoder, &mut state, 1, texts, &[text(9, 2)])?;
+        let all = [one(1), one(2), one(3), one(4)];
+        run(&decoder, &mut state, 0, texts, &all)?;
+        run(&decoder, &mut other, 2, &mut others, &[one(5), one(6)])?;
+        if decoder.slots_rewind() {
+            state.copy_slot(0, 3, 5)?;
+            texts[3] = texts[0][..5].to_vec();
+            state.cut_slot(3, 2)?;
+            texts[3].truncate(2);
+            run(&decoder, &mut state, 3, texts, &[text(4, 4)])?;
+        }
+    }
+    Ok(())
+}
+test_device!(texts_with_states_come_and_go);
 
 /// Verifies three tokens after the text of a slot, and takes all but `kept` back.
 fn propose(
@@ -326,14 +397,16 @@ fn wrong_slots_are_errors() -> Result<()> {
     assert_error(state.copy_slot(1, 2, 1), &["slot 2"]);
     assert_error(state.cut_slot(1, 3), &["slot 1", "3 positions"]);
     assert_error(state.cut_slot(5, 0), &["slot 5"]);
-    let mamba = r#"{"model_type": "lfm2", "vocab_size": 61, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
-        "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 90, "conv_L_cache": 3,
-        "layer_types": ["conv", "full_attention"], "norm_eps": 1e-5, "block_multiple_of": 16, "block_ffn_dim_multiplier": 1.0,
-        "block_dim": 32, "conv_bias": false}"#;
-    if let Ok(spec) = config_spec(mamba) {
-        let weights: VarBuilder = lacking(&[], DType::F32, &Device::Cpu);
-        let err = Decoder::from_vb(spec, weights)?.new_slots(2);
-        assert_error(err, &["one by one"]);
-    }
+    let err = decoder.forward_slots(&one, &[0], 0, &mut state);
+    assert_error(err, &["counts [0]"]);
+    let decoder = self::with_states(&Device::Cpu)?.remove(0).1;
+    let mut state = decoder.new_slots(2)?;
+    decoder.forward_slots(&one, &[2], 0, &mut state)?;
+    assert_error(state.cut_slot(0, 1), &["slot 0", "1 of its 2 positions"]);
+    assert_error(state.copy_slot(0, 1, 2), &["only layers of attention"]);
+    let err = decoder.new_paged_slots(2, 4, 16);
+    assert_error(err, &["--cache-memory", "attention over keys"]);
+    let err = decoder.forward(&one, 0, &mut state);
+    assert_error(err, &["forward_slots"]);
     Ok(())
 }

@@ -72,7 +72,7 @@ fn all_steps(backend: &CandleBackend, settings: BatchSettings) -> Result<()> {
 fn write(backend: &CandleBackend, rows: usize, state: &mut DecoderState) -> Result<()> {
     let ids = Tensor::zeros((rows, 1), DType::U32, backend.device()).doing(DOING)?;
     let lens = state.lens().to_vec();
-    let logits = next_logits(backend, &ids, 0, state)?;
+    let logits = next_logits(backend, &ids, &vec![1; rows], 0, state)?;
     let warm = Draw {
         temperature: 1.0,
         ..Draw::GREEDY
@@ -91,6 +91,10 @@ fn write(backend: &CandleBackend, rows: usize, state: &mut DecoderState) -> Resu
         first.allowed = Some(vec![1; logits.dim(1).doing(DOING)?]);
     }
     Chosen::begin_changed(&logits, &vec![warm; rows], &changes)?.wait()?;
+    if !backend.decoder().slots_rewind() {
+        // The slots go on from there.
+        return Ok(());
+    }
     let mut rows = lens.iter().take(rows).enumerate();
     rows.try_for_each(|(at, len)| state.cut_slot(at, *len))
         .doing(DOING)

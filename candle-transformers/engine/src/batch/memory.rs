@@ -24,6 +24,8 @@ const SMALL_PAGE: usize = 16;
 pub(super) struct Memory {
     cache: PageCache,
     lists: Vec<PageList>,
+    /// How many tokens each slot's text had when it began: it has pages for those that it has read, and will need the others.
+    begun: Vec<usize>,
     /// Prompts are shared in steps of this many tokens.
     piece: usize,
     pub(super) counts: Arc<Counts>,
@@ -33,15 +35,15 @@ impl Memory {
     /// Pages of `bytes` for the keys and values of `backend`.
     ///
     /// # Errors
-    /// A model whose texts cannot share a cache, or too few bytes for two pages.
+    /// A model whose texts cannot share a cache in pages, or too few bytes for two pages.
     pub(super) fn new(
         backend: &CandleBackend,
         settings: BatchSettings,
         bytes: u64,
     ) -> Result<Self> {
-        // Nothing is allocated yet.
-        backend.new_slots(settings.slots)?;
         let page = page_of(settings);
+        // Whether there can be pages at all, before they are counted.
+        backend.new_paged_slots(settings.slots, 1, page)?;
         let position = backend.decoder().bytes_per_position();
         let page_bytes = (position * page) as u64;
         // One page is for rows without a text.
@@ -62,6 +64,7 @@ impl Memory {
         Ok(Self {
             cache: PageCache::new(pages as usize, page).doing(DOING)?,
             lists: lists.collect(),
+            begun: vec![0; settings.slots],
             piece: settings.piece_len(),
             counts: Arc::new(counts),
         })
@@ -83,6 +86,7 @@ impl Memory {
         self.lists
             .iter_mut()
             .for_each(|list| *list = PageList::default());
+        self.begun.fill(0);
         Ok(())
     }
 
@@ -91,12 +95,23 @@ impl Memory {
         self.lists.iter().filter(|list| !list.is_empty()).count()
     }
 
+    /// Pages that texts which read their tokens have not taken yet. Without them being counted, more texts would begin than the pages can hold, and
+    /// the younger ones would give up what they have read.
+    fn promised(&self) -> usize {
+        let texts = self.begun.iter().zip(&self.lists);
+        let missing = texts.map(|(tokens, list)| {
+            let pages = self.cache.pages_for(*tokens);
+            pages.saturating_sub(list.pages().len())
+        });
+        missing.sum()
+    }
+
     pub(super) fn has_pages(&self, slot: usize) -> bool {
         !self.lists[slot].is_empty()
     }
 
     /// Gives a slot without pages those that hold the beginning of `prompt`, and others up to the position behind `tokens` in all. `None`, and
-    /// nothing changes, if there are too few, of which each text that runs may need one soon. The last token of a prompt is not shared: logits come from it.
+    /// nothing changes, if there are too few besides those that the texts which run will need for their prompts, and one more for each. The last token of a prompt is not shared: logits come from it.
     fn begin(
         &mut self,
         slot: usize,
@@ -109,13 +124,14 @@ impl Memory {
         let mut list = self.cache.begin(known, self.piece);
         let shared = list.pages().len() * self.cache.page();
         let missing = self.cache.pages_for(tokens) - list.pages().len();
-        let fits = missing + holders <= self.cache.available() || holders == 0;
+        let fits = missing + self.promised() + holders <= self.cache.available() || holders == 0;
         if !fits || !self.cache.grow(&mut list, shared + 1) {
             self.cache.release(list);
             return Ok(None);
         }
         state.set_pages(slot, list.pages(), shared).doing(DOING)?;
         self.lists[slot] = list;
+        self.begun[slot] = tokens;
         Ok(Some(shared))
     }
 
@@ -174,6 +190,7 @@ impl Memory {
 
     fn release(&mut self, slot: usize, state: &mut DecoderState) -> Result<()> {
         self.cache.release(std::mem::take(&mut self.lists[slot]));
+        self.begun[slot] = 0;
         state.set_pages(slot, &[], 0).doing(DOING)
     }
 

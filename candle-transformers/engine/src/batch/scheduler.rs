@@ -8,7 +8,7 @@ use super::{BatchSettings, Heard, Job};
 use crate::backend::{Completion, CompletionRequest, StopReason};
 use crate::engine::CandleBackend;
 use crate::error::Doing;
-use crate::generation::{Drafter, Speculation, Writer};
+use crate::generation::{cannot_forget, Drafter, Speculation, Writer};
 use crate::pictures::PictureRows;
 use crate::{Error, Result};
 use candle_core::{DType, Tensor};
@@ -102,6 +102,8 @@ pub(super) struct Scheduler<'a> {
     /// The pages of the slots, if there are any.
     pub(super) memory: Option<Memory>,
     pub(super) slots: Vec<Slot<'a>>,
+    /// Whether a slot can take back tokens and be copied: [`Decoder::slots_rewind`](candle_transformers::blocks::Decoder::slots_rewind).
+    pub(super) rewinds: bool,
     /// A step whose tokens are on their way from the device.
     pub(super) ahead: Option<Ahead>,
     /// The draft model's cache of the text that was alone last.
@@ -129,6 +131,7 @@ impl<'a> Scheduler<'a> {
             state,
             memory: None,
             slots: (0..settings.slots).map(|_| Slot::default()).collect(),
+            rewinds: backend.decoder().slots_rewind(),
             ahead: None,
             drafter: None,
             waiting: Turns::default(),
@@ -233,7 +236,10 @@ impl<'a> Scheduler<'a> {
             let held = job.tokens[..kept].to_vec();
             // What is kept of another text has no images.
             let pictures = PictureRows::new(self.backend, &job.request.pictures, &job.tokens, 0);
-            let speculation = Speculation::of(self.backend, &job.request);
+            let speculation = match Speculation::of(self.backend, &job.request) {
+                Ok(Some(_)) if !self.rewinds => Err(cannot_forget(&job.request)),
+                speculation => speculation,
+            };
             let writer = self.writer(job.tokens, &job.request);
             let writer = writer.map(|writer| writer.with_mask(job.mask));
             let begun = writer.and_then(|writer| Ok((speculation?, writer, pictures?)));
@@ -366,7 +372,7 @@ impl<'a> Scheduler<'a> {
         read(self.backend, &piece, at, &mut self.state)?;
         slot.held.extend(piece);
         // Another text may have other images in front of the same tokens.
-        if count == self.piece && !text.pictures.has_begun() {
+        if count == self.piece && !text.pictures.has_begun() && self.rewinds {
             slot.whole = slot.held.len();
             self.keep_pages(at)?;
         }
@@ -412,6 +418,12 @@ impl<'a> Scheduler<'a> {
             });
             let finished = |it: &Completion| it.stop_reason != StopReason::Cancelled;
             self.finished += u64::from(result.as_ref().is_ok_and(finished));
+            if !self.rewinds {
+                self.slots[at].held.clear();
+                if let Err(error) = self.state.cut_slot(at, 0) {
+                    tracing::error!(%error, slot = at, "cannot empty a slot");
+                }
+            }
             if self.memory.is_some() {
                 self.free_pages(at);
                 self.slots[at].held.clear();

@@ -161,7 +161,7 @@ impl Scheduler<'_> {
         // The token before is not told yet.
         let draws = slots.clone().map(|at| self.slots[at].draw_after(1));
         let draws: Option<Vec<Draw>> = draws.collect();
-        let logits = self.run(slots.clone(), &ids)?;
+        let logits = self.run(slots.clone(), &ids, |row| texts[row].is_some())?;
         let tokens = draws.map(|draws| Chosen::begin(&logits, &draws));
         Ok(Following {
             slots,
@@ -220,7 +220,9 @@ impl Scheduler<'_> {
         let writing: Vec<usize> = writing.map(|(at, _)| at).collect();
         let device = self.backend.device();
         let ids = Tensor::new(&fed[..], device).and_then(|ids| ids.unsqueeze(1));
-        let logits = self.run(slots.clone(), &ids.doing(RUNNING)?)?;
+        let logits = self.run(slots.clone(), &ids.doing(RUNNING)?, |row| {
+            next[row].is_some()
+        })?;
         for (at, id) in slots.clone().zip(&next) {
             self.slots[at].held.extend(id);
         }
@@ -266,8 +268,19 @@ impl Scheduler<'_> {
         Ok(())
     }
 
-    /// The logits of the next token of each of these slots, `(slots, vocab)`, after the tokens `ids`, `(slots, 1)`.
-    fn run(&mut self, slots: Range<usize>, ids: &Tensor) -> Result<Tensor> {
+    /// The logits of the next token of each of these slots, `(slots, vocab)`, after the tokens `ids`, `(slots, 1)`. The rows that are not `fed` a token
+    /// have no meaning.
+    fn run(
+        &mut self,
+        slots: Range<usize>,
+        ids: &Tensor,
+        fed: impl Fn(usize) -> bool,
+    ) -> Result<Tensor> {
+        if !self.rewinds {
+            // What a row is fed in vain cannot be taken back.
+            let counts: Vec<usize> = (0..slots.len()).map(|row| usize::from(fed(row))).collect();
+            return next_logits(self.backend, ids, &counts, slots.start, &mut self.state);
+        }
         let limit = self.backend.slot_positions();
         if let Some(memory) = &mut self.memory {
             for at in slots.clone() {
@@ -287,7 +300,8 @@ impl Scheduler<'_> {
                 self.forget_beyond(at..at + 1)?;
             }
         }
-        next_logits(self.backend, ids, slots.start, &mut self.state)
+        let counts = vec![1; slots.len()];
+        next_logits(self.backend, ids, &counts, slots.start, &mut self.state)
     }
 
     /// Hides the positions of these slots that are not of tokens that they hold: of rows that wrote nothing, and of texts that have ended.
@@ -359,17 +373,17 @@ impl Scheduler<'_> {
     }
 }
 
-/// The logits of what follows the tokens `ids`, `(rows, 1)`, in the slots from `first` on: `(rows, vocab)`.
+/// The logits of what follows the tokens `ids`, `(rows, 1)`, in the slots from `first` on: `(rows, vocab)`. Rows with a count of 0 change no slot.
 pub(super) fn next_logits(
     backend: &CandleBackend,
     ids: &Tensor,
+    counts: &[usize],
     first: usize,
     state: &mut DecoderState,
 ) -> Result<Tensor> {
-    let counts = vec![1; ids.elem_count()];
     let logits = backend
         .decoder()
-        .next_logits_of_slots(ids, &counts, first, state);
+        .next_logits_of_slots(ids, counts, first, state);
     logits.doing(RUNNING)
 }
 

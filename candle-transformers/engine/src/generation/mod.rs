@@ -378,7 +378,7 @@ fn finish(writer: Writer<'_>, speculation: Option<Speculation>) -> Completion {
 }
 
 /// The error for proposals to a model that cannot drop them. A draft model is never loaded for such a model.
-fn cannot_forget(request: &CompletionRequest) -> Error {
+pub(crate) fn cannot_forget(request: &CompletionRequest) -> Error {
     Error::Parameter {
         name: "prompt_lookup",
         value: request.prompt_lookup.to_string(),

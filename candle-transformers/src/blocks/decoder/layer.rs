@@ -7,8 +7,8 @@ use candle_core::{bail, DType, Module, Result, Tensor};
 
 use super::super::weights::Weights;
 use super::super::{
-    Attention, Delta, FeedForward, FeedForwardSpec, GrowingKvCache, Latent, Names, Norm,
-    Projection, Recurrent, RecurrentState, Residual, Rows, ShortConv, ShortConvState, StateSpace,
+    Attention, Delta, FeedForward, FeedForwardSpec, GrowingKvCache, Latent, MixerState, Names,
+    Norm, Projection, Recurrent, RecurrentState, Residual, Rows, ShortConv, StateSpace,
 };
 use super::spec::{LayerSpec, MixerSpec, Wiring};
 use super::{Placement, Step};
@@ -41,12 +41,10 @@ pub enum LayerState {
     Attention(GrowingKvCache),
     /// Short vectors that keys and values are made from.
     Latent(GrowingKvCache),
-    /// The last positions that a short convolution sees.
-    ShortConv(ShortConvState),
-    /// The state of a recurrence, the gated delta rule or a state space.
-    Recurrent(RecurrentState),
+    /// The state of a short convolution, a recurrence, the gated delta rule or a state space.
+    Recurrent(MixerState),
     /// Keys and values, and the state of the state space.
-    Both(GrowingKvCache, RecurrentState),
+    Both(GrowingKvCache, MixerState),
 }
 
 impl LayerState {
@@ -58,13 +56,13 @@ impl LayerState {
             }
             MixerSpec::Both(attention, _) => Self::Both(
                 GrowingKvCache::with_window(positions, attention.window),
-                RecurrentState::default(),
+                MixerState::default(),
             ),
             MixerSpec::Latent(_) => Self::Latent(GrowingKvCache::new(positions)),
-            MixerSpec::ShortConv(_) => Self::ShortConv(ShortConvState::default()),
-            MixerSpec::Recurrent(_) | MixerSpec::Delta(_) | MixerSpec::StateSpace(_) => {
-                Self::Recurrent(RecurrentState::default())
-            }
+            MixerSpec::ShortConv(_)
+            | MixerSpec::Recurrent(_)
+            | MixerSpec::Delta(_)
+            | MixerSpec::StateSpace(_) => Self::Recurrent(MixerState::default()),
         }
     }
 
@@ -79,9 +77,13 @@ impl LayerState {
     pub fn seen(&self) -> usize {
         match self {
             Self::Attention(kv) | Self::Latent(kv) | Self::Both(kv, _) => kv.seen(),
-            Self::ShortConv(state) => state.seen(),
             Self::Recurrent(state) => state.seen(),
         }
+    }
+
+    /// Whether each position is there by itself, so that it can be forgotten.
+    pub(super) fn has_positions(&self) -> bool {
+        matches!(self, Self::Attention(_) | Self::Latent(_))
     }
 
     /// Forgets the positions after the first `len`. False, and nothing changes, if the state is one of a recurrence or a convolution, or a
@@ -103,11 +105,11 @@ impl LayerState {
     /// Gives the sequence `to` of a batch the first `len` positions of the sequence `from`.
     ///
     /// # Errors
-    /// If the layer is not attention to keys and values, there are no such sequences, or fewer positions.
+    /// If the layer is not attention, there are no such sequences, or fewer positions.
     pub fn copy_sequence(&mut self, from: usize, to: usize, len: usize) -> Result<()> {
         match self {
-            Self::Attention(kv) => kv.copy_sequence(from, to, len),
-            _ => bail!("only layers with full attention support copying sequences"),
+            Self::Attention(kv) | Self::Latent(kv) => kv.copy_sequence(from, to, len),
+            _ => bail!("only layers of attention support copying sequences"),
         }
     }
 
@@ -159,10 +161,33 @@ impl LayerState {
                 kv.reset();
                 state.reset();
             }
-            Self::ShortConv(state) => state.reset(),
             Self::Recurrent(state) => state.reset(),
         }
     }
+}
+
+const OTHER_MODEL: &str =
+    "the layer state does not match this layer; it was created by a different model";
+
+/// Runs a mixer with a state of fixed size on the norm of the stream: on all sequences together, or in a step of slots with the states of those.
+fn with_state(
+    xs: Residual,
+    norm: Option<&Norm>,
+    step: &Step,
+    state: Option<&mut MixerState>,
+    mixer: impl Fn(Residual, Option<&Norm>, Option<&mut RecurrentState>) -> Result<(Residual, Tensor)>,
+) -> Result<(Residual, Tensor)> {
+    let Some(state) = state else {
+        return mixer(xs, norm, None);
+    };
+    let Some(rows) = step.rows else {
+        return mixer(xs, norm, Some(state.one()?));
+    };
+    let (xs, normed) = xs.normed(norm)?;
+    let ys = state.rows()?.run(rows, &normed, |xs, state| {
+        Ok(mixer(Residual::new(xs.clone()), None, Some(state))?.1)
+    })?;
+    Ok((xs, ys))
 }
 
 impl Mixer {
@@ -206,11 +231,6 @@ impl Mixer {
         step: &Step,
         state: Option<&mut LayerState>,
     ) -> Result<(Residual, Tensor)> {
-        if step.rows.is_some() && !matches!(self, Self::Attention(_)) {
-            bail!(
-                "only layers with full attention support batches of sequences of different lengths; run them one by one"
-            )
-        }
         match (self, state) {
             (Self::Attention(attention), Some(LayerState::Attention(kv))) => {
                 attention.inner(xs, norm, step, Some(kv))
@@ -220,37 +240,47 @@ impl Mixer {
                 latent.inner(xs, norm, step, Some(cache))
             }
             (Self::Latent(latent), None) => latent.inner(xs, norm, step, None),
-            (Self::ShortConv(conv), Some(LayerState::ShortConv(state))) => {
-                conv.inner(xs, norm, Some(state))
-            }
-            (Self::ShortConv(conv), None) => conv.inner(xs, norm, None),
-            (Self::Recurrent(recurrent), Some(LayerState::Recurrent(state))) => {
-                recurrent.inner(xs, norm, Some(state))
-            }
-            (Self::Recurrent(recurrent), None) => recurrent.inner(xs, norm, None),
-            (Self::Delta(delta), Some(LayerState::Recurrent(state))) => {
-                delta.inner(xs, norm, Some(state))
-            }
-            (Self::Delta(delta), None) => delta.inner(xs, norm, None),
-            (Self::StateSpace(space), Some(LayerState::Recurrent(state))) => {
-                space.inner(xs, norm, Some(state))
-            }
-            (Self::StateSpace(space), None) => space.inner(xs, norm, None),
             (Self::Both(attention, space), state) => {
                 let (kv, state) = match state {
                     Some(LayerState::Both(kv, state)) => (Some(kv), Some(state)),
                     None => (None, None),
-                    _ => bail!("the layer state does not match this layer; it was created by a different model"),
+                    _ => bail!(OTHER_MODEL),
                 };
                 let (xs, normed) = xs.normed(norm)?;
                 let (_, ys) = attention.inner(Residual::new(normed.clone()), None, step, kv)?;
-                let (_, zs) = space.inner(Residual::new(normed), None, state)?;
+                let (_, zs) = with_state(
+                    Residual::new(normed),
+                    None,
+                    step,
+                    state,
+                    |xs, norm, state| space.inner(xs, norm, state),
+                )?;
                 let both = (attention.output().forward(&ys)? + space.output().forward(&zs)?)?;
                 Ok((xs, both))
             }
-            _ => {
-                bail!("the layer state does not match this layer; it was created by a different model")
+            (mixer, Some(LayerState::Recurrent(state))) => {
+                with_state(xs, norm, step, Some(state), |xs, norm, state| {
+                    mixer.recur(xs, norm, state)
+                })
             }
+            (mixer, None) => mixer.recur(xs, norm, None),
+            _ => bail!(OTHER_MODEL),
+        }
+    }
+
+    /// As [`inner`](Self::inner), of a mixer with a state of fixed size.
+    fn recur(
+        &self,
+        xs: Residual,
+        norm: Option<&Norm>,
+        state: Option<&mut RecurrentState>,
+    ) -> Result<(Residual, Tensor)> {
+        match self {
+            Self::ShortConv(conv) => conv.inner(xs, norm, state),
+            Self::Recurrent(recurrent) => recurrent.inner(xs, norm, state),
+            Self::Delta(delta) => delta.inner(xs, norm, state),
+            Self::StateSpace(space) => space.inner(xs, norm, state),
+            Self::Attention(_) | Self::Latent(_) | Self::Both(..) => bail!(OTHER_MODEL),
         }
     }
 

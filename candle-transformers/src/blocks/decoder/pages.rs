@@ -128,11 +128,15 @@ impl Decoder {
     /// [`DecoderState::set_pages`]. The memory is allocated here. Clones of the state share it, so only one of them can be used.
     ///
     /// # Errors
-    /// As [`new_slots`](Self::new_slots); if the device has no attention over pages, layers are on several devices, a size is 0, or the device
+    /// If a layer is not attention over keys and values, the device has no attention over pages, layers are on several devices, a size is 0, or the device
     /// has too little memory.
     pub fn new_paged_slots(&self, count: usize, pages: usize, page: usize) -> Result<DecoderState> {
         let mut state = self.new_slots(count)?;
         let family = self.spec.family;
+        let in_pages = |layer: &super::LayerSpec| matches!(layer.mixer, MixerSpec::Attention(_));
+        if !self.spec.layers.iter().all(in_pages) {
+            bail!("{family}: a cache in pages (--cache-memory) takes layers of attention over keys and values alone")
+        }
         let has_kernels = self.device.is_cpu() || self.device.is_wgpu() || self.device.is_cuda();
         if !has_kernels {
             bail!(

@@ -297,6 +297,7 @@ pub(super) mod on_cuda {
                 longest: end - 1,
                 part: None,
                 pages: None,
+                each: Vec::new(),
             };
             let step = Step {
                 rotations: (recorded.tables.iter())

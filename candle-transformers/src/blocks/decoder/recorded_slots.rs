@@ -245,6 +245,7 @@ mod on_cuda {
                     of: state.lens.len(),
                 }),
                 pages: recorded.pages.as_ref().map(|(pages, _)| pages.clone()),
+                each: Vec::new(),
             };
             let step = Step {
                 rotations: (recorded.tables.iter())

@@ -15,7 +15,10 @@ use candle_nn::Init;
 use super::super::weights::{
     at_once, Cut, Cuts, LinearSpec, Order, RankSource, TokenEmbedding, WeightSource, Weights,
 };
-use super::super::{AttentionSpec, FeedForwardSpec, Names, Projection, QkNorm};
+use super::super::{
+    AttentionSpec, DeltaForm, DeltaSpec, ExpertsSpec, FeedForwardSpec, JoinedExperts, LatentSpec,
+    MlpSpec, Names, Projection, QkNorm, ShortConvSpec, StateSpaceNorm, StateSpaceSpec,
+};
 use super::{Decoder, DecoderPart, DecoderSpec, Head, MixerSpec};
 
 /// A rank and the number of them.
@@ -53,7 +56,7 @@ impl Decoder {
     ///
     /// # Errors
     /// As [`load`](Self::load); if a layer cannot be divided over the ranks: its number of heads or its inner size is not a multiple of
-    /// their number, its blocks would be cut, or it has experts, latent attention, a convolution or a recurrence.
+    /// their number, its blocks would be cut, or it has a recurrence or a norm over all heads of a state space.
     pub fn load_rank(
         spec: DecoderSpec,
         source: &mut dyn WeightSource,
@@ -73,7 +76,13 @@ impl Decoder {
                 head => head,
             };
         }
-        let (own, cuts) = share(&spec, group.rank(), group.world_size())?;
+        let (own, mut cuts) = share(&spec, group.rank(), group.world_size())?;
+        for (name, (whole, _)) in &mut cuts {
+            // Files may leave out dimensions of size 1.
+            if let Some(shape) = source.shape(name) {
+                *whole = shape.into_dims();
+            }
+        }
         at_once(async {
             Self::parts(spec, &mut Weights::check(&mut *source)).await?;
             let mut source = RankSource { source, cuts };
@@ -248,15 +257,28 @@ fn share(spec: &DecoderSpec, rank: usize, world: usize) -> Result<(DecoderSpec, 
         };
         let result = match &mut layer.mixer {
             MixerSpec::Attention(attention) => cutter.attention(attention, name, names),
-            MixerSpec::Latent(_) => Err("has latent attention".into()),
-            MixerSpec::ShortConv(_) => Err("has a short convolution".into()),
+            MixerSpec::Latent(latent) => cutter.latent(latent, name, names),
+            MixerSpec::ShortConv(conv) => cutter.short_conv(conv, name, names),
+            MixerSpec::Delta(delta) => cutter.delta(delta, name, names),
+            MixerSpec::StateSpace(space) => cutter.state_space(space, name),
+            MixerSpec::Both(attention, space) => cutter
+                .attention(attention, name, names)
+                .and_then(|()| cutter.state_space(space, name)),
             MixerSpec::Recurrent(_) => Err("has a recurrence".into()),
-            MixerSpec::Delta(_) => Err("has a gated delta rule".into()),
-            MixerSpec::StateSpace(_) | MixerSpec::Both(..) => Err("has a state space".into()),
         };
         result.or_else(|what: String| refused(&what))?;
-        let result = cutter.feed_forward(&mut layer.feed_forward, name, names);
+        let result = match &mut layer.feed_forward {
+            FeedForwardSpec::Experts(experts) => cutter.experts(experts, name, names),
+            mlp => cutter.mlp(mlp, name, names),
+        };
         result.or_else(|what| refused(&what))?;
+    }
+    for factors in &mut share.factors {
+        let weight = format!("{}.weight", factors.name);
+        let cut = cutter.cuts.iter().find(|(name, _)| name.ends_with(&weight));
+        if let Some((0, rows)) = cut.and_then(|(_, (_, cut))| cut.ranges()) {
+            factors.outputs = factors_of(&factors.outputs, rows);
+        }
     }
     if let (Head::Linear { bias }, Some(range)) = (spec.head, vocab_range(spec.vocab, rank, world))
     {
@@ -283,9 +305,7 @@ impl Cutter<'_> {
         names: &Names,
     ) -> Cutting {
         let (heads, kv_heads, head_dim) = (spec.heads, spec.kv_heads, spec.head_dim);
-        let Some(q) = self.rank.range(heads) else {
-            return Err(format!("has {heads} heads"));
-        };
+        let q = self.heads(heads)?;
         let Some(kv) = self.rank.kv_heads(kv_heads) else {
             return Err(format!("has {kv_heads} heads of keys and values"));
         };
@@ -328,95 +348,382 @@ impl Cutter<'_> {
                 (names.k_norm, &kv_rows, kv_dim),
             ] {
                 if norm.has_weight() {
-                    let cut = Cut::Rows(vec![rows.clone()]);
-                    self.cuts
-                        .insert(format!("{}.weight", name(part)), (vec![dim], cut));
+                    let cut = Cut::rows(vec![rows.clone()]);
+                    self.cut(format!("{}.weight", name(part)), &[dim], cut);
                 }
             }
         }
         if spec.sinks {
-            let cut = Cut::Rows(vec![q.clone()]);
-            self.cuts.insert(name(names.sinks), (vec![heads], cut));
+            let cut = Cut::rows(vec![q.clone()]);
+            self.cut(name(names.sinks), &[heads], cut);
         }
         if let Some(slopes) = &mut spec.slopes {
             *slopes = slopes[q.clone()].to_vec();
         }
-        self.columns(&name(names.o), q_dim, spec.o_bias, q_rows);
+        self.columns(&name(names.o), q_dim, spec.o_bias, vec![q_rows]);
         (spec.heads, spec.kv_heads) = (q.len(), kv.len());
         Ok(())
     }
 
-    fn feed_forward(
+    fn mlp(
         &mut self,
         spec: &mut FeedForwardSpec,
         name: impl Fn(&str) -> String,
         names: &Names,
     ) -> Cutting {
         let hidden = self.hidden;
-        let inner = match spec {
-            FeedForwardSpec::Gated(mlp) => mlp.inner,
-            FeedForwardSpec::Plain(mlp) | FeedForwardSpec::Xielu(mlp) => mlp.inner,
-            FeedForwardSpec::Experts(_) => {
-                return Err("has experts".into());
-            }
-        };
-        let Some(range) = self.rank.range(inner) else {
-            return Err(format!("has an MLP of inner size {inner}"));
-        };
-        let bias = match spec {
+        let (inner, bias, joined) = match spec {
             FeedForwardSpec::Gated(mlp) => {
-                match mlp.joined {
-                    None => {
-                        for part in [names.gate, names.up] {
-                            let rows = vec![range.clone()];
-                            self.rows(&name(part), [inner, hidden], mlp.bias, rows);
-                        }
-                    }
-                    Some(order) => {
-                        let rows = joined_rows(order, [inner; 2], [range.clone(), range.clone()]);
-                        self.rows(&name(names.gate_up), [2 * inner, hidden], mlp.bias, rows);
-                        mlp.joined = Some(Order::Layers);
-                    }
-                }
-                mlp.inner = range.len();
-                mlp.bias
+                let joined = mlp.joined.map(|order| (order, names.gate_up));
+                (&mut mlp.inner, mlp.bias, joined)
             }
             FeedForwardSpec::Plain(mlp) | FeedForwardSpec::Xielu(mlp) => {
-                self.rows(
-                    &name(names.up),
-                    [inner, hidden],
-                    mlp.bias,
-                    vec![range.clone()],
-                );
-                mlp.inner = range.len();
-                mlp.bias
+                (&mut mlp.inner, mlp.bias, None)
             }
-            FeedForwardSpec::Experts(_) => false,
+            FeedForwardSpec::Experts(_) => return Err("has experts".into()),
         };
-        self.columns(&name(names.down), inner, bias, range);
+        let range = self.inner(*inner)?;
+        match joined {
+            Some((order, gate_up)) => {
+                let rows = joined_rows(order, [*inner; 2], [range.clone(), range.clone()]);
+                self.rows(&name(gate_up), [2 * *inner, hidden], bias, rows);
+            }
+            None => {
+                for part in [names.gate, names.up] {
+                    let rows = vec![range.clone()];
+                    self.rows(&name(part), [*inner, hidden], bias, rows);
+                }
+            }
+        }
+        self.columns(&name(names.down), *inner, bias, vec![range.clone()]);
+        *inner = range.len();
+        if let FeedForwardSpec::Gated(mlp) = spec {
+            mlp.joined = mlp.joined.map(|_| Order::Layers);
+        }
         Ok(())
+    }
+
+    /// Each rank has a part of every expert, so that all of them read the same amount whichever are chosen. The router is on each.
+    fn experts(
+        &mut self,
+        spec: &mut ExpertsSpec,
+        name: impl Fn(&str) -> String,
+        names: &Names,
+    ) -> Cutting {
+        let (count, inner, hidden) = (spec.count, spec.inner, self.hidden);
+        let range = self.inner(inner)?;
+        let of = |dim, ranges: &[Range<usize>]| Cut::Ranges {
+            dim,
+            ranges: ranges.to_vec(),
+        };
+        let one = std::slice::from_ref(&range);
+        // The forms that files have; a form that a file lacks is never asked for.
+        let sizes = [
+            ([inner, hidden], 0),
+            ([inner, hidden], 0),
+            ([hidden, inner], 1),
+        ];
+        let parts = names.experts.iter().zip(names.expert).zip(sizes);
+        for ((stacked, each), ([rows, columns], dim)) in parts {
+            self.cut(name(stacked), &[count, rows, columns], of(dim + 1, one));
+            for expert in 0..if each.is_empty() { 0 } else { count } {
+                let each = format!("{}.weight", name(each).replace("{}", &expert.to_string()));
+                self.cut(each, &[rows, columns], of(dim, one));
+            }
+        }
+        let [both, down] = names.experts_joined.map(&name);
+        let pairs = match spec.joined {
+            JoinedExperts::Halves => {
+                let rows = joined_rows(Order::Layers, [inner; 2], [range.clone(), range.clone()]);
+                self.cut(both, &[count, 2 * inner, hidden], of(1, &rows));
+                self.cut(down, &[count, hidden, inner], of(2, one));
+                rows
+            }
+            JoinedExperts::Alternating => {
+                let rows = vec![2 * range.start..2 * range.end];
+                // As MXFP4, a row of blocks of 32 numbers for each output, and a scale for each block.
+                let in_blocks = [range.start / 32..range.end / 32];
+                for (suffix, last) in [("blocks", Some(16)), ("scales", None)] {
+                    let dims = |rows, columns: usize| {
+                        let blocks = [count, rows, columns / 32];
+                        blocks.into_iter().chain(last).collect::<Vec<_>>()
+                    };
+                    let name = |part: &str| format!("{part}_{suffix}");
+                    self.cut(name(&both), &dims(2 * inner, hidden), of(1, &rows));
+                    self.cut(name(&down), &dims(hidden, inner), of(2, &in_blocks));
+                }
+                self.cut(both, &[count, hidden, 2 * inner], of(2, &rows));
+                self.cut(down, &[count, inner, hidden], of(1, one));
+                rows
+            }
+        };
+        if spec.bias {
+            let [gate, up, down] = names.expert_biases.map(&name);
+            let [both, joined_down] = names.experts_joined_biases.map(&name);
+            self.cut(gate, &[count, inner], of(1, one));
+            self.cut(up, &[count, inner], of(1, one));
+            self.cut(both, &[count, 2 * inner], of(1, &pairs));
+            for down in [down, joined_down] {
+                self.first_adds(down, &[count, hidden]);
+            }
+        }
+        spec.inner = range.len();
+        if let Some(shared) = &mut spec.shared {
+            let [gate, up, down] = names.shared;
+            let names = Names {
+                gate,
+                up,
+                down,
+                ..*names
+            };
+            let mut mlp = FeedForwardSpec::Gated(MlpSpec {
+                joined: shared.joined,
+                ..MlpSpec::new(shared.inner, spec.activation)
+            });
+            self.mlp(&mut mlp, name, &names)?;
+            if let FeedForwardSpec::Gated(mlp) = mlp {
+                (shared.inner, shared.joined) = (mlp.inner, mlp.joined);
+            }
+        }
+        Ok(())
+    }
+
+    fn inner(&self, inner: usize) -> std::result::Result<Range<usize>, String> {
+        let range = self.rank.range(inner);
+        range.ok_or_else(|| format!("has an MLP of inner size {inner}"))
+    }
+
+    fn heads(&self, heads: usize) -> std::result::Result<Range<usize>, String> {
+        let range = self.rank.range(heads);
+        range.ok_or_else(|| format!("has {heads} heads"))
+    }
+
+    /// The short vectors, which all heads read, are made on each rank.
+    fn latent(
+        &mut self,
+        spec: &mut LatentSpec,
+        name: impl Fn(&str) -> String,
+        names: &Names,
+    ) -> Cutting {
+        let heads = self.heads(spec.heads)?;
+        let all = spec.heads;
+        let rows = |each: usize| vec![heads.start * each..heads.end * each];
+        let q = spec.plain_dim + spec.rotated_dim;
+        let (q_name, q_in) = match spec.q_rank {
+            None => (names.q, self.hidden),
+            Some(rank) => (names.q_b, rank),
+        };
+        self.rows(&name(q_name), [all * q, q_in], false, rows(q));
+        let kv = spec.plain_dim + spec.v_dim;
+        let whole = [all * kv, spec.kv_rank];
+        self.rows(&name(names.kv_b), whole, false, rows(kv));
+        let [k, v] = names.kv_b_split.map(&name);
+        let of_heads = Cut::rows(vec![heads.clone()]);
+        self.cut(k, &[all, spec.kv_rank, spec.plain_dim], of_heads.clone());
+        self.cut(v, &[all, spec.v_dim, spec.kv_rank], of_heads);
+        let v = rows(spec.v_dim);
+        self.columns(&name(names.o), all * spec.v_dim, spec.bias, v);
+        spec.heads = heads.len();
+        Ok(())
+    }
+
+    fn short_conv(
+        &mut self,
+        spec: &mut ShortConvSpec,
+        name: impl Fn(&str) -> String,
+        names: &Names,
+    ) -> Cutting {
+        let (channels, bias) = (spec.channels, spec.bias);
+        let Some(range) = self.rank.range(channels) else {
+            return Err(format!("has a convolution of {channels} channels"));
+        };
+        let parts = [range.clone(), range.clone(), range.clone()];
+        let rows = joined_rows(Order::Layers, [channels; 3], parts);
+        let whole = [3 * channels, self.hidden];
+        self.rows(&name(names.conv_in), whole, bias, rows);
+        self.conv(
+            &name(names.conv),
+            channels,
+            spec.kernel,
+            bias,
+            vec![range.clone()],
+        );
+        self.columns(&name(names.conv_out), channels, bias, vec![range.clone()]);
+        spec.channels = range.len();
+        Ok(())
+    }
+
+    fn delta(
+        &mut self,
+        spec: &mut DeltaSpec,
+        name: impl Fn(&str) -> String,
+        names: &Names,
+    ) -> Cutting {
+        let key_heads = self.heads(spec.key_heads)?;
+        let (all, hidden) = (spec.value_heads, self.hidden);
+        let per_key = all / spec.key_heads;
+        // The heads of values that read the rank's heads of keys.
+        let value_heads = match spec.form {
+            DeltaForm::HuggingFace | DeltaForm::Joined => {
+                vec![key_heads.start * per_key..key_heads.end * per_key]
+            }
+            DeltaForm::Gguf => (0..per_key)
+                .map(|i| i * spec.key_heads)
+                .map(|first| first + key_heads.start..first + key_heads.end)
+                .collect(),
+        };
+        let times = |ranges: &[Range<usize>], by: usize, from: usize| {
+            let scaled = ranges
+                .iter()
+                .map(|r| from + r.start * by..from + r.end * by);
+            scaled.collect::<Vec<_>>()
+        };
+        let (keys, values, channels) = (spec.keys(), spec.values(), spec.channels());
+        let key_range = [key_heads.clone()];
+        let mut through = times(&key_range, spec.key_dim, 0);
+        through.extend(times(&key_range, spec.key_dim, keys));
+        through.extend(times(&value_heads, spec.value_dim, 2 * keys));
+        let of_values = times(&value_heads, spec.value_dim, 0);
+        match spec.form {
+            DeltaForm::HuggingFace | DeltaForm::Gguf => {
+                for (part, rows, ranges) in [
+                    (names.delta_qkv, channels, &through),
+                    (names.delta_gate, values, &of_values),
+                    (names.delta_share, all, &value_heads),
+                    (names.delta_step, all, &value_heads),
+                ] {
+                    self.rows(&name(part), [rows, hidden], false, ranges.clone());
+                }
+            }
+            // In the order of the heads of keys.
+            DeltaForm::Joined => {
+                for (part, rows) in [
+                    (names.delta_qkvz, channels + values),
+                    (names.delta_ba, 2 * all),
+                ] {
+                    let ranges = times(&key_range, rows / spec.key_heads, 0);
+                    self.rows(&name(part), [rows, hidden], false, ranges);
+                }
+            }
+        }
+        self.conv(
+            &name(names.delta_conv),
+            channels,
+            spec.kernel,
+            false,
+            through,
+        );
+        for part in [names.delta_rate, names.delta_step_bias] {
+            self.cut(name(part), &[all], Cut::rows(value_heads.clone()));
+        }
+        self.columns(&name(names.delta_out), values, false, of_values);
+        spec.value_heads = per_key * key_heads.len();
+        spec.key_heads = key_heads.len();
+        Ok(())
+    }
+
+    fn state_space(&mut self, spec: &mut StateSpaceSpec, name: impl Fn(&str) -> String) -> Cutting {
+        if spec.norm == StateSpaceNorm::Gated {
+            return Err("has a norm over all heads of a state space".into());
+        }
+        let heads = &mut spec.heads;
+        let range = self.heads(heads.count)?;
+        // One group is on each rank.
+        let groups = match heads.groups {
+            1 => 0..1,
+            groups => {
+                let range = self.rank.range(groups);
+                range.ok_or_else(|| format!("has {groups} groups of heads of a state space"))?
+            }
+        };
+        let (inner, vectors) = (heads.inner(), heads.groups * heads.state);
+        let name = |part: &str| name(&format!("mamba.{part}"));
+        let of_inner = range.start * heads.head_dim..range.end * heads.head_dim;
+        let of_vectors = groups.start * heads.state..groups.end * heads.state;
+        let parts = [&of_inner, &of_vectors, &of_vectors].map(Clone::clone);
+        let through = joined_rows(Order::Layers, [inner, vectors, vectors], parts.clone());
+        let [x, b, c] = parts;
+        let dims = [inner, inner, vectors, vectors, heads.count];
+        let parts = [of_inner.clone(), x, b, c, range.clone()];
+        let rows = joined_rows(Order::Layers, dims, parts);
+        let whole = [dims.iter().sum(), self.hidden];
+        self.rows(&name("in_proj"), whole, spec.bias, rows);
+        let (kernel, bias) = (spec.kernel, spec.conv_bias);
+        self.conv(&name("conv1d"), inner + 2 * vectors, kernel, bias, through);
+        for part in ["A_log", "D", "dt_bias"] {
+            let cut = Cut::rows(vec![range.clone()]);
+            self.cut(name(part), &[heads.count], cut);
+        }
+        self.columns(&name("out_proj"), inner, spec.bias, vec![of_inner]);
+        (heads.count, heads.groups) = (range.len(), groups.len());
+        Ok(())
+    }
+
+    fn cut(&mut self, name: String, whole: &[usize], cut: Cut) {
+        self.cuts.insert(name, (whole.to_vec(), cut));
+    }
+
+    /// The channels of a convolution of which each has a kernel of its own.
+    fn conv(
+        &mut self,
+        name: &str,
+        channels: usize,
+        kernel: usize,
+        bias: bool,
+        ranges: Vec<Range<usize>>,
+    ) {
+        let cut = Cut::rows(ranges);
+        if bias {
+            self.cut(format!("{name}.bias"), &[channels], cut.clone());
+        }
+        self.cut(format!("{name}.weight"), &[channels, 1, kernel], cut);
+    }
+
+    /// A bias of what the ranks add up.
+    fn first_adds(&mut self, name: String, whole: &[usize]) {
+        if self.rank.rank > 0 {
+            self.cut(name, whole, Cut::Zeros);
+        }
     }
 
     /// A layer that is divided by outputs.
     fn rows(&mut self, name: &str, whole: [usize; 2], bias: bool, ranges: Vec<Range<usize>>) {
-        let cut = Cut::Rows(ranges);
+        let cut = Cut::rows(ranges);
         if bias {
-            let bias = (whole[..1].to_vec(), cut.clone());
-            self.cuts.insert(format!("{name}.bias"), bias);
+            self.cut(format!("{name}.bias"), &whole[..1], cut.clone());
         }
-        self.cuts
-            .insert(format!("{name}.weight"), (whole.to_vec(), cut));
+        self.cut(format!("{name}.weight"), &whole, cut);
     }
 
-    /// A layer that is divided by inputs; the first rank adds the bias.
-    fn columns(&mut self, name: &str, in_dim: usize, bias: bool, range: Range<usize>) {
-        if bias && self.rank.rank > 0 {
-            let bias = (vec![self.hidden], Cut::Zeros);
-            self.cuts.insert(format!("{name}.bias"), bias);
+    /// A layer that is divided by inputs.
+    fn columns(&mut self, name: &str, in_dim: usize, bias: bool, ranges: Vec<Range<usize>>) {
+        let hidden = self.hidden;
+        if bias {
+            self.first_adds(format!("{name}.bias"), &[hidden]);
         }
-        let weight = (vec![self.hidden, in_dim], Cut::Columns(range));
-        self.cuts.insert(format!("{name}.weight"), weight);
+        self.cut(
+            format!("{name}.weight"),
+            &[hidden, in_dim],
+            Cut::columns(ranges),
+        );
     }
+}
+
+/// The factors of these rows, where `outputs` has those of all: a number of rows, and their factor.
+fn factors_of(outputs: &[(usize, f64)], rows: &[Range<usize>]) -> Vec<(usize, f64)> {
+    let mut found = Vec::new();
+    for rows in rows {
+        let mut first = 0;
+        for (count, factor) in outputs {
+            let end = first + count;
+            let inside = rows.start.max(first)..rows.end.min(end);
+            if !inside.is_empty() {
+                found.push((inside.len(), *factor));
+            }
+            first = end;
+        }
+    }
+    found
 }
 
 /// The rows of a joined tensor that are `parts` of its layers, which have `dims` outputs: in the order of the layers.
@@ -467,6 +774,18 @@ mod tests {
             rows(Order::Groups(2), [2..6, 0..4, 1..2]),
             [2..4, 8..10, 4..6, 12..14, 7..8]
         );
+    }
+
+    #[test]
+    #[allow(clippy::single_range_in_vec_init)]
+    fn factors_of_rows() {
+        let outputs = [(4, 2.), (2, 3.), (2, 5.)];
+        assert_eq!(factors_of(&outputs, &[0..8]), outputs);
+        assert_eq!(
+            factors_of(&outputs, &[2..5, 7..8]),
+            [(2, 2.), (1, 3.), (1, 5.)]
+        );
+        assert_eq!(factors_of(&outputs, &[4..6]), [(2, 3.)]);
     }
 
     #[test]

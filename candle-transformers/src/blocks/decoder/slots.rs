@@ -5,25 +5,27 @@ use candle_core::{bail, DType, Result, Tensor};
 use super::seen::SlotInput;
 use super::shifts::Shifts;
 use super::{rotations, Decoder, DecoderState, Hidden, LayerSpec, MixerSpec, Step};
-use crate::blocks::{Part, Rotary, Rows};
+use crate::blocks::{Part, Rotary, Row, Rows};
 
 impl Decoder {
     /// An empty state for `count` sequences that come and go, each in a slot: [`forward_slots`](Self::forward_slots).
     ///
     /// # Errors
-    /// If a layer is not attention to keys and values: its state has no positions that could be of different sequences.
+    /// None; models without slots had one.
     pub fn new_slots(&self, count: usize) -> Result<DecoderState> {
-        let is_attention = |layer: &LayerSpec| matches!(layer.mixer, MixerSpec::Attention(_));
-        if !self.spec.layers.iter().all(is_attention) {
-            bail!(
-                "{}: not all layers are attention layers, so sequences cannot share a state; run them one by one",
-                self.spec.family
-            )
-        }
         let mut state = self.new_state();
         state.lens = vec![0; count];
         state.shifts = vec![Shifts::default(); count];
         Ok(state)
+    }
+
+    /// Whether a slot can forget its last positions, and another can take over its first ones: all layers are attention. Other layers have a state that
+    /// knows the whole sequence.
+    pub fn slots_rewind(&self) -> bool {
+        let is_attention = |layer: &LayerSpec| {
+            matches!(layer.mixer, MixerSpec::Attention(_) | MixerSpec::Latent(_))
+        };
+        self.spec.layers.iter().all(is_attention)
     }
 
     /// The number of positions that a sequence in a slot may have: those of the model, or those before its rotation depends on the length of
@@ -35,10 +37,11 @@ impl Decoder {
 
     /// Runs the layers on sequences of different lengths, those of the slots `first .. first + b` of a state of
     /// [`new_slots`](Self::new_slots); other slots do not change. Row `i` of the token ids, `(b, t)`, has `counts[i]` tokens, which follow
-    /// those that its slot had before; the rest of the row is ignored.
+    /// those that its slot had before; the rest of the row is ignored. A row with a count of 0 is there because it is between others: its slot
+    /// does not change.
     ///
     /// # Errors
-    /// As [`forward`](Self::forward); if there is not one count for each row, one is 0 or more than `t`, or there are fewer slots.
+    /// As [`forward`](Self::forward); if there is not one count for each row, one is more than `t`, all are 0, or there are fewer slots.
     pub fn forward_slots(
         &self,
         ids: &Tensor,
@@ -95,6 +98,14 @@ impl Decoder {
         let rows = Rows {
             starts: Tensor::from_iter(starts.iter().map(|start| *start as u32), xs.device())?,
             longest,
+            each: starts
+                .iter()
+                .zip(counts)
+                .map(|(start, count)| Row {
+                    start: *start,
+                    count: *count,
+                })
+                .collect(),
             part: Some(Part { first, of }),
             pages: match &state.pages {
                 Some(pages) => {
@@ -148,7 +159,7 @@ impl Decoder {
         let last = counts
             .iter()
             .enumerate()
-            .map(|(row, count)| (row * t + count - 1) as u32);
+            .map(|(row, count)| (row * t + count.saturating_sub(1)) as u32);
         let last = Tensor::from_iter(last, &self.device)?;
         let logits = hidden.of_tokens(&last)?.logits()?;
         logits.reshape((b, ()))?.to_dtype(DType::F32)
@@ -189,9 +200,10 @@ impl Decoder {
         starts: &[usize],
         state: &DecoderState,
     ) -> Result<usize> {
-        if counts.len() != b || counts.iter().any(|count| !(1..=t).contains(count)) {
+        let all_zero = counts.iter().all(|count| *count == 0);
+        if counts.len() != b || all_zero || counts.iter().any(|count| *count > t) {
             bail!(
-                "{}: counts {counts:?} for a batch of {b} rows of {t}: each must be from 1 to {t}",
+                "{}: counts {counts:?} for a batch of {b} rows of {t}: each must be from 0 to {t}, and one at least 1",
                 self.spec.family
             )
         }

@@ -98,9 +98,13 @@ impl DecoderState {
     /// Keeps the first `len` positions of a slot, so that a sequence can continue from there; 0 starts a new sequence.
     ///
     /// # Errors
-    /// If the slot does not exist, or has fewer positions.
+    /// If the slot does not exist, has fewer positions, or has a layer other than attention, which can only forget all of them.
     pub fn cut_slot(&mut self, slot: usize, len: usize) -> Result<()> {
+        let rewinds = self.layers.iter().all(LayerState::has_positions);
         match self.lens.get_mut(slot) {
+            Some(held) if !rewinds && len > 0 && len < *held => bail!(
+                "cannot truncate slot {slot} to {len} of its {held} positions: layers other than attention can only forget all of them"
+            ),
             Some(held) if len <= *held => {
                 *held = len;
                 self.cut_shifts(slot, len);

@@ -12,22 +12,35 @@ use super::{LowRank, Reading, Stored, Wanted, WeightSource};
 /// A part of a tensor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Cut {
-    /// Ranges of the first dimension, concatenated.
-    Rows(Vec<Range<usize>>),
-    /// A range of the last of two dimensions.
-    Columns(Range<usize>),
+    /// Ranges of one dimension, concatenated.
+    Ranges {
+        /// The dimension, from 0.
+        dim: usize,
+        /// The ranges, in the order in which the part has them.
+        ranges: Vec<Range<usize>>,
+    },
     /// Zeros instead of the tensor: a bias that another rank adds.
     Zeros,
 }
 
 impl Cut {
+    /// Ranges of the first dimension.
+    pub fn rows(ranges: Vec<Range<usize>>) -> Self {
+        Self::Ranges { dim: 0, ranges }
+    }
+
+    /// Ranges of the second dimension.
+    pub fn columns(ranges: Vec<Range<usize>>) -> Self {
+        Self::Ranges { dim: 1, ranges }
+    }
+
     /// The part's shape, from that of the tensor.
     pub fn dims(&self, whole: &[usize]) -> Vec<usize> {
         let mut dims = whole.to_vec();
-        match (self, dims.as_mut_slice()) {
-            (Self::Rows(ranges), [rows, ..]) => *rows = ranges.iter().map(Range::len).sum(),
-            (Self::Columns(range), [_, columns]) => *columns = range.len(),
-            _ => {}
+        if let Some((dim, ranges)) = self.ranges() {
+            if let Some(size) = dims.get_mut(dim) {
+                *size = ranges.iter().map(Range::len).sum();
+            }
         }
         dims
     }
@@ -35,8 +48,7 @@ impl Cut {
     /// The dimension that is cut, and its ranges; of [`Cut::Zeros`] none.
     pub fn ranges(&self) -> Option<(usize, &[Range<usize>])> {
         match self {
-            Self::Rows(ranges) => Some((0, ranges)),
-            Self::Columns(range) => Some((1, std::slice::from_ref(range))),
+            Self::Ranges { dim, ranges } => Some((*dim, ranges)),
             Self::Zeros => None,
         }
     }
@@ -44,14 +56,14 @@ impl Cut {
     /// The part of a tensor that is there as a whole, as a copy.
     ///
     /// # Errors
-    /// If the tensor has no such part. A column of blocks can only be cut between them.
+    /// If the tensor has no such part. The last dimension of a tensor of blocks can only be cut between them.
     pub fn of(&self, whole: &Stored) -> Result<Stored> {
         let Some((dim, ranges)) = self.ranges() else {
             return zeros(whole.shape().dims());
         };
         let dims = whole.shape().dims();
-        let size = dims.get(dim).copied().unwrap_or(0);
-        if dims.len() > 2 || ranges.iter().any(|r| r.start > r.end || r.end > size) {
+        let has = |r: &Range<usize>| r.start <= r.end && dims.get(dim).is_some_and(|n| r.end <= *n);
+        if !ranges.iter().all(has) {
             bail!("{ranges:?} of dimension {dim} of a tensor of shape {dims:?}")
         }
         match whole {
@@ -82,15 +94,20 @@ fn blocks(
     part: Vec<usize>,
 ) -> Result<Stored> {
     let format = tensor.dtype();
+    let dims = tensor.shape().dims();
+    let is_last = dim + 1 == dims.len();
+    if is_last {
+        check_blocks(format, ranges)?;
+    }
     let data = tensor.data()?;
-    let rows = tensor.shape().dims().first().copied().unwrap_or(0).max(1);
-    let row = data.len() / rows;
-    let (outer, unit) = match dim {
-        0 => (data.len(), row),
-        _ => (row, format.type_size()),
+    // What one step in the dimension is: a block of elements, or all blocks of the dimensions behind it.
+    let (per_unit, unit) = if is_last {
+        (format.block_size(), format.type_size())
+    } else {
+        let inner = dims[dim + 1..].iter().product::<usize>();
+        (1, inner / format.block_size() * format.type_size())
     };
-    let per_unit = if dim == 0 { 1 } else { format.block_size() };
-    check_blocks(format, dim, ranges)?;
+    let outer = dims[dim] / per_unit * unit;
     let mut bytes = Vec::with_capacity(
         part.iter().product::<usize>() / format.block_size() * format.type_size(),
     );
@@ -104,10 +121,10 @@ fn blocks(
     Ok(QTensor::new(storage, part)?.into())
 }
 
-fn check_blocks(format: GgmlDType, dim: usize, ranges: &[Range<usize>]) -> Result<()> {
+fn check_blocks(format: GgmlDType, ranges: &[Range<usize>]) -> Result<()> {
     let block = format.block_size();
     let inside = |at: usize| !at.is_multiple_of(block);
-    match ranges.iter().find(|r| dim == 1 && (inside(r.start) || inside(r.end))) {
+    match ranges.iter().find(|r| inside(r.start) || inside(r.end)) {
         Some(range) => bail!(
             "{format:?} has blocks of {block} columns, which the part {range:?} of {} columns would split; \
              the columns must be a multiple of {block} times the number of ranks: use fewer ranks, or a format with smaller blocks",
@@ -197,7 +214,7 @@ mod tests {
                 Stored::Quantized(tensor) => tensor.dequantize(&Device::Cpu),
             };
             for stored in [Stored::Quantized(Arc::new(tensor)), exact.clone().into()] {
-                let halves = [0..256, 256..512].map(|range| Cut::Columns(range).of(&stored));
+                let halves = [0..256, 256..512].map(|range| Cut::columns(vec![range]).of(&stored));
                 let halves = halves.into_iter().map(|half| dense(&half?));
                 let halves = halves.collect::<Result<Vec<_>>>()?;
                 let columns = Tensor::cat(&halves, 1)?;
@@ -206,20 +223,23 @@ mod tests {
                     exact.to_vec2::<f32>()?,
                     "{format:?}"
                 );
-                let rows = dense(&Cut::Rows(vec![4..6, 1..2]).of(&stored)?)?;
+                let rows = dense(&Cut::rows(vec![4..6, 1..2]).of(&stored)?)?;
                 let expected = exact.index_select(&Tensor::new(&[4u32, 5, 1], &Device::Cpu)?, 0)?;
                 assert_eq!(
                     rows.to_vec2::<f32>()?,
                     expected.to_vec2::<f32>()?,
                     "{format:?}"
                 );
-                for cut in [Cut::Columns(0..513), Cut::Rows(vec![0..1, 6..7])] {
+                for cut in [Cut::columns(vec![0..513]), Cut::rows(vec![0..1, 6..7])] {
                     assert!(cut.of(&stored).is_err(), "{cut:?}");
                 }
             }
         }
         let tensor = Stored::from(QTensor::quantize(&whole, GgmlDType::Q4K)?);
-        let err = Cut::Columns(0..128).of(&tensor).unwrap_err().to_string();
+        let err = Cut::columns(vec![0..128])
+            .of(&tensor)
+            .unwrap_err()
+            .to_string();
         assert!(
             err.contains("blocks of 256") && err.contains("0..128"),
             "{err}"

@@ -48,7 +48,7 @@ use self::text::{Deep, Places, TextModel};
 use self::vision::Features;
 use crate::blocks::vision::patch_grids::PatchGrid;
 use crate::blocks::vision::three_axes::{positions, spliced, Frames, Position, Span};
-use crate::blocks::{LayerState, Rows};
+use crate::blocks::{LayerState, Row, Rows};
 
 const FAMILY: &str = "qwen3_vl";
 
@@ -253,6 +253,14 @@ impl Qwen3VLModel {
                 longest: starts.iter().copied().max().unwrap_or(0),
                 part: None,
                 pages: None,
+                each: starts
+                    .iter()
+                    .zip(&counts)
+                    .map(|(start, count)| Row {
+                        start: *start,
+                        count: *count,
+                    })
+                    .collect(),
             })
         } else {
             None
