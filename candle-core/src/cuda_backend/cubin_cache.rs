@@ -7,7 +7,7 @@
 use std::hash::{DefaultHasher, Hasher};
 use std::path::PathBuf;
 
-use super::kernel::nvrtc_version;
+use super::nvrtc;
 use crate::cache_folder::cache_folder;
 
 const VARIABLE: &str = "CANDLE_CUDA_CACHE";
@@ -22,7 +22,7 @@ pub(super) struct CubinCache {
 impl CubinCache {
     /// The cache for an architecture; `None` if it is disabled or there is no folder for it.
     pub(super) fn open(arch: &str) -> Option<Self> {
-        let (major, minor) = nvrtc_version();
+        let (major, minor) = nvrtc::version();
         let folder = cache_folder(VARIABLE, "cuda")?.join(format!("{arch}-nvrtc{major}.{minor}"));
         let files = std::fs::read_dir(&folder).into_iter().flatten().flatten();
         let sizes = files.map(|file| file.metadata().map_or(0, |data| data.len()));

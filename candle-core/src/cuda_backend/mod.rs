@@ -48,6 +48,7 @@ mod launch;
 pub(crate) mod libraries;
 mod memory;
 mod nccl;
+mod nvrtc;
 pub mod ops;
 mod profile;
 pub(crate) mod quantized;

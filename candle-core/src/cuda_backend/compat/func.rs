@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 
 use super::super::device::CudaDevice;
 use super::super::error::{CudaError, During};
-use super::super::kernel::compile;
+use super::super::nvrtc::compile;
 use super::kernels;
 use crate::Result;
 
