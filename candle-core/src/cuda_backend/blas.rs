@@ -1,48 +1,45 @@
-//! Handles of cuBLAS, created on first use.
+//! Handles of cuBLAS and cuBLASLt, created on first use.
 
 use std::sync::{Arc, OnceLock};
 
 use cudarc::cublas::CudaBlas;
+use cudarc::driver::{CudaSlice, CudaStream};
 
-use super::device::CudaDevice;
 use super::error::WrapErr;
 use super::libraries::Library;
-use super::ops::matmul::Lt;
+use super::lt::Lt;
 use crate::Result;
 
-/// The cuBLAS handles that a device has created so far.
+/// The handles that a device has created so far.
 #[derive(Default)]
 pub(super) struct Handles {
     cublas: OnceLock<Arc<CudaBlas>>,
     lt: OnceLock<Option<Lt>>,
 }
 
-impl CudaDevice {
-    /// cuBLASLt, if it is installed.
-    pub(super) fn lt(&self) -> Result<Option<&Lt>> {
-        if let Some(lt) = self.blas().lt.get() {
+impl Handles {
+    /// cuBLASLt, if it is installed; see [`Lt::new`].
+    pub(super) fn lt(
+        &self,
+        workspace: impl FnOnce() -> Result<CudaSlice<u8>>,
+    ) -> Result<Option<&Lt>> {
+        if let Some(lt) = self.lt.get() {
             return Ok(lt.as_ref());
         }
-        let lt = Lt::new(self)?;
-        Ok(self.blas().lt.get_or_init(|| lt).as_ref())
+        let lt = Lt::new(workspace)?;
+        Ok(self.lt.get_or_init(|| lt).as_ref())
     }
 
-    /// A handle of cuBLAS on this device's stream, for programs that call it themselves.
+    /// cuBLAS on this stream.
     ///
-    /// # Panics
-    /// If cuBLAS is not installed or cannot create a handle; upstream's signature cannot return an error. See
-    /// [`CudaDevice::try_cublas_handle`].
-    pub fn cublas_handle(&self) -> Arc<CudaBlas> {
-        self.try_cublas_handle().expect("a cuBLAS handle")
-    }
-
-    /// Like [`CudaDevice::cublas_handle`], but returns an error with the reason.
-    pub fn try_cublas_handle(&self) -> Result<Arc<CudaBlas>> {
-        if let Some(handle) = self.blas().cublas.get() {
+    /// # Errors
+    /// If it is not installed, or cannot create a handle.
+    pub(super) fn cublas(&self, stream: &Arc<CudaStream>) -> Result<Arc<CudaBlas>> {
+        if let Some(handle) = self.cublas.get() {
             return Ok(handle.clone());
         }
         Library::Cublas.open()?;
-        let handle = Arc::new(CudaBlas::new(self.stream().clone()).w()?);
-        Ok(self.blas().cublas.get_or_init(|| handle).clone())
+        let handle = Arc::new(CudaBlas::new(stream.clone()).w()?);
+        Ok(self.cublas.get_or_init(|| handle).clone())
     }
 }

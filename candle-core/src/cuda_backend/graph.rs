@@ -4,7 +4,7 @@ use cudarc::driver::sys::{CUgraphInstantiate_flags_enum, CUstreamCaptureMode_enu
 
 use super::device::CudaDevice;
 use super::error::During;
-use super::nccl::RecordedCalls;
+use super::nccl::{AllRecordedCalls, RecordedCalls};
 use crate::Result;
 
 /// Kernels of one device, recorded by [`CudaDevice::record`].
@@ -40,7 +40,9 @@ impl CudaDevice {
             )
         }
         let _guard = self.begin_recording()?;
-        let before = self.stats().launches;
+        let calls = self.kept::<AllRecordedCalls>();
+        calls.lock().clear();
+        let before = self.launches();
         let stream = self.stream();
         stream
             .begin_capture(CUstreamCaptureMode_enum::CU_STREAM_CAPTURE_MODE_RELAXED)
@@ -48,7 +50,7 @@ impl CudaDevice {
         let done = work();
         let flags = CUgraphInstantiate_flags_enum::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
         let ended = stream.end_capture(flags);
-        let calls = std::mem::take(&mut *self.recorded_calls().lock());
+        let calls = std::mem::take(&mut *calls.lock());
         done?;
         let Some(graph) = ended.during(|| "recording".into())? else {
             crate::bail!("nothing was recorded on {}", self.name())
@@ -56,7 +58,7 @@ impl CudaDevice {
         Ok(Recording {
             graph,
             device: self.clone(),
-            kernels: self.stats().launches - before,
+            kernels: self.launches() - before,
             calls,
         })
     }

@@ -6,11 +6,10 @@ use cudarc::driver::result::launch_kernel;
 use cudarc::driver::sys::{CUevent_flags, CUstreamCaptureStatus};
 use cudarc::driver::CudaEvent;
 
-use super::device::CudaDevice;
 use super::error::{During, WrapErr};
+use super::gpu::{Gpu, NAME};
 use super::kernel::Kernel;
-use super::storage::CudaStorage;
-use crate::watch::{self, Watched};
+use crate::watch;
 use crate::Result;
 
 /// Threads in a block of kernels without a reason for another number.
@@ -76,16 +75,6 @@ impl Args {
         }
     }
 
-    /// A storage's first element.
-    pub(super) fn storage(self, storage: &CudaStorage) -> Self {
-        self.value(storage.address())
-    }
-
-    /// A storage's first element, or a null pointer.
-    pub(super) fn storage_or_null(self, storage: Option<&CudaStorage>) -> Self {
-        self.value(storage.map_or(0, CudaStorage::address))
-    }
-
     /// A number or a struct that the kernel declares in the same way.
     pub(super) fn value<T: bytemuck::Pod>(mut self, value: T) -> Self {
         let bytes = bytemuck::bytes_of(&value);
@@ -111,44 +100,44 @@ struct Log {
 }
 
 impl Log {
-    fn begin(device: &CudaDevice, kernel: &Kernel, grid: Grid) -> Self {
-        let number = device.launch_number();
+    fn begin(gpu: &Gpu, kernel: &Kernel, grid: Grid) -> Self {
+        let number = gpu.launch_number();
         let ([x, y, z], threads) = (grid.blocks, grid.threads.iter().product::<u32>());
         let (op, kernel) = (watch::current(), kernel.label());
         let line = format!("#{number} {op} | {kernel} | {x}x{y}x{z} blocks of {threads}");
-        watch::report(CudaStorage::NAME, &line);
-        let runs = device.stream().capture_status();
+        watch::report(NAME, &line);
+        let runs = gpu.stream().capture_status();
         let runs =
             runs.is_ok_and(|status| status == CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE);
         Self {
             number,
-            begun: if runs { Self::event(device) } else { None },
+            begun: if runs { Self::event(gpu) } else { None },
         }
     }
 
     /// Skips launches that cannot be timed; launch errors are reported elsewhere.
-    fn event(device: &CudaDevice) -> Option<CudaEvent> {
+    fn event(gpu: &Gpu) -> Option<CudaEvent> {
         let flags = CUevent_flags::CU_EVENT_DEFAULT;
-        device.stream().record_event(Some(flags)).ok()
+        gpu.stream().record_event(Some(flags)).ok()
     }
 
-    fn end(self, device: &CudaDevice) {
+    fn end(self, gpu: &Gpu) {
         let Some(begun) = self.begun else { return };
-        let took = Self::event(device).and_then(|ended| begun.elapsed_ms(&ended).ok());
+        let took = Self::event(gpu).and_then(|ended| begun.elapsed_ms(&ended).ok());
         if let Some(ms) = took {
             let (number, us) = (self.number, f64::from(ms) * 1e3);
-            watch::report(CudaStorage::NAME, &format!("#{number} took {us:.1} us"));
+            watch::report(NAME, &format!("#{number} took {us:.1} us"));
         }
     }
 }
 
-impl CudaDevice {
+impl Gpu {
     /// Queues a kernel in the stream; compiles it on the first use. Does nothing for a grid without blocks.
     pub(super) fn launch(&self, kernel: &Kernel, grid: Grid, args: Args) -> Result<()> {
         if grid.blocks.contains(&0) {
             return Ok(());
         }
-        let loaded = self.kernels().get(kernel)?;
+        let loaded = self.kernels.get(kernel)?;
         loaded.allow_shared(grid.shared)?;
         self.context().bind_to_thread().w()?;
         let mut args = args;
@@ -158,7 +147,7 @@ impl CudaDevice {
         }
         let triple = |[x, y, z]: [u32; 3]| (x, y, z);
         let timer = self.profile_begin(kernel)?;
-        let log = if self.switches().log {
+        let log = if self.logs() {
             Some(Log::begin(self, kernel, grid))
         } else {
             None

@@ -4,16 +4,21 @@
 //! searched when the first device is opened. Kernels are source in `kernels/`, compiled for the card on first use, and cached on disk.
 //!
 //! # Layers
-//! - `ops/` and `kernels/`: from layouts to launches: kernel selection, numbers of blocks, parameters.
-//! - `launch.rs`: parameters by value, in one stream; `views.rs`: layouts in the kernels' form; `faults.rs`: reports of kernels.
-//! - `kernel.rs`: generation and compilation of CUDA C++ for dtypes and layouts; `cubin_cache.rs`: machine code on disk; `elem.rs`: C++
-//!   types of dtypes.
-//! - `card.rs`: properties of cards; `libraries.rs`: the location of NVIDIA's libraries, or an error with the searched locations.
-//! - `nccl/`: sums, gathers and broadcasts over several cards.
-//! - `compat/`: upstream's interface for programs with separate kernels.
-//!
-//! `quantized.rs`: blocks of GGML, in a file's format. `memory.rs` allocates. `device.rs` and `storage.rs` implement Candle's two traits by
-//! calling `ops`. Ops reach them through `watch.rs`, which logs, verifies and falls back if the environment requests it.
+//! A file uses only files of the same layer and of the layers below; the test `tests/rooms.rs` checks it. From the top:
+//! - `backend.rs` implements Candle's two traits by calling `ops`; they reach it through `watch.rs`, which logs, verifies and falls back if
+//!   the environment requests it. `graph.rs`: recordings. `nccl/`: sums, gathers and broadcasts over several cards. `compat/`: upstream's
+//!   interface for programs with separate kernels.
+//! - `ops/` and `kernels/`: from layouts to launches: kernel selection, numbers of blocks, parameters. `quantized.rs`: blocks of GGML, in a
+//!   file's format.
+//! - `device.rs`, `storage.rs`: Candle's dtypes and elements over the GPU's memory; `readback.rs`: their copies to the host.
+//! - `gpu.rs`: the card with a stream, without dtypes, layouts and ops. `launch.rs`: parameters by value; `memory.rs`: allocations and
+//!   copies; `htod_cache.rs`: copies from the host while a CUDA graph is captured. It owns the files below: `blas.rs`, handles of cuBLAS
+//!   and of cuBLASLt, whose products are in `lt.rs`; `profile.rs`, times; `kernel.rs`, CUDA C++ generated for dtypes and layouts;
+//!   `cubin_cache.rs`, machine code on disk; `faults.rs`, reports of kernels; `pool.rs`, the driver's memory pool; `pinned.rs`, memory of
+//!   the host that the card accesses.
+//! - `libraries.rs`: the location of NVIDIA's libraries, or an error with the searched locations; `card.rs`: properties of cards;
+//!   `nvrtc.rs`: the compiler.
+//! - `error.rs`, `elem.rs`, `views.rs`, `precision.rs`: errors, C++ types of dtypes, layouts in the kernels' form, and settings.
 //!
 //! # When it waits
 //! All work of a device is in one stream, in the order of the calls. Memory is freed in stream order as well. The host waits when results
@@ -34,6 +39,7 @@
 //! | `CANDLE_CUDA_FALLBACK` | runs unsupported ops on the CPU, with a warning each time |
 //! | `CANDLE_CUDA_DUMP` | a file for the source of a kernel that does not compile |
 
+mod backend;
 mod blas;
 mod card;
 pub(crate) mod compat;
@@ -42,14 +48,20 @@ mod device;
 mod elem;
 mod error;
 mod faults;
+mod gpu;
 mod graph;
+mod htod_cache;
 mod kernel;
 mod launch;
 pub(crate) mod libraries;
+mod lt;
 mod memory;
 mod nccl;
 mod nvrtc;
 pub mod ops;
+mod pinned;
+mod pool;
+mod precision;
 mod profile;
 pub(crate) mod quantized;
 mod readback;
@@ -59,18 +71,23 @@ mod views;
 pub use crate::kernel_time::KernelTime;
 pub use card::{cards, CardReport};
 pub use compat::{
-    gemm_reduced_precision_bf16, gemm_reduced_precision_f16, gemm_reduced_precision_f32,
-    kernel_name, kernels, set_gemm_reduced_precision_bf16, set_gemm_reduced_precision_f16,
-    set_gemm_reduced_precision_f32, CompiledModule, CudaFunc, CudaGraphHtodCacheGuard, Map1,
-    Map1Any, Map2, Map2Any, Map2InPlace, Map3, SlicePtrOrNull,
+    kernel_name, kernels, CompiledModule, CudaFunc, Map1, Map1Any, Map2, Map2Any, Map2InPlace,
+    Map3, SlicePtrOrNull,
 };
 pub use cudarc;
-pub use device::{CudaDevice, DeviceId, Stats};
+pub use device::{CudaDevice, Stats};
 pub use error::{CudaError, WrapErr};
+pub use gpu::DeviceId;
 pub use graph::Recording;
+pub use htod_cache::CudaGraphHtodCacheGuard;
 pub use libraries::{libraries_report, LibraryReport};
 pub use nccl::NcclGroup;
 pub(crate) use ops::quantized::{expert_rows, Stack};
+pub use precision::{
+    gemm_reduced_precision_bf16, gemm_reduced_precision_f16, gemm_reduced_precision_f32,
+    set_gemm_reduced_precision_bf16, set_gemm_reduced_precision_f16,
+    set_gemm_reduced_precision_f32,
+};
 pub use readback::PendingRead;
 /// Upstream's short name.
 pub use storage::CudaStorageSlice as S;

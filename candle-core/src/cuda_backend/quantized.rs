@@ -2,9 +2,10 @@
 
 use cudarc::driver::{CudaSlice, CudaStream, DevicePtr, SyncOnDrop};
 
+use super::device::CudaDevice;
 use super::error::WrapErr;
 use super::ops::quantized as ops;
-use super::{CudaDevice, CudaStorage};
+use super::storage::CudaStorage;
 use crate::backend::{BackendDevice, BackendStorage};
 use crate::quantized::{GgmlDType, QuantizedType};
 use crate::{CpuStorage, DType, Error, Layout, Result, Shape};
@@ -49,7 +50,7 @@ impl QCudaStorage {
         check("quantized zeros", device, dtype)?;
         let len = el_count.div_ceil(dtype.block_size()) * dtype.type_size();
         Ok(Self {
-            data: device.alloc_zeros(len + padding(dtype))?,
+            data: device.zeros_slice(len + padding(dtype), "alloc_zeros")?,
             len,
             dtype,
             device: device.clone(),
@@ -65,7 +66,7 @@ impl QCudaStorage {
         let padding = padding(dtype);
         let mut slice = device.alloc_slice::<u8>(data.len() + padding, "quantized from_data")?;
         if !data.is_empty() {
-            device.memcpy_htod(data, &mut slice.slice_mut(..data.len()))?;
+            device.upload_to(data, &mut slice.slice_mut(..data.len()), "memcpy_htod")?;
         }
         let mut rest = slice.slice_mut(data.len()..);
         device.stream().memset_zeros(&mut rest).w()?;
@@ -267,7 +268,7 @@ impl QCudaStorage {
     pub fn data(&self) -> Result<Vec<u8>> {
         match self.len {
             0 => Ok(vec![]),
-            len => self.device.clone_dtoh(&self.data.slice(..len)),
+            len => self.device.download(&self.data.slice(..len), "clone_dtoh"),
         }
     }
 

@@ -1,73 +1,13 @@
 //! Copies to the host: small results through memory that the card writes while the host continues, large ones directly.
 
-use std::sync::Arc;
-
-use cudarc::driver::{result as driver, sys::CUevent_flags, CudaContext, CudaEvent};
-use parking_lot::Mutex;
+use cudarc::driver::{result as driver, sys::CUevent_flags, CudaEvent};
 
 use super::device::CudaDevice;
 use super::error::{During, WrapErr};
+use super::pinned::{Pinned, STAGED};
 use super::storage::{host_storage, CudaStorage};
 use crate::backend::BackendStorage;
 use crate::{CpuStorage, DType, Result};
-
-/// Maximum number of bytes that are read without waiting: token ids, rows of logits. Copying more takes longer than a wait.
-const STAGED: usize = 1 << 20;
-
-/// Pinned host memory, which the card accesses directly.
-pub(super) struct Pinned {
-    context: Arc<CudaContext>,
-    host: *mut u8,
-}
-
-// SAFETY: plain memory, used by one read at a time.
-unsafe impl Send for Pinned {}
-
-impl Pinned {
-    /// Allocates memory with arbitrary contents.
-    pub(super) fn new(context: &Arc<CudaContext>, bytes: usize, user: &str) -> Result<Self> {
-        context.bind_to_thread().w()?;
-        // SAFETY: the bytes are written before they are read.
-        let host = unsafe { driver::malloc_host(bytes, 0) }
-            .during(|| format!("allocating {bytes} bytes of the host for {user}"))?;
-        Ok(Self {
-            context: context.clone(),
-            host: host.cast(),
-        })
-    }
-
-    pub(super) fn host(&self) -> *mut u8 {
-        self.host
-    }
-}
-
-impl Drop for Pinned {
-    fn drop(&mut self) {
-        let bound = self.context.bind_to_thread();
-        // SAFETY: allocated by `malloc_host`, freed once, after the card's last use has finished.
-        let freed = bound.and_then(|()| unsafe { driver::free_host(self.host.cast()) });
-        if let Err(err) = freed {
-            tracing::warn!(?err, "cannot free pinned memory");
-        }
-    }
-}
-
-/// Staging memory that no read currently uses.
-#[derive(Default)]
-pub(super) struct Staging(Mutex<Vec<Pinned>>);
-
-impl Staging {
-    fn take(&self, context: &Arc<CudaContext>) -> Result<Pinned> {
-        if let Some(pinned) = self.0.lock().pop() {
-            return Ok(pinned);
-        }
-        Pinned::new(context, STAGED, "readback")
-    }
-
-    fn give_back(&self, pinned: Pinned) {
-        self.0.lock().push(pinned);
-    }
-}
 
 /// A copy of a storage to the host, in flight.
 pub struct PendingRead {
@@ -81,6 +21,13 @@ pub struct PendingRead {
 }
 
 impl CudaStorage {
+    /// Copies the elements to the host and waits.
+    pub(super) fn read(&self) -> Result<CpuStorage> {
+        let copy = self.download()?;
+        self.device.faults().check()?;
+        Ok(copy)
+    }
+
     /// Starts copying the elements to the host. Up to 1 MiB is copied without waiting; for more, this call waits.
     pub fn begin_read(&self) -> Result<PendingRead> {
         let device = self.device.clone();
@@ -101,7 +48,7 @@ impl CudaStorage {
         let stream = device.stream();
         // SAFETY: the staging memory belongs to this read until the event has passed, and is long enough.
         unsafe {
-            let host = std::slice::from_raw_parts_mut(pinned.host, bytes);
+            let host = std::slice::from_raw_parts_mut(pinned.host(), bytes);
             driver::memcpy_dtoh_async(host, self.address(), stream.cu_stream()).w()?;
         }
         let flags = Some(CUevent_flags::CU_EVENT_DISABLE_TIMING);
@@ -141,7 +88,7 @@ impl PendingRead {
             .during(|| "waiting for a result".into())?;
         let bytes = self.len * self.dtype.size_in_bytes();
         // SAFETY: the copy into the memory has ended.
-        let bytes = unsafe { std::slice::from_raw_parts(pinned.host, bytes) };
+        let bytes = unsafe { std::slice::from_raw_parts(pinned.host(), bytes) };
         let storage = host_storage(self.dtype, bytes);
         self.device.staging().give_back(pinned);
         self.device.faults().check()?;

@@ -1,4 +1,4 @@
-//! The storage: memory with a dtype. Every op is one call into `ops`.
+//! The storage: memory with a dtype.
 
 use cudarc::driver::{CudaSlice, DevicePtr, DeviceRepr};
 use float8::F8E4M3;
@@ -6,15 +6,11 @@ use half::{bf16, f16};
 
 use super::device::CudaDevice;
 use super::error::{CudaError, WrapErr};
-use super::ops;
+use super::gpu;
+use super::launch::Args;
 use crate::backend::BackendStorage;
-use crate::conv::{
-    Geometry, ParamsConv1D, ParamsConv2D, ParamsConvTranspose1D, ParamsConvTranspose2D,
-};
-use crate::op::{BinaryOpT, CmpOp, ReduceOp, UnaryOpT};
-use crate::scalar::Scalar;
 use crate::watch::{Switches, Watched};
-use crate::{CpuStorage, DType, Error, Layout, Result};
+use crate::{CpuStorage, DType, Error, Result};
 
 /// Runs a body on the slice inside a [`CudaStorageSlice`], of any type.
 macro_rules! on_slice {
@@ -69,7 +65,7 @@ macro_rules! storage_slice {
 
             fn upload(device: &CudaDevice, data: &CpuStorage) -> Result<Self> {
                 Ok(match data {
-                    $(CpuStorage::$dtype(data) => Self::$dtype(device.clone_htod(data)?),)+
+                    $(CpuStorage::$dtype(data) => Self::$dtype(device.upload(data, "clone_htod")?),)+
                 })
             }
 
@@ -106,7 +102,7 @@ fn elements<T: DeviceRepr + Copy>(bytes: &[u8]) -> Vec<T> {
 fn read<T: DeviceRepr>(device: &CudaDevice, slice: &CudaSlice<T>) -> Result<Vec<T>> {
     match slice.len() {
         0 => Ok(vec![]),
-        _ => device.clone_dtoh(slice),
+        _ => device.download(slice, "clone_dtoh"),
     }
 }
 
@@ -241,7 +237,7 @@ impl CudaStorage {
 }
 
 impl Watched for CudaStorage {
-    const NAME: &'static str = "cuda";
+    const NAME: &'static str = gpu::NAME;
 
     fn switches(&self) -> Switches {
         self.device.switches()
@@ -256,24 +252,14 @@ impl Watched for CudaStorage {
     }
 }
 
-impl BackendStorage for CudaStorage {
-    type Device = CudaDevice;
-
-    fn try_clone(&self, _layout: &Layout) -> Result<Self> {
-        ops::elementwise::copy(self, &Layout::contiguous(self.len()))
+impl Args {
+    /// A storage's first element.
+    pub(super) fn storage(self, storage: &CudaStorage) -> Self {
+        self.value(storage.address())
     }
 
-    fn dtype(&self) -> DType {
-        self.slice.dtype()
+    /// A storage's first element, or a null pointer.
+    pub(super) fn storage_or_null(self, storage: Option<&CudaStorage>) -> Self {
+        self.value(storage.map_or(0, CudaStorage::address))
     }
-
-    fn device(&self) -> &CudaDevice {
-        &self.device
-    }
-
-    fn to_cpu_storage(&self) -> Result<CpuStorage> {
-        self.begin_read()?.wait()
-    }
-
-    methods_by_ops!();
 }

@@ -64,7 +64,7 @@ impl CompiledModule {
 
 /// The modules that programs have loaded on a device.
 #[derive(Default)]
-pub(in crate::cuda_backend) struct Modules {
+struct Modules {
     /// By the program's name for the module.
     ptx: Mutex<HashMap<String, Arc<CudaModule>>>,
     compiled: Mutex<HashMap<Program, CompiledModule>>,
@@ -112,7 +112,8 @@ impl CudaDevice {
         module_name: &str,
         ptx: &str,
     ) -> Result<CudaFunc> {
-        let mut loaded = self.modules().ptx.lock();
+        let modules = self.kept::<Modules>();
+        let mut loaded = modules.ptx.lock();
         let module = match loaded.get(module_name) {
             Some(module) => module.clone(),
             None => {
@@ -177,7 +178,8 @@ impl CudaDevice {
             text: text.to_string(),
             options: options.iter().map(|option| option.to_string()).collect(),
         };
-        let mut compiled = self.modules().compiled.lock();
+        let modules = self.kept::<Modules>();
+        let mut compiled = modules.compiled.lock();
         if let Some(module) = compiled.get(&program) {
             return Ok(module.clone());
         }

@@ -6,20 +6,12 @@ pub mod fast_mmvq;
 pub mod kernels;
 pub mod quantized;
 
+mod device;
 mod func;
-mod gemm;
-mod htod_cache;
 mod map;
 mod params;
 
-pub(super) use func::Modules;
 pub use func::{CompiledModule, CudaFunc};
-pub use gemm::{
-    gemm_reduced_precision_bf16, gemm_reduced_precision_f16, gemm_reduced_precision_f32,
-    set_gemm_reduced_precision_bf16, set_gemm_reduced_precision_f16,
-    set_gemm_reduced_precision_f32,
-};
-pub use htod_cache::CudaGraphHtodCacheGuard;
 pub use map::{Map1, Map1Any, Map2, Map2Any, Map2InPlace, Map3};
 pub use params::SlicePtrOrNull;
 

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 
 use super::super::device::CudaDevice;
 use super::super::error::{During, WrapErr};
-use super::super::memory::pool;
+use super::super::pool::pool;
 use super::api::{self, Api, Buffers, Comm, UniqueId};
 use super::peer::Peer;
 use crate::backend::BackendDevice;

@@ -10,7 +10,7 @@ use super::super::elem::{bits_type, c_type};
 use super::super::error::WrapErr;
 use super::super::kernel::{source, Kernel};
 use super::super::launch::{Args, Grid};
-use super::super::readback::Pinned;
+use super::super::pinned::Pinned;
 use super::member::reaches;
 use crate::backend::BackendDevice;
 use crate::distributed::call::{Call, Op};

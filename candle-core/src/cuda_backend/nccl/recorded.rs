@@ -42,7 +42,8 @@ impl CudaDevice {
         if !self.is_recording() {
             return false;
         }
-        let mut all = self.recorded_calls().lock();
+        let all = self.kept::<AllRecordedCalls>();
+        let mut all = all.lock();
         let known = all
             .iter_mut()
             .find(|one| one.rank == rank && Arc::ptr_eq(&one.shared, shared));

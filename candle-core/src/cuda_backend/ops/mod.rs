@@ -7,6 +7,7 @@ pub(super) mod elementwise;
 pub(super) mod fill;
 pub mod fused;
 pub(super) mod indexing;
+mod linear;
 pub(super) mod matmul;
 mod planes;
 pub(super) mod pool;

@@ -99,7 +99,7 @@ impl Fused for CudaStorage {
         weight: LinearWeight<'_, Self>,
         extras: LinearExtras<'_, Self>,
     ) -> Result<Self> {
-        super::matmul::linear(x, weight, extras)
+        super::linear::linear(x, weight, extras)
     }
 
     fn rope(inputs: [Operand<'_>; 3], rotation: Rotation<'_>) -> Result<Self> {

@@ -54,7 +54,9 @@ pub(in crate::cuda_backend::ops) struct Extras<'a> {
 
 impl<'a> Extras<'a> {
     /// `None` if a kernel cannot read them without a copy.
-    pub(super) fn new(extras: &LinearExtras<'a, CudaStorage>) -> Option<Self> {
+    pub(in crate::cuda_backend::ops) fn new(
+        extras: &LinearExtras<'a, CudaStorage>,
+    ) -> Option<Self> {
         let norm = match extras.norm {
             Some((alpha, eps)) => Some((Addend::vector(alpha)?, eps)),
             None => None,

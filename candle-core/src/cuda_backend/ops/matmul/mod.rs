@@ -2,14 +2,11 @@
 //! dtype and strides (`lt.rs`), else by kernels for any of them (`plain.rs`).
 
 mod extras;
-mod linear;
 mod lt;
 mod plain;
 mod vector;
 
 pub(in crate::cuda_backend::ops) use extras::{Addend, Extras};
-pub(in crate::cuda_backend) use linear::linear;
-pub(in crate::cuda_backend) use lt::Lt;
 
 use super::elementwise;
 use crate::backend::BackendStorage;
@@ -88,7 +85,7 @@ impl<'a> Product<'a> {
 /// Whether products of this dtype may be computed with less precision than the dtype has.
 fn reduced_precision(dtype: DType) -> bool {
     match dtype {
-        DType::F32 => crate::cuda_backend::gemm_reduced_precision_f32(),
+        DType::F32 => crate::cuda_backend::precision::gemm_reduced_precision_f32(),
         _ => false,
     }
 }
@@ -159,9 +156,24 @@ pub(super) fn by_lt(
     let mut product = Product::new(x, (weight, &weight_l), sizes)?;
     (product.extras, product.scales) = (extras, scales);
     match dst.device().lt()? {
-        Some(lt) => lt.run(&product, dst),
+        Some(lt) => lt::run(lt, &product, dst),
         None => Ok(false),
     }
+}
+
+/// The product with `extras`, to `dst`, if one kernel computes all of it; returns whether one does.
+pub(super) fn fused(
+    lhs: Input<'_>,
+    rhs: Input<'_>,
+    sizes: (usize, usize, usize),
+    extras: Extras<'_>,
+    dst: &CudaStorage,
+) -> Result<bool> {
+    let product = Product {
+        extras,
+        ..Product::new(lhs, rhs, sizes)?
+    };
+    run_known(&product, dst)
 }
 
 /// The kernels that require contiguous rows or columns; returns whether one supports the product.
@@ -170,7 +182,7 @@ fn run_known(product: &Product<'_>, dst: &CudaStorage) -> Result<bool> {
         return Ok(true);
     }
     match dst.device().lt()?.filter(|_| product.extras.are_sums()) {
-        Some(lt) => lt.run(product, dst),
+        Some(lt) => lt::run(lt, product, dst),
         None => Ok(false),
     }
 }

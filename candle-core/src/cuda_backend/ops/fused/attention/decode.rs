@@ -2,7 +2,7 @@
 
 use super::{Call, Parts};
 use crate::backend::BackendStorage;
-use crate::cuda_backend::device::COUNTERS;
+use crate::cuda_backend::gpu::COUNTERS;
 use crate::cuda_backend::kernel::{source, Kernel};
 use crate::cuda_backend::launch::Grid;
 use crate::cuda_backend::CudaStorage;

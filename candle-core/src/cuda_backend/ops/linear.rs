@@ -3,8 +3,8 @@
 //! For few rows all of it is one kernel. For many rows cuBLASLt's product includes bias and residual; the norm and the gate run as separate
 //! kernels, which then cost little compared with the product.
 
-use super::super::{elementwise, quantized};
-use super::{run_known, Extras, Input, Product};
+use super::matmul::{self, Extras};
+use super::{elementwise, quantized};
 use crate::backend::BackendStorage;
 use crate::cuda_backend::quantized::QCudaStorage;
 use crate::cuda_backend::CudaStorage;
@@ -12,8 +12,11 @@ use crate::fused::layer::{self, Sizes};
 use crate::fused::{LinearExtras, LinearWeight};
 use crate::Result;
 
+/// A tensor: its storage and its layout.
+type Input<'a> = crate::fused::Operand<'a, CudaStorage>;
+
 /// See [`Fused::linear`](crate::fused::Fused::linear).
-pub(in crate::cuda_backend) fn linear(
+pub(super) fn linear(
     x: Input<'_>,
     weight: LinearWeight<'_, CudaStorage>,
     extras: LinearExtras<'_, CudaStorage>,
@@ -66,18 +69,15 @@ impl layer::Weight for Weight<'_> {
         };
         let dst = x.0.device().new_storage(rows * n, x.0.dtype(), "linear")?;
         let rhs_l = weight_l.transpose(0, 1)?;
-        let product = Product {
-            extras,
-            ..Product::new(x, (weight, &rhs_l), (rows, n, k))?
-        };
-        Ok(run_known(&product, &dst)?.then_some(dst))
+        let done = matmul::fused(x, (weight, &rhs_l), (rows, n, k), extras, &dst)?;
+        Ok(done.then_some(dst))
     }
 
     fn product(self, x: Input<'_>, Sizes { rows, outputs, k }: Sizes) -> Result<CudaStorage> {
         match self {
             Self::Dense((weight, weight_l)) => {
                 let rhs_l = weight_l.transpose(0, 1)?;
-                super::product(x, (weight, &rhs_l), (1, rows, outputs, k), x.0.dtype())
+                matmul::product(x, (weight, &rhs_l), (1, rows, outputs, k), x.0.dtype())
             }
             Self::Blocks(weight) => quantized::matmul(x, weight, 0, (outputs, k)),
         }

@@ -11,8 +11,8 @@ use cudarc::driver::result::memcpy_dtod_async;
 use cudarc::driver::sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_ACTIVE;
 use cudarc::driver::{CudaSlice, DevicePtr, DevicePtrMut, DeviceRepr, HostSlice};
 
-use super::super::device::{CudaDevice, DeviceId};
-use super::super::error::WrapErr;
+use super::error::WrapErr;
+use super::gpu::{DeviceId, Gpu};
 use crate::Result;
 
 /// Maximum length of copies that are kept, in bytes, as in upstream.
@@ -26,7 +26,7 @@ thread_local! {
     static KEPT: RefCell<Kept> = RefCell::default();
 }
 
-/// During its lifetime, copies from the host by its thread may be captured; see [`CudaDevice::enable_cuda_graph_htod_cache`].
+/// During its lifetime, copies from the host by its thread may be captured; see [`CudaDevice::enable_cuda_graph_htod_cache`](crate::CudaDevice::enable_cuda_graph_htod_cache).
 #[must_use = "copies may be captured as long as this lives"]
 pub struct CudaGraphHtodCacheGuard {
     _private: (),
@@ -39,24 +39,20 @@ impl Drop for CudaGraphHtodCacheGuard {
     }
 }
 
-impl CudaDevice {
-    /// Makes copies from the host (`clone_htod`, `memcpy_htod`, new tensors) by this thread suitable for a CUDA graph, during the guard's
-    /// lifetime.
-    ///
-    /// Run the work to be captured once before, under the guard: its copies, of at most 4096 bytes, are then kept on the card. A capture
-    /// records copies from there. A copy that was not kept, and any copy to the host, is an error while the stream captures. The kept
-    /// copies stay until the thread ends.
-    pub fn enable_cuda_graph_htod_cache(&self) -> CudaGraphHtodCacheGuard {
+impl CudaGraphHtodCacheGuard {
+    pub(super) fn new() -> Self {
         GUARDS.set(GUARDS.get() + 1);
-        CudaGraphHtodCacheGuard { _private: () }
+        Self { _private: () }
     }
+}
 
+impl Gpu {
     fn captures(&self) -> Result<bool> {
         Ok(self.stream().capture_status().w()? == CU_STREAM_CAPTURE_STATUS_ACTIVE)
     }
 
     /// An error if a guard exists and the stream captures: the host would read data that no kernel has written yet.
-    pub(in crate::cuda_backend) fn may_read(&self, op: &str) -> Result<()> {
+    pub(super) fn may_read(&self, op: &str) -> Result<()> {
         if GUARDS.get() > 0 && self.captures()? {
             crate::bail!(
                 "{op}: a CUDA graph is being captured; its results can be read only after it has run"
@@ -66,12 +62,7 @@ impl CudaDevice {
     }
 
     /// Copies `src` from a kept copy on the card; returns false if no guard exists, or the copy is too long and nothing is captured.
-    pub(in crate::cuda_backend) fn copy_kept<T, Src, Dst>(
-        &self,
-        src: &Src,
-        dst: &mut Dst,
-        op: &str,
-    ) -> Result<bool>
+    pub(super) fn copy_kept<T, Src, Dst>(&self, src: &Src, dst: &mut Dst, op: &str) -> Result<bool>
     where
         T: DeviceRepr,
         Src: HostSlice<T> + ?Sized,
