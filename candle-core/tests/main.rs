@@ -41,6 +41,8 @@ mod quantized_tables;
 mod quantized_tokenizer;
 mod random;
 mod reduce;
+#[cfg(not(target_arch = "wasm32"))]
+mod rooms;
 mod sort;
 mod streaming;
 mod threads;

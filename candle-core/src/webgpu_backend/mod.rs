@@ -1,7 +1,7 @@
 //! Tensors on any GPU with WebGPU: Vulkan, Metal and DX12 natively, the browser's own in a page.
 //!
 //! # Layers
-//! A file uses only files of the same layer and of the layers below; the test in `rooms.rs` checks it. From the top:
+//! A file uses only files of the same layer and of the layers below; the test `tests/rooms.rs` checks it. From the top:
 //! - `backend.rs` implements Candle's two traits by calling `ops`; `custom.rs` runs kernels from other crates. Ops reach both through
 //!   `watch.rs`, which logs, verifies and falls back if the environment requests it.
 //! - `ops/` and `shaders/`: from layouts to dispatches: kernel selection, workgroup counts, parameters. `quantized.rs`: GGML's blocks on
@@ -62,8 +62,6 @@ mod profile;
 mod quantized;
 mod queue;
 mod readback;
-#[cfg(test)]
-mod rooms;
 mod shader;
 mod shared;
 mod status;
