@@ -15,6 +15,13 @@ use crate::{
     Layout, MetalStorage, Result, Shape, Storage,
 };
 
+/// The backends' connections between devices, see [`distributed::on_devices`](crate::distributed::on_devices).
+#[cfg(not(target_arch = "wasm32"))]
+pub(crate) const LINKS: &[&dyn crate::distributed::Links] = &[
+    #[cfg(feature = "cuda")]
+    &crate::cuda_backend::NcclLinks,
+];
+
 /// Runs a body on the storage inside a `Storage`.
 macro_rules! on_backend {
     ($self:expr => |$a:ident| $body:expr) => {

@@ -82,6 +82,7 @@ pub use graph::Recording;
 pub use htod_cache::CudaGraphHtodCacheGuard;
 pub use libraries::{libraries_report, LibraryReport};
 pub use nccl::NcclGroup;
+pub(crate) use nccl::NcclLinks;
 pub(crate) use ops::quantized::{expert_rows, Stack};
 pub use precision::{
     gemm_reduced_precision_bf16, gemm_reduced_precision_f16, gemm_reduced_precision_f32,

@@ -74,15 +74,28 @@ pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
 /// If there are no devices; if NCCL is needed and not installed, with installation instructions.
 #[cfg(not(target_arch = "wasm32"))]
 pub fn on_devices(devices: &[Device]) -> Result<Vec<Arc<dyn Communicator>>> {
-    fn shared<G: Communicator + 'static>(ranks: Vec<G>) -> Vec<Arc<dyn Communicator>> {
-        let shared = |rank| Arc::new(rank) as Arc<dyn Communicator>;
-        ranks.into_iter().map(shared).collect()
-    }
-    #[cfg(feature = "cuda")]
-    if let Some(cards) = crate::cuda_backend::NcclGroup::cards(devices) {
-        return Ok(shared(crate::cuda_backend::NcclGroup::ranks(&cards)?));
+    let links = crate::dispatch::LINKS.iter();
+    if let Some(ranks) = links.copied().find_map(|links| links.ranks(devices)) {
+        return ranks;
     }
     Ok(shared(LocalGroup::ranks(devices.len())?))
+}
+
+/// The ranks of one group, each for a thread.
+#[cfg(not(target_arch = "wasm32"))]
+pub(crate) fn shared<G: Communicator + 'static>(ranks: Vec<G>) -> Vec<Arc<dyn Communicator>> {
+    let shared = |rank| Arc::new(rank) as Arc<dyn Communicator>;
+    ranks.into_iter().map(shared).collect()
+}
+
+/// Connections between a backend's devices that bypass the host. Backends implement it; `dispatch.rs` lists them.
+#[cfg(not(target_arch = "wasm32"))]
+pub(crate) trait Links: Sync {
+    /// A group of one rank on each of `devices`, in order; `None` if these links do not connect all of them.
+    ///
+    /// # Errors
+    /// If they do, but the group cannot be created.
+    fn ranks(&self, devices: &[Device]) -> Option<Result<Vec<Arc<dyn Communicator>>>>;
 }
 
 /// The message of an error without its backtrace: the reason to give to [`Communicator::abort`].

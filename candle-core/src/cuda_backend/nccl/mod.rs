@@ -23,7 +23,7 @@ use self::watch::Shared;
 use super::device::CudaDevice;
 use crate::backend::BackendDevice;
 use crate::distributed::call::{Call, Op};
-use crate::distributed::{reason, Communicator, ProcessGroup, DEFAULT_TIMEOUT};
+use crate::distributed::{reason, shared, Communicator, Links, ProcessGroup, DEFAULT_TIMEOUT};
 use crate::op::BackpropOp;
 use crate::{bail, Context, Device, Result, Storage, Tensor};
 
@@ -104,18 +104,6 @@ impl NcclGroup {
             watch: None,
         };
         Ok(devices.iter().enumerate().map(rank).collect())
-    }
-
-    /// The devices, if they are several and each is on a separate NVIDIA card.
-    pub(crate) fn cards(devices: &[Device]) -> Option<Vec<CudaDevice>> {
-        let mut cards: Vec<CudaDevice> = Vec::new();
-        for device in devices {
-            match device {
-                Device::Cuda(card) if !is_in(card, &cards) => cards.push(card.clone()),
-                _ => return None,
-            }
-        }
-        (cards.len() > 1).then_some(cards)
     }
 
     /// Creates this process's rank of the group of `control`, on `device`. `control` connects the ranks; then it exchanges their status a
@@ -236,6 +224,28 @@ impl NcclGroup {
         };
         out.to_device(xs.device())
     }
+}
+
+/// NCCL, between several cards of which each has one device.
+pub(crate) struct NcclLinks;
+
+impl Links for NcclLinks {
+    fn ranks(&self, devices: &[Device]) -> Option<Result<Vec<Arc<dyn Communicator>>>> {
+        let ranks = NcclGroup::ranks(&separate_cards(devices)?);
+        Some(ranks.map(shared))
+    }
+}
+
+/// The devices, if they are several and each is on a separate NVIDIA card.
+fn separate_cards(devices: &[Device]) -> Option<Vec<CudaDevice>> {
+    let mut cards: Vec<CudaDevice> = Vec::new();
+    for device in devices {
+        match device {
+            Device::Cuda(card) if !is_in(card, &cards) => cards.push(card.clone()),
+            _ => return None,
+        }
+    }
+    (cards.len() > 1).then_some(cards)
 }
 
 /// Whether one of `devices` is on the same card.
