@@ -1,13 +1,15 @@
 //! Matrix products: few rows by a kernel that reads the weight once (`vector.rs`), all others by cuBLASLt if it is installed and supports
-//! dtype and strides (`lt.rs`), else by kernels for any of them (`plain.rs`).
+//! dtype and strides (`lt.rs`), else by kernels for any of them (`plain.rs`). `plan.rs` chooses.
 
 mod extras;
 mod lt;
 mod plain;
+mod plan;
 mod vector;
 
 pub(in crate::cuda_backend::ops) use extras::{Addend, Extras};
 
+use self::plan::{matrices, plan, Facts, Lt, Plan};
 use super::elementwise;
 use crate::backend::BackendStorage;
 use crate::cuda_backend::views::Walk;
@@ -34,6 +36,8 @@ pub(super) struct Product<'a> {
     rhs: Operand<'a>,
     /// Offsets of the matrices of each pair.
     batches: Walk<2>,
+    /// Whether both operands are contiguous, in row-major order.
+    contiguous: bool,
     m: usize,
     n: usize,
     k: usize,
@@ -73,6 +77,7 @@ impl<'a> Product<'a> {
             lhs: Operand::new(lhs, lhs_l),
             rhs: Operand::new(rhs, rhs_l),
             batches: Walk::new([&batches(lhs_l), &batches(rhs_l)])?,
+            contiguous: lhs_l.is_contiguous() && rhs_l.is_contiguous(),
             m,
             n,
             k,
@@ -80,13 +85,34 @@ impl<'a> Product<'a> {
             scales: None,
         })
     }
-}
 
-/// Whether products of this dtype may be computed with less precision than the dtype has.
-fn reduced_precision(dtype: DType) -> bool {
-    match dtype {
-        DType::F32 => crate::cuda_backend::precision::gemm_reduced_precision_f32(),
-        _ => false,
+    /// Addresses of the first elements, the right operand's first.
+    fn addresses(&self) -> [u64; 2] {
+        let [lhs, rhs] = self.batches.views.offsets;
+        let at = |storage: &CudaStorage, offset: u64| {
+            storage.address() + offset * storage.dtype().size_in_bytes() as u64
+        };
+        [at(self.rhs.storage, rhs), at(self.lhs.storage, lhs)]
+    }
+
+    /// What the plan of a product with a result of `result` depends on.
+    fn facts(&self, result: DType) -> Facts {
+        let [rhs, lhs] = self.addresses();
+        let norm = self.extras.norm.map_or(0, |(alpha, _)| alpha.address());
+        Facts {
+            operands: self.lhs.storage.dtype(),
+            result,
+            m: self.m,
+            n: self.n,
+            k: self.k,
+            batch: self.batches.len(),
+            batch_rank: self.batches.rank,
+            lhs: (self.lhs.row, self.lhs.column),
+            rhs: (self.rhs.row, self.rhs.column),
+            aligned: [rhs, lhs, norm].iter().all(|at| at.is_multiple_of(16)),
+            contiguous: self.contiguous,
+            sums: self.extras.are_sums(),
+        }
     }
 }
 
@@ -113,22 +139,17 @@ pub(in crate::cuda_backend) fn product(
         dst.clear()?;
     } else if b * m * n > 0 {
         let product = Product::new(lhs, rhs, (m, n, k))?;
-        if !run_known(&product, &dst)? {
-            // cuBLASLt supports neither general strides nor batches in several dimensions; with copies it can compute the product.
-            let helps = matches!(
-                lhs.0.dtype(),
-                DType::F16 | DType::BF16 | DType::F32 | DType::F64
-            ) && device.lt()?.is_some();
-            if helps && !(lhs.1.is_contiguous() && rhs.1.is_contiguous()) {
+        match run_known(&product, &dst)? {
+            None => {}
+            Some(Plan::Copies) => {
                 let (lhs_s, lhs_l) = in_rows(lhs)?;
                 let (rhs_s, rhs_l) = in_rows(rhs)?;
                 let product = Product::new((&lhs_s, &lhs_l), (&rhs_s, &rhs_l), (m, n, k))?;
-                if !run_known(&product, &dst)? {
+                if run_known(&product, &dst)?.is_some() {
                     plain::run(&product, &dst)?;
                 }
-            } else {
-                plain::run(&product, &dst)?;
             }
+            Some(_) => plain::run(&product, &dst)?,
         }
     }
     Ok(dst)
@@ -155,9 +176,10 @@ pub(super) fn by_lt(
     let weight_l = Layout::contiguous((n, k)).transpose(0, 1)?;
     let mut product = Product::new(x, (weight, &weight_l), sizes)?;
     (product.extras, product.scales) = (extras, scales);
-    match dst.device().lt()? {
-        Some(lt) => lt::run(lt, &product, dst),
-        None => Ok(false),
+    let matrices = matrices(&product.facts(dst.dtype()));
+    match (dst.device().lt()?, matrices) {
+        (Some(lt), Some(matrices)) => lt::run(lt, &product, matrices, dst),
+        _ => Ok(false),
     }
 }
 
@@ -173,16 +195,28 @@ pub(super) fn fused(
         extras,
         ..Product::new(lhs, rhs, sizes)?
     };
-    run_known(&product, dst)
+    Ok(run_known(&product, dst)?.is_none())
 }
 
-/// The kernels that require contiguous rows or columns; returns whether one supports the product.
-fn run_known(product: &Product<'_>, dst: &CudaStorage) -> Result<bool> {
-    if vector::run(product, dst)? {
-        return Ok(true);
-    }
-    match dst.device().lt()?.filter(|_| product.extras.are_sums()) {
-        Some(lt) => lt::run(lt, product, dst),
-        None => Ok(false),
+/// Computes the product by its plan and returns `None`, or returns the part of the plan that needs copies or has no extras.
+fn run_known(product: &Product<'_>, dst: &CudaStorage) -> Result<Option<Plan>> {
+    let facts = product.facts(dst.dtype());
+    let device = dst.device();
+    let installed = || {
+        Ok(match device.lt()? {
+            Some(_) => Lt::Installed,
+            None => Lt::Missing,
+        })
+    };
+    match plan(&facts, installed)? {
+        Plan::Vector => {
+            vector::run(product, dst)?;
+            Ok(None)
+        }
+        Plan::Lt(matrices) => match device.lt()? {
+            Some(lt) if lt::run(lt, product, matrices, dst)? => Ok(None),
+            _ => plan(&facts, || Ok(Lt::Refuses)).map(Some),
+        },
+        rest => Ok(Some(rest)),
     }
 }
