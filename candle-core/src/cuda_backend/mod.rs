@@ -58,7 +58,7 @@ mod lt;
 mod memory;
 mod nccl;
 mod nvrtc;
-pub mod ops;
+pub(crate) mod ops;
 mod pinned;
 mod pool;
 mod precision;

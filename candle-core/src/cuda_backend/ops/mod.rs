@@ -5,7 +5,7 @@ pub(super) mod conv;
 pub(super) mod copy2d;
 pub(super) mod elementwise;
 pub(super) mod fill;
-pub mod fused;
+mod fused;
 pub(super) mod indexing;
 mod linear;
 pub(super) mod matmul;

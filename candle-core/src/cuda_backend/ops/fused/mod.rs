@@ -11,15 +11,13 @@ mod softmax;
 pub use attention::{has_sdpa, sdpa};
 pub use draw::draw;
 pub use norm::{norm, Norm};
-pub use rope::{rope, rope_append, rope_append_fits, RopeCache, RopePosition, Rotation};
+pub use rope::{rope, rope_append, rope_append_fits, RopeCache, Rotation};
 pub use softmax::softmax_last_dim;
-
-pub use crate::fused::{Activation, BesideNorm, Gate, RopeKind};
 
 use super::elementwise;
 use crate::backend::BackendStorage;
 use crate::cuda_backend::{CudaDevice, CudaStorage};
-use crate::fused::{Fused, LinearExtras, LinearWeight};
+use crate::fused::{Fused, Gate, LinearExtras, LinearWeight};
 use crate::{DType, Result, Storage};
 
 /// A storage and the layout of the elements that an op reads.
