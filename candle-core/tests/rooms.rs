@@ -1,4 +1,4 @@
-//! The layers of the GPU backends, checked by reading their sources: a file uses files of its own layer and of the layers below.
+//! The layers of the GPU backends, checked by reading their sources: a file uses files of its layer and of the layers below.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -199,7 +199,7 @@ fn every_room_exists_and_is_documented() {
         let folder = backend.folder();
         for file in backend.rooms.iter().copied().flatten() {
             let exists = folder.join(format!("{file}.rs")).exists() || folder.join(file).is_dir();
-            assert!(exists, "{}: there is no {file}", backend.name);
+            assert!(exists, "{}: {file} is missing", backend.name);
         }
         let sorted = |names: &[&str]| {
             let mut names: Vec<_> = names.iter().map(|name| name.to_string()).collect();

@@ -26,7 +26,8 @@ thread_local! {
     static KEPT: RefCell<Kept> = RefCell::default();
 }
 
-/// During its lifetime, copies from the host by its thread may be captured; see [`CudaDevice::enable_cuda_graph_htod_cache`](crate::CudaDevice::enable_cuda_graph_htod_cache).
+/// During its lifetime, copies from the host by its thread may be captured; see
+/// [`CudaDevice::enable_cuda_graph_htod_cache`](crate::CudaDevice::enable_cuda_graph_htod_cache).
 #[must_use = "copies may be captured as long as this lives"]
 pub struct CudaGraphHtodCacheGuard {
     _private: (),

@@ -95,7 +95,7 @@ impl<'a> Product<'a> {
         [at(self.rhs.storage, rhs), at(self.lhs.storage, lhs)]
     }
 
-    /// What the plan of a product with a result of `result` depends on.
+    /// The facts for the plan of a product with a result of `result`.
     fn facts(&self, result: DType) -> Facts {
         let [rhs, lhs] = self.addresses();
         let norm = self.extras.norm.map_or(0, |(alpha, _)| alpha.address());
@@ -162,8 +162,8 @@ fn in_rows((storage, layout): Input<'_>) -> Result<(elementwise::Ordered<'_>, La
     Ok((storage, layout))
 }
 
-/// `x (rows, k)` times a contiguous weight `(n, k)` transposed, times the first of `scales`, plus the sums of `extras`: by cuBLASLt, to `dst`, of
-/// the operands' dtype or f32. Returns whether cuBLASLt supports it.
+/// `x (rows, k)` times a contiguous weight `(n, k)` transposed, times the first of `scales`, plus the sums of `extras`: by cuBLASLt, to
+/// `dst`, of the operands' dtype or f32. Returns whether cuBLASLt supports it.
 pub(super) fn by_lt(
     x: Input<'_>,
     weight: &CudaStorage,

@@ -40,7 +40,7 @@ pub(super) enum Lt {
     Refuses,
 }
 
-/// What computes a product.
+/// The kernel or library that computes a product.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Plan {
     /// The kernel for few rows, `vector.rs`.
