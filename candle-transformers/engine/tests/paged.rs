@@ -148,7 +148,7 @@ fn no_more_texts_begin_than_the_pages_can_hold() {
     let prompt = |i: usize| {
         format!(
             "fn f{i}() {{ {i}; {} }}",
-            "let x = self.values[0];".repeat(4)
+            "let x = self.values[0];".repeat(6)
         )
     };
     let all: Vec<_> = (0..6).map(|i| request(&prompt(i), 3)).collect();
