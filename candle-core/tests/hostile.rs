@@ -21,6 +21,13 @@ fn assert_names(what: &str, result: Result<()>, parts: &[&str]) {
     }
 }
 
+/// A table of malformed files: what is wrong, the bytes, and what the error contains.
+macro_rules! cases {
+    ($($what:literal: $bytes:expr => $($part:expr),+;)*) => {
+        vec![$(($what, Vec::<u8>::from($bytes), vec![$($part),+])),*]
+    };
+}
+
 fn safetensors_file(header: &str, data: usize) -> Vec<u8> {
     let len = (header.len() as u64).to_le_bytes();
     [&len, header.as_bytes(), &vec![0; data]].concat()
@@ -51,116 +58,33 @@ fn safetensors_files() -> Result<()> {
     let wraps = format!("{{{}}}", wraps.collect::<Vec<_>>().join(","));
     let valid = one("2", 0, 8, 8);
     let header = "safetensors header";
-    let cases: Vec<(&str, Vec<u8>, Vec<&str>)> = vec![
-        ("empty", vec![], vec![header, "length"]),
-        ("seven bytes", vec![0; 7], vec![header, "length"]),
-        ("no header", vec![0; 8], vec![header]),
-        ("enormous header", vec![0xff; 8], vec![header, "length"]),
-        (
-            "header past the end",
-            [&[99, 0, 0, 0, 0, 0, 0, 0][..], b"{}"].concat(),
-            vec![header, "99"],
-        ),
-        (
-            "not UTF-8",
-            [&[1, 0, 0, 0, 0, 0, 0, 0][..], &[0xff]].concat(),
-            vec![header, "UTF-8"],
-        ),
-        (
-            "cut header",
-            safetensors_file("{\"w\":{", 0),
-            vec![header, "JSON"],
-        ),
-        (
-            "nested header",
-            safetensors_file(&"[".repeat(100_000), 0),
-            vec![header, "JSON"],
-        ),
-        (
-            "metadata that is none",
-            safetensors_file("{\"__metadata__\":3}", 0),
-            vec![header, "__metadata__"],
-        ),
-        (
-            "no offsets",
-            safetensors_file("{\"w\":{\"dtype\":\"F32\",\"shape\":[]}}", 0),
-            vec!["tensor w", "data_offsets"],
-        ),
-        (
-            "unknown dtype",
-            safetensors_file(
-                "{\"w\":{\"dtype\":\"X7\",\"shape\":[],\"data_offsets\":[0,0]}}",
-                0,
-            ),
-            vec!["tensor w", "X7"],
-        ),
-        ("negative size", one("-1", 0, 4, 4), vec!["tensor w"]),
-        (
-            "size past 64 bits",
-            one("99999999999999999999", 0, 4, 4),
-            vec!["tensor w"],
-        ),
-        (
-            "product past 64 bits",
-            one("4294967296,4294967296", 0, 4, 4),
-            vec!["tensor w", "overflow"],
-        ),
-        (
-            "bytes past 64 bits",
-            one("4611686018427387904", 0, 4, 4),
-            vec!["tensor w", "overflow"],
-        ),
-        (
-            "too few bytes for the shape",
-            one("3", 0, 8, 8),
-            vec!["tensor w"],
-        ),
-        (
-            "too many bytes for the shape",
-            one("1", 0, 8, 8),
-            vec!["tensor w"],
-        ),
-        (
-            "end before start",
-            one("2", 8, 0, 8),
-            vec!["tensor w", "offset"],
-        ),
-        (
-            "past the end",
-            one("2", 0, 8, 7),
-            vec!["tensor w", "8 of 7"],
-        ),
-        (
-            "enormous and past the end",
-            one("2305843009213693952", 0, 1 << 63, 8),
-            vec!["tensor w"],
-        ),
-        (
-            "overlapping",
-            two((0, 8), (4, 12), 12),
-            vec!["tensor b", "offset"],
-        ),
-        (
-            "the same bytes",
-            two((0, 8), (0, 8), 8),
-            vec!["tensor", "offset"],
-        ),
-        (
-            "a hole",
-            two((0, 8), (12, 20), 20),
-            vec!["tensor b", "offset"],
-        ),
-        (
-            "sum past 64 bits",
-            safetensors_file(&wraps, 8),
-            vec!["tensor t"],
-        ),
-        (
-            "bytes left over",
-            one("2", 0, 8, 9),
-            vec![header, "9 follow"],
-        ),
-    ];
+    let cases = cases! {
+        "empty": b"" => header, "length";
+        "seven bytes": vec![0; 7] => header, "length";
+        "no header": vec![0; 8] => header;
+        "enormous header": vec![0xff; 8] => header, "length";
+        "header past the end": [&[99, 0, 0, 0, 0, 0, 0, 0][..], b"{}"].concat() => header, "99";
+        "not UTF-8": [&[1, 0, 0, 0, 0, 0, 0, 0][..], &[0xff]].concat() => header, "UTF-8";
+        "cut header": safetensors_file("{\"w\":{", 0) => header, "JSON";
+        "nested header": safetensors_file(&"[".repeat(100_000), 0) => header, "JSON";
+        "metadata that is none": safetensors_file("{\"__metadata__\":3}", 0) => header, "__metadata__";
+        "no offsets": safetensors_file("{\"w\":{\"dtype\":\"F32\",\"shape\":[]}}", 0) => "tensor w", "data_offsets";
+        "unknown dtype": safetensors_file("{\"w\":{\"dtype\":\"X7\",\"shape\":[],\"data_offsets\":[0,0]}}", 0) => "tensor w", "X7";
+        "negative size": one("-1", 0, 4, 4) => "tensor w";
+        "size past 64 bits": one("99999999999999999999", 0, 4, 4) => "tensor w";
+        "product past 64 bits": one("4294967296,4294967296", 0, 4, 4) => "tensor w", "overflow";
+        "bytes past 64 bits": one("4611686018427387904", 0, 4, 4) => "tensor w", "overflow";
+        "too few bytes for the shape": one("3", 0, 8, 8) => "tensor w";
+        "too many bytes for the shape": one("1", 0, 8, 8) => "tensor w";
+        "end before start": one("2", 8, 0, 8) => "tensor w", "offset";
+        "past the end": one("2", 0, 8, 7) => "tensor w", "8 of 7";
+        "enormous and past the end": one("2305843009213693952", 0, 1 << 63, 8) => "tensor w";
+        "overlapping": two((0, 8), (4, 12), 12) => "tensor b", "offset";
+        "the same bytes": two((0, 8), (0, 8), 8) => "tensor", "offset";
+        "a hole": two((0, 8), (12, 20), 20) => "tensor b", "offset";
+        "sum past 64 bits": safetensors_file(&wraps, 8) => "tensor t";
+        "bytes left over": one("2", 0, 8, 9) => header, "9 follow";
+    };
     let dir = tempfile::tempdir()?;
     let path = dir.path().join("hostile.safetensors");
     for (what, bytes, parts) in cases {
@@ -216,99 +140,35 @@ fn npy_files() -> Result<()> {
     };
     let mut long = npy_file(2, "{}", 0);
     long[8..12].copy_from_slice(&u32::MAX.to_le_bytes());
-    let cases: Vec<(&str, Vec<u8>, Vec<&str>)> = vec![
-        ("empty", vec![], vec!["magic"]),
-        (
-            "another file",
-            b"PK\x03\x04zip".to_vec(),
-            vec!["magic", "PK"],
-        ),
-        ("no version", b"\x93NUMPY".to_vec(), vec!["version"]),
-        ("version 9", npy_file(9, "{}", 0), vec!["version", "9.0"]),
-        (
-            "no header length",
-            b"\x93NUMPY\x01\x00\x05".to_vec(),
-            vec!["header length"],
-        ),
-        (
-            "cut header",
-            npy_file(1, &" ".repeat(100), 0)[..50].to_vec(),
-            vec!["header", "ends after 40"],
-        ),
-        ("enormous header", long, vec!["header length", "4294967295"]),
-        ("no dictionary", npy_file(1, "[]", 0), vec!["header", "`{`"]),
-        (
-            "open dictionary",
-            npy_file(1, "{'descr': '<f4'", 0),
-            vec!["header", "`}`"],
-        ),
-        (
-            "open text",
-            npy_file(1, "{'descr': '<f4", 0),
-            vec!["header", "`'`"],
-        ),
-        (
-            "missing key",
-            npy_file(1, "{'descr': '<f4', 'fortran_order': False}", 0),
-            vec!["header", "`shape`"],
-        ),
-        (
-            "unknown key",
-            npy_file(1, "{'order': 1}", 0),
-            vec!["header", "`order`"],
-        ),
-        (
-            "no boolean",
-            npy_file(1, "{'fortran_order': 1}", 0),
-            vec!["header", "True or False"],
-        ),
-        (
-            "more after the header",
-            npy_file(
-                1,
-                "{'descr': '<f4', 'fortran_order': False, 'shape': ()} x",
-                4,
-            ),
-            vec!["header", "`x`"],
-        ),
-        ("negative size", shaped("(-1,)", 8), vec!["shape", "-1"]),
-        (
-            "size past 64 bits",
-            shaped("(99999999999999999999,)", 8),
-            vec!["shape", "99999999999999999999"],
-        ),
-        ("open shape", shaped("(2, ", 8), vec!["header", "`)`"]),
-        ("no shape", shaped("7", 8), vec!["header", "`(`"]),
-        (
-            "product past 64 bits",
-            shaped("(4294967296, 4294967296)", 8),
-            vec!["data", "4294967296"],
-        ),
-        (
-            "bytes past 64 bits",
-            shaped("(4611686018427387904,)", 8),
-            vec!["data", "4611686018427387904"],
-        ),
-        (
-            "enormous",
-            shaped("(1099511627776,)", 8),
-            vec!["data", "ends after 8"],
-        ),
-        (
-            "cut data",
-            shaped("(2, 3)", 23),
-            vec!["data", "[2, 3]", "24", "ends after 23"],
-        ),
-        ("records", typed("[('x', '<f4')]"), vec!["descr", "records"]),
-        ("complex", typed("'<c8'"), vec!["descr", "<c8"]),
-        ("text", typed("'<U3'"), vec!["descr", "<U3"]),
-        (
-            "objects, which are pickles",
-            typed("'|O'"),
-            vec!["descr", "|O"],
-        ),
-        ("no dtype", typed("''"), vec!["descr"]),
-    ];
+    let cases = cases! {
+        "empty": b"" => "magic";
+        "another file": b"PK\x03\x04zip" => "magic", "PK";
+        "no version": b"\x93NUMPY" => "version";
+        "version 9": npy_file(9, "{}", 0) => "version", "9.0";
+        "no header length": b"\x93NUMPY\x01\x00\x05" => "header length";
+        "cut header": npy_file(1, &" ".repeat(100), 0)[..50].to_vec() => "header", "ends after 40";
+        "enormous header": long => "header length", "4294967295";
+        "no dictionary": npy_file(1, "[]", 0) => "header", "`{`";
+        "open dictionary": npy_file(1, "{'descr': '<f4'", 0) => "header", "`}`";
+        "open text": npy_file(1, "{'descr': '<f4", 0) => "header", "`'`";
+        "missing key": npy_file(1, "{'descr': '<f4', 'fortran_order': False}", 0) => "header", "`shape`";
+        "unknown key": npy_file(1, "{'order': 1}", 0) => "header", "`order`";
+        "no boolean": npy_file(1, "{'fortran_order': 1}", 0) => "header", "True or False";
+        "more after the header": npy_file(1, "{'descr': '<f4', 'fortran_order': False, 'shape': ()} x", 4) => "header", "`x`";
+        "negative size": shaped("(-1,)", 8) => "shape", "-1";
+        "size past 64 bits": shaped("(99999999999999999999,)", 8) => "shape", "99999999999999999999";
+        "open shape": shaped("(2, ", 8) => "header", "`)`";
+        "no shape": shaped("7", 8) => "header", "`(`";
+        "product past 64 bits": shaped("(4294967296, 4294967296)", 8) => "data", "4294967296";
+        "bytes past 64 bits": shaped("(4611686018427387904,)", 8) => "data", "4611686018427387904";
+        "enormous": shaped("(1099511627776,)", 8) => "data", "ends after 8";
+        "cut data": shaped("(2, 3)", 23) => "data", "[2, 3]", "24", "ends after 23";
+        "records": typed("[('x', '<f4')]") => "descr", "records";
+        "complex": typed("'<c8'") => "descr", "<c8";
+        "text": typed("'<U3'") => "descr", "<U3";
+        "objects, which are pickles": typed("'|O'") => "descr", "|O";
+        "no dtype": typed("''") => "descr";
+    };
     let dir = tempfile::tempdir()?;
     let path = dir.path().join("hostile.npy");
     for (what, bytes, parts) in cases {
@@ -371,189 +231,49 @@ fn value(pickle: &[u8]) -> Result<Object> {
 fn pickles() {
     let nest =
         |before: &[u8], step: &[u8], times: usize| [before, &step.repeat(times), b"."].concat();
-    let cases: Vec<(&str, Vec<u8>, Vec<&str>)> = vec![
-        ("empty", vec![], vec!["byte 0"]),
-        ("no end", b"\x80\x02N".to_vec(), vec!["byte 3"]),
-        (
-            "protocol 9",
-            b"\x80\x09N.".to_vec(),
-            vec!["Proto at byte 0", "9"],
-        ),
-        (
-            "an instruction of protocol 0",
-            b"NI1\n.".to_vec(),
-            vec!["0x49 at byte 1", "pickle_protocol=2"],
-        ),
-        (
-            "an enormous text of protocol 4",
-            b"\x8d\xff\xff\xff\xff\xff\xff\xff\x7fabc".to_vec(),
-            vec!["BinUnicode8 at byte 0"],
-        ),
-        (
-            "items of no set",
-            b"](K\x01\x90.".to_vec(),
-            vec!["AddItems at byte 4", "a list"],
-        ),
-        (
-            "a class of numbers",
-            b"K\x01K\x02\x93.".to_vec(),
-            vec!["StackGlobal at byte 4", "an integer"],
-        ),
-        (
-            "bytes outside of the pickle",
-            b"N\x97.".to_vec(),
-            vec!["NextBuffer at byte 1", "buffer_callback"],
-        ),
-        (
-            "cut integer",
-            b"J\x01\x02".to_vec(),
-            vec!["BinInt at byte 0"],
-        ),
-        ("cut float", b"NG\x01".to_vec(), vec!["BinFloat at byte 1"]),
-        (
-            "cut long",
-            b"\x8a\xff\x01".to_vec(),
-            vec!["Long1 at byte 0", "255"],
-        ),
-        (
-            "enormous text",
-            b"X\xff\xff\xff\xffabc".to_vec(),
-            vec!["BinUnicode at byte 0", "4294967295", "ends after 3"],
-        ),
-        (
-            "text that is none",
-            b"X\x01\0\0\0\xff.".to_vec(),
-            vec!["BinUnicode at byte 0", "utf-8"],
-        ),
-        (
-            "name without end",
-            [b"c", &vec![b'a'; 100_000][..]].concat(),
-            vec!["Global at byte 0", "4096"],
-        ),
-        (
-            "never remembered",
-            b"Nh\x07.".to_vec(),
-            vec!["BinGet at byte 1", "7"],
-        ),
-        (
-            "never remembered",
-            b"Nj\0\0\0\xff.".to_vec(),
-            vec!["LongBinGet at byte 1", "4278190080"],
-        ),
-        (
-            "nothing to remember",
-            b"q\0.".to_vec(),
-            vec!["BinPut at byte 0"],
-        ),
-        ("no value", b".".to_vec(), vec!["Stop at byte 0"]),
-        (
-            "a mark is not a value",
-            b"(.".to_vec(),
-            vec!["Stop at byte 1", "mark"],
-        ),
-        ("no mark", b"Nt.".to_vec(), vec!["Tuple at byte 1", "mark"]),
-        (
-            "too few values",
-            b"N\x87.".to_vec(),
-            vec!["Tuple3 at byte 1", "3"],
-        ),
-        (
-            "values below a mark",
-            b"N(N\x86.".to_vec(),
-            vec!["Tuple2 at byte 3"],
-        ),
-        (
-            "no list",
-            b"NNa.".to_vec(),
-            vec!["Append at byte 2", "None"],
-        ),
-        (
-            "no list",
-            b")(NNe.".to_vec(),
-            vec!["Appends at byte 4", "tuple"],
-        ),
-        (
-            "no dictionary",
-            b"]NNs.".to_vec(),
-            vec!["SetItem at byte 3", "list"],
-        ),
-        (
-            "a key without value",
-            b"}(NNNu.".to_vec(),
-            vec!["SetItems at byte 5", "no value"],
-        ),
-        (
-            "a key without value",
-            b"(Nd.".to_vec(),
-            vec!["Dict at byte 2", "no value"],
-        ),
-        ("nothing to call", b")R.".to_vec(), vec!["Reduce at byte 1"]),
-        (
-            "nothing to make",
-            b"\x81.".to_vec(),
-            vec!["NewObj at byte 0"],
-        ),
-        (
-            "a list in itself",
-            b"]q\0h\0a.".to_vec(),
-            vec!["value", "nested"],
-        ),
-        (
-            "a dictionary in itself",
-            b"}q\0Nh\0s.".to_vec(),
-            vec!["value", "nested"],
-        ),
-        (
-            "an object that is its own state",
-            b"c\n\n)\x81q\0h\0b.".to_vec(),
-            vec!["value", "nested"],
-        ),
-        (
-            "nested tuples",
-            nest(b"N", b"\x85", 1_000_000),
-            vec!["value", "nested"],
-        ),
-        (
-            "nested states",
-            nest(b"c\n\n)\x81", b"Nb", 100_000),
-            vec!["value", "nested"],
-        ),
+    let cases = cases! {
+        "empty": b"" => "byte 0";
+        "no end": b"\x80\x02N" => "byte 3";
+        "protocol 9": b"\x80\x09N." => "Proto at byte 0", "9";
+        "an instruction of protocol 0": b"NI1\n." => "0x49 at byte 1", "pickle_protocol=2";
+        "an enormous text of protocol 4": b"\x8d\xff\xff\xff\xff\xff\xff\xff\x7fabc" => "BinUnicode8 at byte 0";
+        "items of no set": b"](K\x01\x90." => "AddItems at byte 4", "a list";
+        "a class of numbers": b"K\x01K\x02\x93." => "StackGlobal at byte 4", "an integer";
+        "bytes outside of the pickle": b"N\x97." => "NextBuffer at byte 1", "buffer_callback";
+        "cut integer": b"J\x01\x02" => "BinInt at byte 0";
+        "cut float": b"NG\x01" => "BinFloat at byte 1";
+        "cut long": b"\x8a\xff\x01" => "Long1 at byte 0", "255";
+        "enormous text": b"X\xff\xff\xff\xffabc" => "BinUnicode at byte 0", "4294967295", "ends after 3";
+        "text that is none": b"X\x01\0\0\0\xff." => "BinUnicode at byte 0", "utf-8";
+        "name without end": [b"c", &vec![b'a'; 100_000][..]].concat() => "Global at byte 0", "4096";
+        "never remembered": b"Nh\x07." => "BinGet at byte 1", "7";
+        "never remembered": b"Nj\0\0\0\xff." => "LongBinGet at byte 1", "4278190080";
+        "nothing to remember": b"q\0." => "BinPut at byte 0";
+        "no value": b"." => "Stop at byte 0";
+        "a mark is not a value": b"(." => "Stop at byte 1", "mark";
+        "no mark": b"Nt." => "Tuple at byte 1", "mark";
+        "too few values": b"N\x87." => "Tuple3 at byte 1", "3";
+        "values below a mark": b"N(N\x86." => "Tuple2 at byte 3";
+        "no list": b"NNa." => "Append at byte 2", "None";
+        "no list": b")(NNe." => "Appends at byte 4", "tuple";
+        "no dictionary": b"]NNs." => "SetItem at byte 3", "list";
+        "a key without value": b"}(NNNu." => "SetItems at byte 5", "no value";
+        "a key without value": b"(Nd." => "Dict at byte 2", "no value";
+        "nothing to call": b")R." => "Reduce at byte 1";
+        "nothing to make": b"\x81." => "NewObj at byte 0";
+        "a list in itself": b"]q\0h\0a." => "value", "nested";
+        "a dictionary in itself": b"}q\0Nh\0s." => "value", "nested";
+        "an object that is its own state": b"c\n\n)\x81q\0h\0b." => "value", "nested";
+        "nested tuples": nest(b"N", b"\x85", 1_000_000) => "value", "nested";
+        "nested states": nest(b"c\n\n)\x81", b"Nb", 100_000) => "value", "nested";
         // 2^60 values in 400 bytes.
-        (
-            "doubling",
-            nest(b"Nq\0", b"h\0h\0\x86q\0", 60),
-            vec!["values", "when expanded"],
-        ),
-        (
-            "one long text, often",
-            [
-                &b"X\0\0\x01\0"[..],
-                &[b'a'; 65536],
-                b"q\0(",
-                &b"h\0".repeat(20_000),
-                b"t.",
-            ]
-            .concat(),
-            vec!["values", "when expanded"],
-        ),
-        (
-            "a dictionary that takes itself in",
-            nest(b"}q\0NNs", b"h\0b", 100),
-            vec!["Build at byte", "copied"],
-        ),
-        (
-            "one list in many dictionaries",
-            [
-                &b"(("[..],
-                &b"NN\x86".repeat(1000),
-                b"tq\0",
-                &b"ccollections\nOrderedDict\nh\0\x85R".repeat(1000),
-                b"t.",
-            ]
-            .concat(),
-            vec!["Reduce at byte", "copied"],
-        ),
-    ];
+        "doubling": nest(b"Nq\0", b"h\0h\0\x86q\0", 60) => "values", "when expanded";
+        "one long text, often": [&b"X\0\0\x01\0"[..], &[b'a'; 65536], b"q\0(", &b"h\0".repeat(20_000), b"t."].concat()
+            => "values", "when expanded";
+        "a dictionary that takes itself in": nest(b"}q\0NNs", b"h\0b", 100) => "Build at byte", "copied";
+        "one list in many dictionaries": [&b"(("[..], &b"NN\x86".repeat(1000), b"tq\0", &b"ccollections\nOrderedDict\nh\0\x85R".repeat(1000), b"t."].concat()
+            => "Reduce at byte", "copied";
+    };
     for (what, bytes, parts) in cases {
         assert_names(
             what,
@@ -637,89 +357,25 @@ fn checkpoints() -> Result<()> {
 
     let pickle = "zip entry a/data.pkl";
     let entry = "zip entry a/data/0";
-    let cases: Vec<(&str, Vec<u8>, Vec<&str>)> = vec![
-        ("no dictionary", b"K\x01.".to_vec(), vec![pickle, "found 1"]),
-        (
-            "a model",
-            b"cm\nNet\n)\x81}b.".to_vec(),
-            vec![pickle, "m.Net", "state_dict"],
-        ),
-        (
-            "cut pickle",
-            valid[..valid.len() - 3].to_vec(),
-            vec![pickle, "at byte"],
-        ),
-        (
-            "negative offset",
-            float(minus, &shape, &stride, six),
-            vec![pickle, "tensor w", "offset", "-1"],
-        ),
-        (
-            "negative size",
-            float(zero, &tuple2(minus, three), &stride, six),
-            vec![pickle, "tensor w", "shape", "-1"],
-        ),
-        (
-            "negative stride",
-            float(zero, &shape, &tuple2(minus, one), six),
-            vec![pickle, "tensor w", "stride", "-1"],
-        ),
-        (
-            "no tuple",
-            float(zero, b"N", &stride, six),
-            vec![pickle, "tensor w", "shape", "None"],
-        ),
-        (
-            "missing stride",
-            float(zero, &shape, b")", six),
-            vec![pickle, "tensor w", "stride []"],
-        ),
-        (
-            "past its storage",
-            float(one, &shape, &stride, six),
-            vec![pickle, "tensor w", "past its storage of 6"],
-        ),
-        (
-            "far past its storage",
-            float(huge, &shape, &stride, six),
-            vec![pickle, "tensor w", "past its storage"],
-        ),
-        (
-            "enormous stride",
-            float(zero, &shape, &tuple2(huge, huge), six),
-            vec![pickle, "tensor w", "past its storage"],
-        ),
-        (
-            "enormous sizes",
-            float(zero, &tuple2(huge, huge), &stride, six),
-            vec![pickle, "tensor w", "past its storage"],
-        ),
-        (
-            "repeated without end",
-            float(zero, &tuple2(huge, huge), &tuple2(zero, zero), six),
-            vec![pickle, "tensor w", "repeats"],
-        ),
-        (
-            "claims more than the storage has",
-            float(zero, &shape, &tuple2(huge, one), huge),
-            vec![pickle, "tensor w"],
-        ),
-        (
-            "a storage longer than its entry",
-            float(six, &shape, &stride, b"M\xff\xff"),
-            vec!["tensor w", entry, "the entry has 24"],
-        ),
-        (
-            "an enormous storage",
-            float(zero, &tuple2(b"J\0\0\0\x7f", one), &tuple2(one, one), huge),
-            vec!["tensor w", entry, "the entry has 24"],
-        ),
-        (
-            "a storage that is none",
-            float(zero, &shape, &stride, b"N"),
-            vec![pickle, "tensor w", "storage", "size"],
-        ),
-    ];
+    let cases = cases! {
+        "no dictionary": b"K\x01." => pickle, "found 1";
+        "a model": b"cm\nNet\n)\x81}b." => pickle, "m.Net", "state_dict";
+        "cut pickle": valid[..valid.len() - 3].to_vec() => pickle, "at byte";
+        "negative offset": float(minus, &shape, &stride, six) => pickle, "tensor w", "offset", "-1";
+        "negative size": float(zero, &tuple2(minus, three), &stride, six) => pickle, "tensor w", "shape", "-1";
+        "negative stride": float(zero, &shape, &tuple2(minus, one), six) => pickle, "tensor w", "stride", "-1";
+        "no tuple": float(zero, b"N", &stride, six) => pickle, "tensor w", "shape", "None";
+        "missing stride": float(zero, &shape, b")", six) => pickle, "tensor w", "stride []";
+        "past its storage": float(one, &shape, &stride, six) => pickle, "tensor w", "past its storage of 6";
+        "far past its storage": float(huge, &shape, &stride, six) => pickle, "tensor w", "past its storage";
+        "enormous stride": float(zero, &shape, &tuple2(huge, huge), six) => pickle, "tensor w", "past its storage";
+        "enormous sizes": float(zero, &tuple2(huge, huge), &stride, six) => pickle, "tensor w", "past its storage";
+        "repeated without end": float(zero, &tuple2(huge, huge), &tuple2(zero, zero), six) => pickle, "tensor w", "repeats";
+        "claims more than the storage has": float(zero, &shape, &tuple2(huge, one), huge) => pickle, "tensor w";
+        "a storage longer than its entry": float(six, &shape, &stride, b"M\xff\xff") => "tensor w", entry, "the entry has 24";
+        "an enormous storage": float(zero, &tuple2(b"J\0\0\0\x7f", one), &tuple2(one, one), huge) => "tensor w", entry, "the entry has 24";
+        "a storage that is none": float(zero, &shape, &stride, b"N") => pickle, "tensor w", "storage", "size";
+    };
     for (what, bytes, parts) in cases {
         let parts = [parts.as_slice(), &["hostile.pth"]].concat();
         assert_names(what, read(&bytes, storage).map(drop), &parts);
