@@ -5,13 +5,42 @@ use futures_util::{stream, StreamExt};
 use serde::Serialize;
 use web_time::Instant;
 
-use super::cases::{Case, CASES};
-use super::compare::first_difference;
-use super::inputs::{Inputs, LAYOUTS};
+use super::cases::{Case, Inputs, Near, CASES};
+use super::compare::{first_difference, Tolerance};
+use super::inputs::LAYOUTS;
 use super::support::{support_on, Support};
 
 /// Maximum number of readbacks in flight: Firefox polls for finished ones ten times a second.
 const AT_ONCE: usize = 32;
+
+impl Case {
+    /// The op's name in errors.
+    pub fn op(&self) -> &'static str {
+        match self.name {
+            name if self.family == "conversion" && !name.is_empty() => "to_dtype",
+            "sum_all" => "sum",
+            name => name,
+        }
+    }
+
+    /// `None`: every bit, through text.
+    pub fn tolerance(&self, dtype: DType) -> Option<Tolerance> {
+        let integer = dtype.is_int();
+        match self.near {
+            Near::Same => None,
+            _ if integer => None,
+            Near::Exact => Some(Tolerance::EXACT),
+            // f64's functions are sums of series, accurate to 12 digits.
+            Near::Within(..) if dtype == DType::F64 => {
+                Some(Tolerance::of(dtype, 1e-12).or_absolute(1e-14))
+            }
+            Near::Within(relative, absolute) => {
+                Some(Tolerance::of(dtype, relative).or_absolute(absolute))
+            }
+            Near::Rounded(times) => Some(Tolerance::of(dtype, 1e-6).times(times)),
+        }
+    }
+}
 
 /// The result of one op with one dtype in one layout.
 #[derive(Debug, Clone, PartialEq, Serialize)]

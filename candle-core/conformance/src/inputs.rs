@@ -1,7 +1,8 @@
-//! Arguments of ops: two tensors of a dtype in a layout, and indexes that fit them.
+//! Arguments of ops in every layout.
 
 use candle_core::{DType, Device, Result, Tensor};
 
+use super::cases::Inputs;
 use super::compare::numbers;
 
 /// Makes a tensor of a shape.
@@ -23,20 +24,6 @@ pub const LAYOUTS: [(&str, View); 6] = [
     }),
 ];
 
-/// The arguments of a case.
-pub struct Inputs {
-    /// A tensor of the tested dtype and layout.
-    pub x: Tensor,
-    /// Like `x`, with elements greater than 0.
-    pub y: Tensor,
-    /// A mask of `x`'s shape, u8, in the same layout; some elements are 0.
-    pub mask: Tensor,
-    /// Columns of `x`: of `x`'s shape, u32, contiguous.
-    pub columns: Tensor,
-    /// Rows of `x`, one of them twice: one index for each row of `x`, u32.
-    pub rows: Tensor,
-}
-
 impl Inputs {
     /// The arguments of a dtype in a layout.
     ///
@@ -49,16 +36,8 @@ impl Inputs {
             (number.abs()? + 1.)?.to_device(device)
         })?;
         let mask = view(&|shape| numbers(shape, DType::U8)?.gt(120u8)?.to_device(device))?;
-        let (h, w) = x.dims2()?;
-        let columns: Vec<u32> = (0..h * w).map(|i| (i * 3 % w) as u32).collect();
-        let rows: Vec<u32> = (0..h).map(|i| (i * i % h) as u32).collect();
-        Ok(Self {
-            x,
-            y,
-            mask,
-            columns: Tensor::from_vec(columns, (h, w), device)?,
-            rows: Tensor::from_vec(rows, h, device)?,
-        })
+        let inputs = Self::of(x, y)?;
+        Ok(Self { mask, ..inputs })
     }
 
     /// Whether there is at most one element.
@@ -69,32 +48,5 @@ impl Inputs {
     /// Whether they are on the CPU.
     pub fn on_cpu(&self) -> bool {
         self.x.device().is_cpu()
-    }
-
-    /// `x` as one image of one channel.
-    ///
-    /// # Errors
-    /// None: the views are valid.
-    pub fn image(&self) -> Result<Tensor> {
-        self.x.unsqueeze(0)?.unsqueeze(0)
-    }
-
-    /// `x` as one signal with one channel per row.
-    ///
-    /// # Errors
-    /// None: the views are valid.
-    pub fn signal(&self) -> Result<Tensor> {
-        self.x.unsqueeze(0)
-    }
-
-    /// A kernel of numbers below 4, of `x`'s dtype.
-    ///
-    /// # Errors
-    /// If the device does not support the dtype.
-    pub fn kernel(&self, shape: &[usize]) -> Result<Tensor> {
-        let len: usize = shape.iter().product();
-        let numbers: Vec<u8> = (0..len).map(|i| (i * 5 % 4) as u8).collect();
-        let kernel = Tensor::from_vec(numbers, shape, &Device::Cpu)?;
-        kernel.to_dtype(self.x.dtype())?.to_device(self.x.device())
     }
 }

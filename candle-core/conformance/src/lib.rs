@@ -6,8 +6,9 @@
 //! with the CPU's within the op's tolerance, and if the CPU returns an error (such as for the maximum of an empty tensor), so does the device.
 //! *Undefined*: both return an error. *Unsupported*: the CPU supports it, and the device's error names op, dtype and device.
 //!
-//! candle-core's tests run the list natively, `candle-wasm-examples/ops` in a browser. candle-core's other tests cover special values (NaN,
-//! infinities, overflow) and sizes around workgroups and tiles.
+//! candle-core's tests run the list natively, `candle-wasm-examples/ops` in a browser. candle-core's tests also check the gradients of its
+//! ops, `oracle/ops` compares them with crates.io's, `versus` times both. candle-core's other tests cover special values (NaN, infinities,
+//! overflow) and sizes around workgroups and tiles.
 //!
 //! ```
 //! use candle_conformance::{check, CASES, LAYOUTS};
@@ -27,8 +28,10 @@ mod compare;
 mod inputs;
 mod support;
 
-pub use cases::{Case, CASES};
+/// The crate that [`CASES`] runs.
+pub use candle_core;
+pub use cases::{Case, Inputs, Near, CASES};
 pub use check::{check, f64_error, root, Outcome, Record};
 pub use compare::{first_difference, numbers, Tolerance};
-pub use inputs::{Inputs, LAYOUTS};
+pub use inputs::LAYOUTS;
 pub use support::{support, support_on, table, Support, DTYPES, MISSING};
