@@ -72,3 +72,33 @@ fn lists_name_ops() {
         );
     }
 }
+
+/// Every op is in the list: the variants of the enums of ops, except views, what is composed of other ops, and what stands for several.
+#[test]
+fn every_op_has_a_case() {
+    const VIEWS: &str = "Broadcast Narrow Reshape Transpose Permute ToDevice SliceScatter0";
+    const SEVERAL: &str = "Binary Unary Cmp Reduce ToDType CustomOp1 CustomOp2 CustomOp3";
+    let others = VIEWS.split(' ').chain(SEVERAL.split(' '));
+    let plain = |name: &str| name.replace('_', "").to_lowercase();
+    let cases: Vec<String> = CASES.iter().map(|case| plain(case.name)).collect();
+    let source = include_str!("../src/op.rs");
+    for list in ["CmpOp", "ReduceOp", "BinaryOp", "UnaryOp", "Op"] {
+        let (_, body) = source
+            .split_once(&format!("pub enum {list} {{\n"))
+            .expect(list);
+        let (body, _) = body.split_once("\n}").expect(list);
+        let lines = body.lines().filter_map(|line| line.strip_prefix("    "));
+        let variants: Vec<&str> = lines
+            .filter(|line| line.starts_with(char::is_uppercase))
+            .filter_map(|line| line.split([',', '(', ' ']).next())
+            .collect();
+        assert!(variants.len() >= 5, "{list}: {variants:?}");
+        for variant in variants {
+            let listed = cases.contains(&plain(variant)) || others.clone().any(|o| o == variant);
+            assert!(
+                listed,
+                "no case in candle-core/conformance/src/cases.rs for {list}::{variant}"
+            );
+        }
+    }
+}
