@@ -78,9 +78,11 @@ pub struct Conv {
 /// The method to call; the first input is `self`. Methods without parameters are identified by their name.
 #[derive(Clone, Debug)]
 pub enum Op {
-    /// `neg`, `exp`, …
+    /// An op of the list of candle-conformance, of two matrices of the same shape.
+    Listed(&'static str),
+    /// `neg`, `exp`, …: those of the list.
     Unary(&'static str),
-    /// `add`, `broadcast_add`, `maximum`, `eq`, `broadcast_eq`, …
+    /// Those of the list, `add`, `maximum`, `eq`, …; `pow`, `broadcast_add`, `broadcast_eq`, …
     Binary(&'static str),
     /// A comparison or `minimum`/`maximum` with a number of the tensor's dtype.
     WithScalar(&'static str, f64),

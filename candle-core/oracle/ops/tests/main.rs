@@ -8,6 +8,7 @@ mod faults;
 mod files;
 mod gradients;
 mod indexing;
+mod list;
 mod movement;
 mod neural;
 mod pickle;

@@ -7,7 +7,7 @@ mod gradient;
 mod neural;
 mod quantized;
 
-use super::candle;
+use super::{candle, cases};
 use crate::case::{Case, Input, Outcome, View};
 use crate::check::guarded;
 use crate::value::{Elements, Ty, Value};
