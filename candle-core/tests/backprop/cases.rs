@@ -6,10 +6,12 @@ use candle_core::{IndexOp, Result, Tensor, D};
 /// An argument: its shape and the range of its elements.
 pub type Arg = (&'static [usize], f64, f64);
 
+type Function = dyn Fn(&[Tensor]) -> Result<Tensor>;
+
 pub struct Case {
     pub name: &'static str,
     pub args: Vec<Arg>,
-    pub f: Box<dyn Fn(&[Tensor]) -> Result<Tensor>>,
+    pub f: Box<Function>,
     /// Whether the function is differentiable where elements of the arguments are equal.
     pub smooth: bool,
     /// Whether all devices support the op.
