@@ -31,6 +31,14 @@ macro_rules! scalar {
                 }
             }
 
+            /// The value of a tensor of rank 0; `None` of the containers.
+            pub(crate) fn of(tensor: &Tensor) -> Result<Option<Self>> {
+                Ok(match tensor.dtype() {
+                    $(DType::$variant => Some(Self::$variant(tensor.to_scalar()?)),)+
+                    DType::F6E2M3 | DType::F6E3M2 | DType::F4 | DType::F8E8M0 => None,
+                })
+            }
+
             fn from_f64(value: f64, dtype: DType) -> Self {
                 match dtype {
                     $(DType::$variant => Self::$variant(WithDType::from_f64(value)),)+

@@ -40,6 +40,8 @@ mod quantized_tables;
 #[cfg(all(feature = "tokenizers", not(target_arch = "wasm32")))]
 mod quantized_tokenizer;
 mod random;
+#[cfg(feature = "cuda")]
+mod recording;
 mod reduce;
 #[cfg(not(target_arch = "wasm32"))]
 mod rooms;

@@ -73,6 +73,9 @@ impl Gpu {
     }
 
     /// Copies from the host.
+    ///
+    /// # Errors
+    /// If work is being recorded: the copy would read memory of the host when the recording runs. Or as the driver's copy.
     pub(super) fn upload_to<T, Src, Dst>(&self, src: &Src, dst: &mut Dst, op: &str) -> Result<()>
     where
         T: DeviceRepr,
@@ -82,6 +85,7 @@ impl Gpu {
         if self.copy_kept(src, dst, op)? {
             return Ok(());
         }
+        self.refuse_while_recording(op)?;
         self.stream().memcpy_htod(src, dst).w()
     }
 

@@ -170,7 +170,7 @@ impl Tensor {
         Self::repeated(value.to_scalar(), shape.into(), device)
     }
 
-    fn repeated(value: Scalar, shape: Shape, device: &Device) -> Result<Self> {
+    pub(super) fn repeated(value: Scalar, shape: Shape, device: &Device) -> Result<Self> {
         // SAFETY: the next line writes every element.
         let mut storage = unsafe { alloc_uninit(&shape, value.dtype(), device)? };
         storage.const_set(value, &Layout::contiguous(&shape))?;

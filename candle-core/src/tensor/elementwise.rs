@@ -1,7 +1,7 @@
 //! Functions of the elements of a tensor, of two tensors, or of a tensor and a number, with and without broadcasting.
 
 use crate::op::{self, BackpropOp, BinaryOp, CmpOp, Op, UnaryOp};
-use crate::scalar::{TensorOrScalar, TensorScalar};
+use crate::scalar::{Scalar, TensorOrScalar, TensorScalar};
 use crate::{Result, Tensor};
 
 macro_rules! unary {
@@ -168,7 +168,12 @@ impl Tensor {
         match rhs.to_tensor_scalar()? {
             TensorScalar::Tensor(rhs) => Ok(rhs),
             TensorScalar::Scalar(rhs) => {
-                let rhs = rhs.to_dtype(self.dtype())?.to_device(self.device())?;
+                let rhs = rhs.to_dtype(self.dtype())?;
+                // Numbers go to kernels by value: a copy from the host cannot be recorded.
+                let rhs = match Scalar::of(&rhs)? {
+                    Some(value) => Self::repeated(value, ().into(), self.device())?,
+                    None => rhs.to_device(self.device())?,
+                };
                 rhs.broadcast_as(self.shape())
             }
         }
