@@ -446,11 +446,43 @@ where
     assert_eq!(shown(level), shown(Level::Scalar), "{level:?} of {xs:?}");
 }
 
+/// The exact products at every level, as a hash of their bits: the first of `bits` where a multiply-add rounds twice, the second where it
+/// rounds once. Every kernel of a level gives the bits of [`one_with_one`], which the other tests check, so these hold all kernels to them.
+fn products_keep_their_bits<T: Weights<<T as Unpack>::Activations>>(
+    finite: fn(&mut T, f16),
+    bits: [u64; 2],
+) {
+    let rounds_once = |level: Level| match level {
+        Level::Scalar => false,
+        #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
+        Level::Simd128 => false,
+        #[allow(unreachable_patterns, reason = "a target may have plain Rust only")]
+        _ => true,
+    };
+    for level in Level::all() {
+        let mut random = Random(29);
+        let mut hash = 0xcbf2_9ce4_8422_2325u64;
+        for blocks in [1, 2, 5, 9, 18] {
+            let xs: Vec<T> = random.bytes(9 * blocks, finite);
+            let ys: Vec<T::Activations> = active(&random.floats(9 * blocks * T::BLCK_SIZE));
+            for y in ys.chunks_exact(blocks) {
+                for x in xs.chunks_exact(blocks) {
+                    let product = u64::from(one_with_one(level, x, y).to_bits());
+                    hash = (hash ^ product).wrapping_mul(0x0100_0000_01b3);
+                }
+            }
+        }
+        let right = bits[usize::from(rounds_once(level))];
+        assert_eq!(hash, right, "{level:?} {:?}: {hash:#x}", T::DTYPE);
+    }
+}
+
 macro_rules! formats {
-    ($($name:ident $ty:ident $len:ident |$block:ident, $d:ident| $finite:expr $(, $panels:ident)*;)*) => {$(
+    ($($name:ident $ty:ident $len:ident $bits:expr, |$block:ident, $d:ident| $finite:expr $(, $panels:ident)*;)*) => {$(
         #[test]
         fn $name() {
             let finite = |$block: &mut $ty, $d: f16| $finite;
+            products_keep_their_bits::<$ty>(finite, $bits);
             levels_agree::<$ty>(finite);
             conversions_agree::<$ty, $len>(finite);
             $($panels::<$ty>(finite);)*
@@ -459,46 +491,48 @@ macro_rules! formats {
 }
 
 formats! {
-    q4_0 BlockQ4_0 QK4_0 |x, d| x.d = d, panels_agree, elements_agree, products_agree, one_row_agrees;
-    q4_1 BlockQ4_1 QK4_1 |x, d| (x.d, x.m) = (d, d), panels_agree, elements_agree, products_agree;
-    q5_0 BlockQ5_0 QK5_0 |x, d| x.d = d, panels_agree, elements_agree, products_agree, one_row_agrees;
-    q5_1 BlockQ5_1 QK5_1 |x, d| (x.d, x.m) = (d, -d), panels_agree, elements_agree, products_agree;
-    q8_0 BlockQ8_0 QK8_0 |x, d| x.d = d, panels_agree, elements_agree, products_agree, one_row_agrees;
-    q8_1 BlockQ8_1 QK8_1 |x, d| (x.d, x.s) = (d, d);
-    q2k BlockQ2K QK_K |x, d| (x.d, x.dmin) = (d, d), panels_agree, elements_agree, products_agree;
-    q3k BlockQ3K QK_K |x, d| x.d = d, panels_agree, elements_agree, products_agree;
-    q4k BlockQ4K QK_K |x, d| (x.d, x.dmin) = (d, d), panels_agree, elements_agree, products_agree, one_row_agrees;
-    q5k BlockQ5K QK_K |x, d| (x.d, x.dmin) = (d, -d), panels_agree, elements_agree, products_agree, one_row_agrees;
-    q6k BlockQ6K QK_K |x, d| x.d = d, panels_agree, elements_agree, products_agree;
-    q8k BlockQ8K QK_K |x, d| x.d = d.to_f32();
+    q4_0 BlockQ4_0 QK4_0 [0x35b3_2e90_9cd1_f09f, 0xc5e7_4596_978e_f1c6], |x, d| x.d = d, panels_agree, elements_agree, products_agree, one_row_agrees;
+    q4_1 BlockQ4_1 QK4_1 [0x29cb_e382_dfaf_f956, 0xa3c5_0ecf_89b4_412b], |x, d| (x.d, x.m) = (d, d), panels_agree, elements_agree, products_agree;
+    q5_0 BlockQ5_0 QK5_0 [0xeb7e_f045_ffb3_0c53, 0x9652_7151_2e98_a63c], |x, d| x.d = d, panels_agree, elements_agree, products_agree, one_row_agrees;
+    q5_1 BlockQ5_1 QK5_1 [0xec59_93ef_9624_56bc, 0x6ea5_c2db_f813_2ad7], |x, d| (x.d, x.m) = (d, -d), panels_agree, elements_agree, products_agree;
+    q8_0 BlockQ8_0 QK8_0 [0x6640_465f_3e31_0e86, 0x162e_e15a_f76d_c5aa], |x, d| x.d = d, panels_agree, elements_agree, products_agree, one_row_agrees;
+    q8_1 BlockQ8_1 QK8_1 [0x37da_50ce_5a81_6326, 0xad49_8fe9_dce3_c275], |x, d| (x.d, x.s) = (d, d);
+    q2k BlockQ2K QK_K [0x41e1_2cba_57a8_b533, 0x136f_4064_c141_b58d], |x, d| (x.d, x.dmin) = (d, d), panels_agree, elements_agree, products_agree;
+    q3k BlockQ3K QK_K [0x3523_4e20_84cb_6f7a, 0x1f1b_48ac_30e0_fd0e], |x, d| x.d = d, panels_agree, elements_agree, products_agree;
+    q4k BlockQ4K QK_K [0x04ea_4ed5_dda3_9755, 0x48fe_2989_ea2c_991c], |x, d| (x.d, x.dmin) = (d, d), panels_agree, elements_agree, products_agree, one_row_agrees;
+    q5k BlockQ5K QK_K [0xe85a_8da7_b4d6_49da, 0x6beb_f7e4_36ea_47f7], |x, d| (x.d, x.dmin) = (d, -d), panels_agree, elements_agree, products_agree, one_row_agrees;
+    q6k BlockQ6K QK_K [0xf6b7_39b1_1873_9efd, 0x7bbc_188c_fc41_5cdd], |x, d| x.d = d, panels_agree, elements_agree, products_agree;
+    q8k BlockQ8K QK_K [0x914b_a270_304f_4566, 0xd40e_1381_89b4_0931], |x, d| x.d = d.to_f32();
 }
 
 #[cfg(feature = "all-ggml-types")]
 formats! {
-    iq4nl BlockIQ4NL QK4_NL |x, d| x.d = d, panels_agree, elements_agree, products_agree;
+    iq4nl BlockIQ4NL QK4_NL [0x55ce_8a97_da6d_804c, 0xbfae_d973_04f5_b6cf], |x, d| x.d = d, panels_agree, elements_agree, products_agree;
 }
 
 #[cfg(feature = "all-ggml-types")]
 macro_rules! tables {
-    ($($name:ident $ty:ident |$block:ident, $d:ident| $finite:expr;)*) => {$(
+    ($($name:ident $ty:ident $bits:expr, |$block:ident, $d:ident| $finite:expr;)*) => {$(
         #[test]
         fn $name() {
-            levels_agree::<$ty>(|$block: &mut $ty, $d: f16| $finite);
+            let finite = |$block: &mut $ty, $d: f16| $finite;
+            products_keep_their_bits::<$ty>(finite, $bits);
+            levels_agree::<$ty>(finite);
         }
     )*};
 }
 
 #[cfg(feature = "all-ggml-types")]
 tables! {
-    iq1s BlockIQ1S |x, d| x.d = d;
-    iq1m BlockIQ1M |x, _d| x.scales[7] &= 0xbf;
-    iq2xxs BlockIQ2XXS |x, d| x.d = d;
-    iq2xs BlockIQ2XS |x, d| x.d = d;
-    iq2s BlockIQ2S |x, d| x.d = d;
-    iq3xxs BlockIQ3XXS |x, d| x.d = d;
-    iq3s BlockIQ3S |x, d| x.d = d;
-    iq4xs BlockIQ4XS |x, d| x.d = d;
-    mxfp4 BlockMXFP4 |x, _d| x.e = 120 + x.e % 8;
-    tq1_0 BlockTQ1_0 |x, d| x.d = d;
-    tq2_0 BlockTQ2_0 |x, d| x.d = d;
+    iq1s BlockIQ1S [0x9b0c_c365_503d_6dbe, 0x7ab3_b2a4_aa43_5fca], |x, d| x.d = d;
+    iq1m BlockIQ1M [0x4899_5a83_3ec5_3bfc, 0x6b71_9b85_1b20_c54e], |x, _d| x.scales[7] &= 0xbf;
+    iq2xxs BlockIQ2XXS [0xded1_a0c3_bf8a_e3d4, 0x373c_98fd_3adc_9997], |x, d| x.d = d;
+    iq2xs BlockIQ2XS [0x0d02_cb97_81ee_ede5, 0xa476_5318_328f_0404], |x, d| x.d = d;
+    iq2s BlockIQ2S [0xfb23_48c0_9da5_531f, 0x1ef2_c649_f924_e395], |x, d| x.d = d;
+    iq3xxs BlockIQ3XXS [0xbb0c_9e86_904a_60e2, 0xe7d3_10be_30d8_0c8f], |x, d| x.d = d;
+    iq3s BlockIQ3S [0x04e6_80ff_39e1_d080, 0x8139_13c8_b5f8_e863], |x, d| x.d = d;
+    iq4xs BlockIQ4XS [0x1ec0_0a4e_5e54_cae7, 0x8b86_8cf0_86e9_4c97], |x, d| x.d = d;
+    mxfp4 BlockMXFP4 [0xa3f3_4820_9444_c029, 0xa3f3_4820_9444_c029], |x, _d| x.e = 120 + x.e % 8;
+    tq1_0 BlockTQ1_0 [0x83ce_133b_baa1_bfd5, 0xda45_8ca2_9f01_2465], |x, d| x.d = d;
+    tq2_0 BlockTQ2_0 [0xb283_c066_da0d_441f, 0x8fc7_54e7_c0d8_bcd3], |x, d| x.d = d;
 }
