@@ -9,6 +9,8 @@
 //! - [`k_quants`]: the block formats; [`GgmlType`] is the interface of a format.
 //! - [`QStorage`], [`QuantizedType`]: blocks on a device, in any format.
 
+#![deny(clippy::undocumented_unsafe_blocks)]
+
 mod absent;
 #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
 pub mod avx;

@@ -61,6 +61,8 @@ fn add_pairs(a: v128, b: v128) -> v128 {
 impl PanelSimd for Simd128 {
     const ROWS: usize = 8;
     const UNSIGNED: bool = false;
+    type FourOfRows = [u8; 32];
+    type OneOfRows = [f32; 8];
     /// As words, two rows in a vector.
     type Fours = [v128; 4];
     /// Two parts of each row's sum, two rows in a vector.
@@ -69,29 +71,34 @@ impl PanelSimd for Simd128 {
     type Values = [v128; 2];
 
     #[inline(always)]
-    unsafe fn transpose(rows: [[v128; 2]; 8]) -> [[v128; 2]; 8] {
+    fn transpose(self, rows: [[v128; 2]; 8]) -> [[v128; 2]; 8] {
         transpose_in_halves(rows, transpose_four)
     }
 
     #[inline(always)]
-    unsafe fn flip_signs(bytes: [v128; 2]) -> [v128; 2] {
+    fn flip_signs(self, bytes: [v128; 2]) -> [v128; 2] {
         bytes.map(|b| v128_xor(b, u8x16_splat(0x80)))
     }
 
     #[inline(always)]
-    unsafe fn store(p: *mut u8, bytes: [v128; 2]) {
-        v128_store(p.cast(), bytes[0]);
-        v128_store(p.add(16).cast(), bytes[1]);
+    fn store(self, to: &mut [u8; 32], bytes: [v128; 2]) {
+        let p = to.as_mut_ptr();
+        // SAFETY: `p` points to 32 bytes.
+        unsafe {
+            v128_store(p.cast(), bytes[0]);
+            v128_store(p.add(16).cast(), bytes[1]);
+        }
     }
 
     #[inline(always)]
-    unsafe fn eight_bytes(word: u64) -> [v128; 2] {
+    fn eight_bytes(self, word: u64) -> [v128; 2] {
         floats_of(i16x8_extend_low_i8x16(u64x2(word, 0)))
     }
 
     #[inline(always)]
-    unsafe fn eight_floats(halves: [u16; 8]) -> [v128; 2] {
-        let halves = v128_load(halves.as_ptr().cast());
+    fn eight_floats(self, halves: [u16; 8]) -> [v128; 2] {
+        // SAFETY: the pointer is to 16 bytes.
+        let halves = unsafe { v128_load(halves.as_ptr().cast()) };
         [
             four_floats(u32x4_extend_low_u16x8(halves)),
             four_floats(u32x4_extend_high_u16x8(halves)),
@@ -99,7 +106,7 @@ impl PanelSimd for Simd128 {
     }
 
     #[inline(always)]
-    unsafe fn eights(bytes: [v128; 2]) -> [[v128; 2]; 4] {
+    fn eights(self, bytes: [v128; 2]) -> [[v128; 2]; 4] {
         [
             floats_of(i16x8_extend_low_i8x16(bytes[0])),
             floats_of(i16x8_extend_high_i8x16(bytes[0])),
@@ -109,34 +116,33 @@ impl PanelSimd for Simd128 {
     }
 
     #[inline(always)]
-    unsafe fn add(a: [v128; 2], b: [v128; 2]) -> [v128; 2] {
+    fn add(self, a: [v128; 2], b: [v128; 2]) -> [v128; 2] {
         [f32x4_add(a[0], b[0]), f32x4_add(a[1], b[1])]
     }
 
     #[inline(always)]
-    unsafe fn store_eight(p: *mut f32, values: [v128; 2]) {
-        Self::store(p.cast(), values)
+    fn store_eight(self, to: &mut [f32; 8], values: [v128; 2]) {
+        self.store(bytemuck::cast_mut(to), values)
     }
 
     #[inline(always)]
-    unsafe fn load_fours(p: *const u8) -> [v128; 4] {
-        let p = p.cast::<i8>();
-        [
-            i16x8_load_extend_i8x8(p),
-            i16x8_load_extend_i8x8(p.add(8)),
-            i16x8_load_extend_i8x8(p.add(16)),
-            i16x8_load_extend_i8x8(p.add(24)),
-        ]
+    fn load_fours(self, codes: &[u8; 32]) -> [v128; 4] {
+        let p = codes.as_ptr().cast::<i8>();
+        // SAFETY: `p` points to 32 bytes.
+        unsafe {
+            [
+                i16x8_load_extend_i8x8(p),
+                i16x8_load_extend_i8x8(p.add(8)),
+                i16x8_load_extend_i8x8(p.add(16)),
+                i16x8_load_extend_i8x8(p.add(24)),
+            ]
+        }
     }
 
     #[inline(always)]
-    unsafe fn dot_fours<const SIGNED: bool>(
-        mut sum: [v128; 4],
-        x: [v128; 4],
-        y: *const i8,
-    ) -> [v128; 4] {
+    fn dot_fours<const SIGNED: bool>(self, mut sum: [v128; 4], x: [v128; 4], y: i32) -> [v128; 4] {
         // Unsigned codes are below 64, so both kinds are valid signed bytes.
-        let y = i16x8_extend_low_i8x16(v128_load32_splat(y.cast()));
+        let y = i16x8_extend_low_i8x16(i32x4_splat(y));
         for (sum, x) in sum.iter_mut().zip(x) {
             *sum = i32x4_add(*sum, i32x4_dot_i16x8(x, y));
         }
@@ -144,32 +150,32 @@ impl PanelSimd for Simd128 {
     }
 
     #[inline(always)]
-    unsafe fn splat_sum(p: *const i32) -> [v128; 4] {
-        [i32x4(*p, 0, *p, 0); 4]
+    fn splat_sum(self, x: i32) -> [v128; 4] {
+        [i32x4(x, 0, x, 0); 4]
     }
 
     #[inline(always)]
-    unsafe fn zero_sums() -> [v128; 4] {
+    fn zero_sums(self) -> [v128; 4] {
         [i32x4_splat(0); 4]
     }
 
     #[inline(always)]
-    unsafe fn values_of([a, b, c, d]: [v128; 4]) -> [v128; 2] {
-        Self::floats([add_pairs(a, b), add_pairs(c, d)])
+    fn values_of(self, [a, b, c, d]: [v128; 4]) -> [v128; 2] {
+        self.floats([add_pairs(a, b), add_pairs(c, d)])
     }
 
     #[inline(always)]
-    unsafe fn zero_totals() -> [v128; 2] {
+    fn zero_totals(self) -> [v128; 2] {
         [i32x4_splat(0); 2]
     }
 
     #[inline(always)]
-    unsafe fn load_whole(p: *const f32) -> [v128; 2] {
-        Self::load_values(p).map(|x| i32x4_trunc_sat_f32x4(x))
+    fn load_whole(self, floats: &[f32; 8]) -> [v128; 2] {
+        self.load_values(floats).map(|x| i32x4_trunc_sat_f32x4(x))
     }
 
     #[inline(always)]
-    unsafe fn add_times(total: [v128; 2], [a, b, c, d]: [v128; 4], by: [v128; 2]) -> [v128; 2] {
+    fn add_times(self, total: [v128; 2], [a, b, c, d]: [v128; 4], by: [v128; 2]) -> [v128; 2] {
         [
             i32x4_add(total[0], i32x4_mul(add_pairs(a, b), by[0])),
             i32x4_add(total[1], i32x4_mul(add_pairs(c, d), by[1])),
@@ -177,32 +183,32 @@ impl PanelSimd for Simd128 {
     }
 
     #[inline(always)]
-    unsafe fn values_of_totals(totals: [v128; 2]) -> [v128; 2] {
-        Self::floats(totals)
+    fn values_of_totals(self, totals: [v128; 2]) -> [v128; 2] {
+        self.floats(totals)
     }
 
     #[inline(always)]
-    unsafe fn splat_value(p: *const f32) -> [v128; 2] {
-        Self::splat(*p)
+    fn splat_value(self, x: f32) -> [v128; 2] {
+        self.splat(x)
     }
 
     #[inline(always)]
-    unsafe fn zero_values() -> [v128; 2] {
-        Self::splat(0.)
+    fn zero_values(self) -> [v128; 2] {
+        self.splat(0.)
     }
 
     #[inline(always)]
-    unsafe fn load_values(p: *const f32) -> [v128; 2] {
-        Self::load(p.cast())
+    fn load_values(self, floats: &[f32; 8]) -> [v128; 2] {
+        self.load(bytemuck::cast_ref(floats))
     }
 
     #[inline(always)]
-    unsafe fn store_values(p: *mut f32, values: [v128; 2]) {
-        Self::store(p.cast(), values)
+    fn store_values(self, to: &mut [f32; 8], values: [v128; 2]) {
+        self.store_eight(to, values)
     }
 
     #[inline(always)]
-    unsafe fn fma(a: [v128; 2], b: [v128; 2], c: [v128; 2]) -> [v128; 2] {
-        Self::mul_add(a, b, c)
+    fn fma(self, a: [v128; 2], b: [v128; 2], c: [v128; 2]) -> [v128; 2] {
+        self.mul_add(a, b, c)
     }
 }

@@ -76,14 +76,14 @@ impl Kernel for EncodeBytes<'_> {
     const PRODUCTS: bool = false;
 
     #[inline(always)]
-    unsafe fn run<S: Simd>(self) {
+    fn run<S: Simd>(self, s: S) {
         for (xs, y) in self.xs.as_chunks::<32>().0.iter().zip(self.ys) {
             let d = magnitude(xs) / 127.;
             // The inverse of a smaller scale is infinite. A NaN stays.
             let d = if d < f32::MIN_POSITIVE { 0. } else { d };
-            let qs = S::codes::<true>(xs, inverse(d));
+            let qs = s.codes::<true>(xs, inverse(d));
             let d = eleven_bits(d);
-            let [low, high] = S::sums_of_halves(&qs);
+            let [low, high] = s.sums_of_halves(&qs);
             *y = Bytes32 {
                 d,
                 s: eleven_bits(d * f32::from(low + high)),
@@ -167,16 +167,17 @@ pub(crate) struct PanelActivations {
     block: usize,
 }
 
-/// Pointers to a row's data.
+/// A row's data.
 #[derive(Clone, Copy)]
-pub(crate) struct Row {
-    pub(crate) codes: *const i8,
+pub(crate) struct Row<'a> {
+    /// Four codes in a word, the first in its lowest address.
+    pub(crate) codes: &'a [i32],
     /// A scale for each block.
-    pub(crate) scales: *const f32,
+    pub(crate) scales: &'a [f32],
     /// The initial value of a part's sum of products, for codes with an offset.
-    pub(crate) offsets: *const i32,
-    /// The factor of a part's minimum, for formats with minima; at the same address.
-    pub(crate) sums: *const f32,
+    pub(crate) offsets: &'a [i32],
+    /// The factor of a part's minimum, for formats with minima; the same memory.
+    pub(crate) sums: &'a [f32],
 }
 
 impl PanelActivations {
@@ -218,20 +219,20 @@ impl PanelActivations {
         self.words.len().checked_div(self.stride).unwrap_or(0)
     }
 
-    /// Pointers to a row's data.
+    /// A row's data.
     ///
     /// # Panics
     /// If the row is out of range.
     #[inline(always)]
-    pub(crate) fn row(&self, row: usize) -> Row {
+    pub(crate) fn row(&self, row: usize) -> Row<'_> {
         let words = &self.words[row * self.stride..][..self.stride];
         let (codes, rest) = words.split_at(self.len / 4);
         let (scales, last) = rest.split_at(self.len / self.block);
         Row {
-            codes: codes.as_ptr().cast(),
-            scales: scales.as_ptr().cast(),
-            offsets: last.as_ptr().cast(),
-            sums: last.as_ptr().cast(),
+            codes: bytemuck::cast_slice(codes),
+            scales: bytemuck::cast_slice(scales),
+            offsets: bytemuck::cast_slice(last),
+            sums: bytemuck::cast_slice(last),
         }
     }
 }
@@ -249,7 +250,7 @@ impl<V: Activations> Kernel for WriteRow<'_, V> {
     const PRODUCTS: bool = false;
 
     #[inline(always)]
-    unsafe fn run<S: Simd>(self) {
+    fn run<S: Simd>(self, _: S) {
         let parts = V::LEN / self.part;
         let (codes, rest) = self.words.split_at_mut(self.ys.len() * V::LEN / 4);
         let (scales, last) = rest.split_at_mut(self.ys.len());

@@ -291,7 +291,8 @@ macro_rules! with_minima {
 
         impl Encode<QK_K> for $ty {
             #[inline(always)]
-            unsafe fn encode<S: Simd>(
+            fn encode<S: Simd>(
+                _: S,
                 xs: &[f32; QK_K],
                 importance: Option<Importance<QK_K>>,
             ) -> Self {
@@ -306,7 +307,7 @@ macro_rules! with_minima {
             }
 
             #[inline(always)]
-            unsafe fn encode_as_at_first<S: Simd>(xs: &[f32; QK_K]) -> Self {
+            fn encode_as_at_first<S: Simd>(_: S, xs: &[f32; QK_K]) -> Self {
                 Self::packed(AboveMinimum::at_first(xs, ($n, $limit)))
             }
         }
@@ -361,7 +362,7 @@ with_minima!(
 
 impl Encode<QK_K> for BlockQ3K {
     #[inline(always)]
-    unsafe fn encode<S: Simd>(xs: &[f32; QK_K], importance: Option<Importance<QK_K>>) -> Self {
+    fn encode<S: Simd>(_: S, xs: &[f32; QK_K], importance: Option<Importance<QK_K>>) -> Self {
         let block = Symmetric::q3k(xs, importance);
         Self {
             hmask: one_bit::<2>(&block.codes),
@@ -390,12 +391,12 @@ impl BlockQ6K {
 
 impl Encode<QK_K> for BlockQ6K {
     #[inline(always)]
-    unsafe fn encode<S: Simd>(xs: &[f32; QK_K], importance: Option<Importance<QK_K>>) -> Self {
+    fn encode<S: Simd>(_: S, xs: &[f32; QK_K], importance: Option<Importance<QK_K>>) -> Self {
         Self::packed(&Symmetric::q6k(xs, importance))
     }
 
     #[inline(always)]
-    unsafe fn encode_as_at_first<S: Simd>(xs: &[f32; QK_K]) -> Self {
+    fn encode_as_at_first<S: Simd>(_: S, xs: &[f32; QK_K]) -> Self {
         Self::packed(&Symmetric::q6k_at_first(xs))
     }
 }
@@ -404,8 +405,8 @@ impl Encode<QK_K> for BlockQ8K {
     /// The element with the largest magnitude gets the code -127, so that every code can change its sign. A non-finite one makes the scale
     /// a NaN: products with the block must not look like those of numbers.
     #[inline(always)]
-    unsafe fn encode<S: Simd>(xs: &[f32; QK_K], _importance: Option<Importance<QK_K>>) -> Self {
-        let largest = largest_with_sign(S::extremes(xs), xs);
+    fn encode<S: Simd>(s: S, xs: &[f32; QK_K], _importance: Option<Importance<QK_K>>) -> Self {
+        let largest = largest_with_sign(s.extremes(xs), xs);
         if !magnitude(xs).is_finite() {
             return Self {
                 d: f32::NAN,
@@ -419,9 +420,9 @@ impl Encode<QK_K> for BlockQ8K {
         let (mut qs, mut bsums) = ([0; QK_K], [0; QK_K / 16]);
         let (parts, _) = xs.as_chunks::<32>();
         for (i, part) in parts.iter().enumerate() {
-            let codes = S::codes::<false>(part, by);
+            let codes = s.codes::<false>(part, by);
             qs[32 * i..][..32].copy_from_slice(&codes);
-            bsums[2 * i..][..2].copy_from_slice(&S::sums_of_halves(&codes));
+            bsums[2 * i..][..2].copy_from_slice(&s.sums_of_halves(&codes));
         }
         Self {
             d: 1. / by,

@@ -28,23 +28,18 @@ impl Importance<'_, 32> {
 /// A block that can be encoded from `LEN` elements.
 pub(crate) trait Encode<const LEN: usize>: Sized {
     /// Encodes `xs`. Must be `#[inline(always)]`.
-    ///
-    /// # Safety
-    /// As for [`Simd`].
-    unsafe fn encode<S: Simd>(xs: &[f32; LEN], importance: Option<Importance<LEN>>) -> Self;
+    fn encode<S: Simd>(s: S, xs: &[f32; LEN], importance: Option<Importance<LEN>>) -> Self;
 
     /// Like [`encode`](Self::encode) without importance, with the search of ggml's first version if it differs. Must be
     /// `#[inline(always)]`.
-    ///
-    /// # Safety
-    /// As for [`Simd`].
     #[inline(always)]
-    unsafe fn encode_as_at_first<S: Simd>(xs: &[f32; LEN]) -> Self {
-        Self::encode::<S>(xs, None)
+    fn encode_as_at_first<S: Simd>(s: S, xs: &[f32; LEN]) -> Self {
+        Self::encode(s, xs, None)
     }
 }
 
 /// The integer part of `place(x)` for each element, clamped to `0..=last`; 0 for a NaN.
+#[allow(unsafe_code, reason = "a plain cast would check the range again")]
 #[inline(always)]
 fn codes(xs: &[f32; 32], last: i32, place: impl Fn(f32) -> f32) -> [u8; 32] {
     let mut codes = [0; 32];
@@ -52,7 +47,7 @@ fn codes(xs: &[f32; 32], last: i32, place: impl Fn(f32) -> f32) -> [u8; 32] {
         let x = place(x);
         let x = if x > 0. { x } else { 0. };
         let x = if x < last as f32 { x } else { last as f32 };
-        // SAFETY: between 0 and `last`; a NaN was replaced. (A plain cast would check again.)
+        // SAFETY: between 0 and `last`; a NaN was replaced.
         *code = unsafe { x.to_int_unchecked::<i32>() } as u8;
     }
     codes
@@ -109,7 +104,7 @@ fn fifth_bits(codes: &[u8; 32]) -> [u8; 4] {
 
 impl Encode<32> for BlockQ4_0 {
     #[inline(always)]
-    unsafe fn encode<S: Simd>(xs: &[f32; 32], importance: Option<Importance<32>>) -> Self {
+    fn encode<S: Simd>(_: S, xs: &[f32; 32], importance: Option<Importance<32>>) -> Self {
         let (d, codes) = symmetric_codes(xs, importance, 8);
         Self {
             d,
@@ -120,7 +115,7 @@ impl Encode<32> for BlockQ4_0 {
 
 impl Encode<32> for BlockQ4_1 {
     #[inline(always)]
-    unsafe fn encode<S: Simd>(xs: &[f32; 32], importance: Option<Importance<32>>) -> Self {
+    fn encode<S: Simd>(_: S, xs: &[f32; 32], importance: Option<Importance<32>>) -> Self {
         let (d, m, codes) = codes_above_minimum(xs, importance, 15);
         Self {
             d,
@@ -132,7 +127,7 @@ impl Encode<32> for BlockQ4_1 {
 
 impl Encode<32> for BlockQ5_0 {
     #[inline(always)]
-    unsafe fn encode<S: Simd>(xs: &[f32; 32], importance: Option<Importance<32>>) -> Self {
+    fn encode<S: Simd>(_: S, xs: &[f32; 32], importance: Option<Importance<32>>) -> Self {
         let (d, codes) = symmetric_codes(xs, importance, 16);
         Self {
             d,
@@ -144,7 +139,7 @@ impl Encode<32> for BlockQ5_0 {
 
 impl Encode<32> for BlockQ5_1 {
     #[inline(always)]
-    unsafe fn encode<S: Simd>(xs: &[f32; 32], importance: Option<Importance<32>>) -> Self {
+    fn encode<S: Simd>(_: S, xs: &[f32; 32], importance: Option<Importance<32>>) -> Self {
         let (d, m, codes) = codes_above_minimum(xs, importance, 31);
         Self {
             d,
@@ -157,17 +152,17 @@ impl Encode<32> for BlockQ5_1 {
 
 /// A scale and codes in `-127..=127`.
 #[inline(always)]
-unsafe fn eight_bits<S: Simd>(xs: &[f32; 32]) -> (f32, [i8; 32]) {
-    let (above, below) = S::extremes(xs);
+fn eight_bits<S: Simd>(s: S, xs: &[f32; 32]) -> (f32, [i8; 32]) {
+    let (above, below) = s.extremes(xs);
     let d = above.max(below) / 127.;
     // The codes are limited to their range: a scale may be so small that its inverse is infinite.
-    (d, S::codes::<true>(xs, inverse(d)))
+    (d, s.codes::<true>(xs, inverse(d)))
 }
 
 impl Encode<32> for BlockQ8_0 {
     #[inline(always)]
-    unsafe fn encode<S: Simd>(xs: &[f32; 32], _importance: Option<Importance<32>>) -> Self {
-        let (d, qs) = eight_bits::<S>(xs);
+    fn encode<S: Simd>(s: S, xs: &[f32; 32], _importance: Option<Importance<32>>) -> Self {
+        let (d, qs) = eight_bits(s, xs);
         Self {
             d: f16::from_f32(d),
             qs,
@@ -178,9 +173,9 @@ impl Encode<32> for BlockQ8_0 {
 impl BlockQ8_1 {
     /// `scale` is the factor of the sum of the codes: the block's scale before or after it became an f16.
     #[inline(always)]
-    unsafe fn encode_with<S: Simd>(xs: &[f32; 32], scale: fn(f32, f16) -> f32) -> Self {
-        let (unrounded, qs) = eight_bits::<S>(xs);
-        let [low, high] = S::sums_of_halves(&qs);
+    fn encode_with<S: Simd>(s: S, xs: &[f32; 32], scale: fn(f32, f16) -> f32) -> Self {
+        let (unrounded, qs) = eight_bits(s, xs);
+        let [low, high] = s.sums_of_halves(&qs);
         let d = f16::from_f32(unrounded);
         Self {
             d,
@@ -192,17 +187,17 @@ impl BlockQ8_1 {
 
 impl Encode<32> for BlockQ8_1 {
     #[inline(always)]
-    unsafe fn encode<S: Simd>(xs: &[f32; 32], importance: Option<Importance<32>>) -> Self {
+    fn encode<S: Simd>(s: S, xs: &[f32; 32], importance: Option<Importance<32>>) -> Self {
         match importance {
-            None => Self::encode_with::<S>(xs, |unrounded, _| unrounded),
+            None => Self::encode_with(s, xs, |unrounded, _| unrounded),
             // ggml ignores weights here, and the others change nothing.
-            Some(_) => Self::encode_as_at_first::<S>(xs),
+            Some(_) => Self::encode_as_at_first(s, xs),
         }
     }
 
     /// The sum is that of the dequantised elements.
     #[inline(always)]
-    unsafe fn encode_as_at_first<S: Simd>(xs: &[f32; 32]) -> Self {
-        Self::encode_with::<S>(xs, |_, d| utils::f16_to_f32(d))
+    fn encode_as_at_first<S: Simd>(s: S, xs: &[f32; 32]) -> Self {
+        Self::encode_with(s, xs, |_, d| utils::f16_to_f32(d))
     }
 }

@@ -10,15 +10,15 @@ pub(crate) const MAX_ROWS: usize = 32;
 pub(crate) const GROUP: usize = 8;
 
 /// Vectors over the rows of a panel, in addition to those of [`Simd`], which unpack it.
-///
-/// # Safety
-/// As for [`Simd`]; pointers must be valid for the number of elements that each function states.
-#[allow(clippy::missing_safety_doc)]
 pub(crate) trait PanelSimd: Simd {
     /// Rows of a panel, a multiple of [`GROUP`] and at most [`MAX_ROWS`].
     const ROWS: usize;
     /// Whether 128 is added to signed codes in a panel, for instructions with one unsigned operand.
     const UNSIGNED: bool;
+    /// Four bytes of each row, row by row: an array of `4 * ROWS`.
+    type FourOfRows: bytemuck::Pod;
+    /// A float of each row: an array of `ROWS`.
+    type OneOfRows: bytemuck::Pod;
     /// Four codes of each row.
     type Fours: Copy;
     /// An integer for each row.
@@ -29,67 +29,62 @@ pub(crate) trait PanelSimd: Simd {
     type Values: Copy;
 
     /// Transposes eight rows of eight groups of four bytes to eight groups of eight rows.
-    unsafe fn transpose(rows: [Self::Bytes; GROUP]) -> [Self::Bytes; GROUP];
+    fn transpose(self, rows: [Self::Bytes; GROUP]) -> [Self::Bytes; GROUP];
     /// Transposes eight rows of eight bytes (the first is a word's lowest) to eight groups of eight rows: four groups in each result.
     #[inline(always)]
-    unsafe fn transpose_bytes(rows: [u64; GROUP]) -> [Self::Bytes; 2] {
+    fn transpose_bytes(self, rows: [u64; GROUP]) -> [Self::Bytes; 2] {
         let turned = transpose_bytes(rows).map(u64::to_le_bytes);
-        let p = turned.as_flattened().as_ptr();
-        [Self::load(p), Self::load(p.add(32))]
+        let [low, high]: &[[u8; 32]; 2] = bytemuck::cast_ref(&turned);
+        [self.load(low), self.load(high)]
     }
     /// Adds 128 to each byte, wrapping.
-    unsafe fn flip_signs(bytes: Self::Bytes) -> Self::Bytes;
+    fn flip_signs(self, bytes: Self::Bytes) -> Self::Bytes;
     /// Writes 32 bytes.
-    unsafe fn store(p: *mut u8, bytes: Self::Bytes);
+    fn store(self, to: &mut [u8; 32], bytes: Self::Bytes);
 
     /// The eight signed bytes of a word as floats, the lowest byte first.
-    unsafe fn eight_bytes(word: u64) -> Self::Floats;
+    fn eight_bytes(self, word: u64) -> Self::Floats;
     /// Eight f16, given by their bits.
-    unsafe fn eight_floats(halves: [u16; GROUP]) -> Self::Floats;
+    fn eight_floats(self, halves: [u16; GROUP]) -> Self::Floats;
     /// 32 signed bytes as floats.
-    unsafe fn eights(bytes: Self::Bytes) -> [Self::Floats; 4];
+    fn eights(self, bytes: Self::Bytes) -> [Self::Floats; 4];
     /// `a + b`
-    unsafe fn add(a: Self::Floats, b: Self::Floats) -> Self::Floats;
+    fn add(self, a: Self::Floats, b: Self::Floats) -> Self::Floats;
     /// Writes 8 floats.
-    unsafe fn store_eight(p: *mut f32, values: Self::Floats);
+    fn store_eight(self, to: &mut [f32; 8], values: Self::Floats);
 
-    /// Four codes of each row, row by row.
-    unsafe fn load_fours(p: *const u8) -> Self::Fours;
-    /// `sum` plus the products with the four signed bytes at `y`. `SIGNED` means that the codes have a sign.
-    unsafe fn dot_fours<const SIGNED: bool>(
-        sum: Self::Sums,
-        x: Self::Fours,
-        y: *const i8,
-    ) -> Self::Sums;
-    /// The integer at `p` for every row.
-    unsafe fn splat_sum(p: *const i32) -> Self::Sums;
-    unsafe fn zero_sums() -> Self::Sums;
-    unsafe fn values_of(sums: Self::Sums) -> Self::Values;
+    /// Four codes of each row.
+    fn load_fours(self, codes: &Self::FourOfRows) -> Self::Fours;
+    /// `sum` plus the products with the four signed bytes of `y`. `SIGNED` means that the codes have a sign.
+    fn dot_fours<const SIGNED: bool>(self, sum: Self::Sums, x: Self::Fours, y: i32) -> Self::Sums;
+    /// `x` for every row.
+    fn splat_sum(self, x: i32) -> Self::Sums;
+    fn zero_sums(self) -> Self::Sums;
+    fn values_of(self, sums: Self::Sums) -> Self::Values;
 
-    unsafe fn zero_totals() -> Self::Totals;
-    /// An integer for each row from the floats at `p`.
-    unsafe fn load_whole(p: *const f32) -> Self::Totals;
+    fn zero_totals(self) -> Self::Totals;
+    /// An integer for each row from whole floats.
+    fn load_whole(self, floats: &Self::OneOfRows) -> Self::Totals;
     /// `total + sums * by`
-    unsafe fn add_times(total: Self::Totals, sums: Self::Sums, by: Self::Totals) -> Self::Totals;
-    unsafe fn values_of_totals(totals: Self::Totals) -> Self::Values;
+    fn add_times(self, total: Self::Totals, sums: Self::Sums, by: Self::Totals) -> Self::Totals;
+    fn values_of_totals(self, totals: Self::Totals) -> Self::Values;
 
-    /// The float at `p` for every row.
-    unsafe fn splat_value(p: *const f32) -> Self::Values;
-    unsafe fn zero_values() -> Self::Values;
+    /// `x` for every row.
+    fn splat_value(self, x: f32) -> Self::Values;
+    fn zero_values(self) -> Self::Values;
     /// A float for each row.
-    unsafe fn load_values(p: *const f32) -> Self::Values;
-    unsafe fn store_values(p: *mut f32, values: Self::Values);
+    fn load_values(self, floats: &Self::OneOfRows) -> Self::Values;
+    fn store_values(self, to: &mut Self::OneOfRows, values: Self::Values);
     /// `a * b + c`
-    unsafe fn fma(a: Self::Values, b: Self::Values, c: Self::Values) -> Self::Values;
+    fn fma(self, a: Self::Values, b: Self::Values, c: Self::Values) -> Self::Values;
 }
 
 /// A kernel that is compiled for every instruction set with [`PanelSimd`].
 pub(crate) trait PanelKernel {
+    type Output;
+
     /// Runs the kernel. Must be `#[inline(always)]`.
-    ///
-    /// # Safety
-    /// As for [`Simd`].
-    unsafe fn run<S: PanelSimd>(self);
+    fn run<S: PanelSimd>(self, s: S) -> Self::Output;
 }
 
 /// [`PanelSimd::transpose`] for registers that hold half of a row, from `four`, which transposes four words of four

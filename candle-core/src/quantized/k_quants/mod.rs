@@ -11,7 +11,8 @@
 //! | `table_blocks.rs`, `grids.rs` | the formats whose codes are looked up in tables: layouts, decoding, products (feature `all-ggml-types`) |
 //! | `table_format.rs` | their form on a GPU |
 //! | `prepared.rs` | the dense side of a product, prepared for one of these kernels |
-//! | `simd.rs`, `scalar.rs`, `../avx*.rs`, `../neon*.rs`, `../simd128.rs` | the instruction sets, selected at run time |
+//! | `simd.rs`, `scalar.rs`, `../avx*.rs`, `../neon*.rs`, `../simd128*.rs` | the instruction sets |
+//! | `level.rs` | their selection at run time |
 //!
 //! ```
 //! use candle_core::quantized::k_quants::{BlockQ4K, BlockQ8K, GgmlType, QK_K};
@@ -25,6 +26,9 @@
 //! let exact: f32 = xs.iter().map(|x| x * x).sum();
 //! assert!((dot - exact).abs() < 0.01 * exact);
 //! ```
+
+// Unsafe code is where the instructions are: `../avx*.rs`, `../neon*.rs`, `../simd128*.rs`.
+#![deny(unsafe_code)]
 
 // Unused on targets without panels; only x86-64 has kernels for one row.
 #[cfg_attr(
@@ -61,6 +65,7 @@ mod grids;
     allow(dead_code)
 )]
 pub(crate) mod lanes;
+pub(crate) mod level;
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 pub(crate) mod one_row;
 mod pack;
@@ -110,9 +115,10 @@ use super::{utils, GgmlDType};
 use decode::Decode;
 use elements::elements;
 use encode_legacy::{Encode, Importance};
+use level::{dispatch, run_at, Level};
 use prepared::{DenseRows, Prepared};
 use products::BlockTile;
-use simd::{dispatch, run_at, Kernel, Level, Simd};
+use simd::{Kernel, Simd};
 
 /// [`GgmlType::to_float`]
 struct ToFloat<'a, T> {
@@ -125,7 +131,7 @@ impl<T: Decode + GgmlType> Kernel for ToFloat<'_, T> {
     const PRODUCTS: bool = false;
 
     #[inline(always)]
-    unsafe fn run<S: Simd>(self) {
+    fn run<S: Simd>(self, _: S) {
         for (x, ys) in self.xs.iter().zip(self.ys.chunks_exact_mut(T::BLCK_SIZE)) {
             x.decode(ys);
         }
@@ -157,18 +163,18 @@ impl<T: Encode<LEN>, const LEN: usize> Kernel for FromFloat<'_, T, LEN> {
     const PRODUCTS: bool = false;
 
     #[inline(always)]
-    unsafe fn run<S: Simd>(self) {
+    fn run<S: Simd>(self, s: S) {
         let (xs, _) = self.xs.as_chunks::<LEN>();
         let weights = match self.how {
             How::AsAtFirst | How::Weighted([]) => {
                 for (xs, y) in xs.iter().zip(self.ys) {
-                    *y = T::encode_as_at_first::<S>(xs);
+                    *y = T::encode_as_at_first(s, xs);
                 }
                 return;
             }
             How::AsGgml => {
                 for (xs, y) in xs.iter().zip(self.ys) {
-                    *y = T::encode::<S>(xs, None);
+                    *y = T::encode(s, xs, None);
                 }
                 return;
             }
@@ -181,9 +187,9 @@ impl<T: Encode<LEN>, const LEN: usize> Kernel for FromFloat<'_, T, LEN> {
             for ((xs, y), weights) in xs.iter().zip(ys).zip(weights) {
                 // Weights that are all zero carry no information.
                 *y = if weights.iter().any(|&w| w > 0.) {
-                    T::encode::<S>(xs, Some(Importance { weights, spread }))
+                    T::encode(s, xs, Some(Importance { weights, spread }))
                 } else {
-                    T::encode_as_at_first::<S>(xs)
+                    T::encode_as_at_first(s, xs)
                 };
             }
         }
@@ -272,8 +278,7 @@ macro_rules! block_types {
 
             fn vec_dot_unopt(n: usize, xs: &[Self], ys: &[$other]) -> f32 {
                 let mut dot = [0.];
-                // SAFETY: plain Rust runs on any CPU.
-                unsafe { run_at(Level::Scalar, BlockTile::one(n, xs, ys, &mut dot)) };
+                run_at(Level::Scalar, BlockTile::one(n, xs, ys, &mut dot));
                 dot[0]
             }
 

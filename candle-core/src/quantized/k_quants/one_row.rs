@@ -3,13 +3,16 @@
 //! The row is prepared once for all rows of weights and all threads. The kernels then read the weights sequentially. There are kernels for
 //! x86-64 (`../avx_rows.rs`, `../avx512_rows.rs`); other CPUs use `products.rs`.
 
+use std::marker::PhantomData;
 use std::ops::Range;
 
 use super::activations::{Activations, Bytes32};
+use super::level::{run_rows_at, Level};
+use super::panels::PanelWeights;
 use super::prepared::{DenseRows, RowProducts};
 use super::products::{Unpack, Weights, COLUMNS};
-use super::simd::{run_at, Kernel, Level, Simd};
-use super::BlockQ8K;
+use super::simd::Simd;
+use super::{BlockQ4K, BlockQ8K, BlockQ8_0};
 
 /// A cache line, which is also a vector of 512 bits.
 #[derive(Clone, Copy)]
@@ -32,6 +35,32 @@ pub(crate) struct OneRow<V> {
     pub(crate) block_sums: Vec<i32>,
     /// For blocks of 256: the sum of each 32 codes.
     pub(crate) sums: Vec<i16>,
+}
+
+/// Four neighbouring blocks of 256 activations.
+pub(crate) struct FourBlocks<'a> {
+    /// The codes, four lines of each block.
+    pub(crate) codes: &'a [Line<[[i8; 32]; 2]>; 16],
+    /// The scales, each repeated twice.
+    pub(crate) scales: &'a [f32; 8],
+    /// The sums of 32 codes, of two blocks each.
+    pub(crate) sums: [&'a [i16; 16]; 2],
+}
+
+impl OneRow<BlockQ8K> {
+    /// The blocks, four at a time, without the last ones that are fewer.
+    #[inline(always)]
+    pub(crate) fn fours(&self) -> impl Iterator<Item = FourBlocks<'_>> {
+        let codes = self.codes.as_chunks().0.iter();
+        let scales = self.scales.as_chunks().0.iter();
+        let sums = self.sums.as_chunks().0.as_chunks().0.iter();
+        let blocks = codes.zip(scales).zip(sums);
+        blocks.map(|((codes, scales), [low, high])| FourBlocks {
+            codes,
+            scales,
+            sums: [low, high],
+        })
+    }
 }
 
 /// Activations that can be prepared in this form.
@@ -74,17 +103,52 @@ impl RowBlocks for BlockQ8K {
     }
 }
 
+/// Kernels for one row of activations. Each sets `dst[r]` to the product of row `r` of `xs` and `y`; all rows have the same number of
+/// blocks, which is not 0 unless `xs` is empty.
+pub(crate) trait RowSimd: Simd {
+    /// Whether [`bytes`](Self::bytes) is faster than products of single blocks.
+    const BYTES: bool;
+
+    /// For blocks that begin with a scale, and have 32 codes with an offset.
+    fn offset_codes<T>(self, xs: &[T], y: &OneRow<Bytes32>, dst: &mut [f32])
+    where
+        T: PanelWeights<Activations = Bytes32> + Weights<Bytes32>;
+
+    /// For blocks that begin with a scale, one for minima, and [12 bytes](super::BlockQ4K::scales) of scales and minima.
+    fn with_minima<T>(self, xs: &[T], y: &OneRow<BlockQ8K>, dst: &mut [f32])
+    where
+        T: PanelWeights<Activations = BlockQ8K> + Weights<BlockQ8K> + bytemuck::Pod;
+
+    /// The same, for the format whose codes are only nibbles.
+    #[inline(always)]
+    fn nibbles_with_minima(self, xs: &[BlockQ4K], y: &OneRow<BlockQ8K>, dst: &mut [f32]) {
+        self.with_minima(xs, y, dst)
+    }
+
+    /// For blocks of a scale and 32 signed codes.
+    fn bytes(self, xs: &[BlockQ8_0], y: &OneRow<Bytes32>, dst: &mut [f32]);
+}
+
+/// A kernel that is compiled for every instruction set with [`RowSimd`].
+pub(crate) trait RowKernel {
+    type Output;
+
+    /// Runs the kernel. Must be `#[inline(always)]`.
+    fn run<S: RowSimd>(self, s: S) -> Self::Output;
+}
+
 /// A format with a kernel for one row, on some CPUs.
 pub(crate) trait OneRowWeights:
     Unpack<Activations: RowBlocks> + Weights<<Self as Unpack>::Activations>
 {
-    /// Sets `dst[r]` to row `r` of `xs` times the row of activations. Returns false and does nothing if there is no kernel. Must be
-    /// `#[inline(always)]`.
-    ///
-    /// # Safety
-    /// As for [`Simd`]; all rows have the same number of blocks, which is not 0 unless `xs` is empty.
-    unsafe fn one_row<S: Simd>(xs: &[Self], y: &OneRow<Self::Activations>, dst: &mut [f32])
-        -> bool;
+    /// Whether the instruction set has the kernel.
+    #[inline(always)]
+    fn has_kernel<S: RowSimd>() -> bool {
+        true
+    }
+
+    /// Sets `dst[r]` to row `r` of `xs` times the row of activations. Must be `#[inline(always)]`.
+    fn one_row<S: RowSimd>(s: S, xs: &[Self], y: &OneRow<Self::Activations>, dst: &mut [f32]);
 }
 
 /// A few rows of activations, each multiplied separately with rows of weights `T`.
@@ -105,19 +169,24 @@ impl<T: OneRowWeights> FewRows<T> {
 
     /// `None` if the level has no kernel, or rows have no elements.
     pub(crate) fn new(level: Level, rows: &DenseRows) -> Option<Self> {
-        // An empty row, which needs no memory: nothing is prepared yet.
-        let none = Product::<T> {
-            xs: &[],
-            y: &RowBlocks::lay_out(vec![]),
-            dst: &mut [],
-        };
-        // SAFETY: levels are those of this CPU; without rows of weights the call only tests for a kernel.
-        let has_kernel = unsafe { run_at(level, none) };
+        let has_kernel = run_rows_at(level, HasKernel::<T>(PhantomData)) == Some(true);
         let lay_out = |row: usize| RowBlocks::lay_out(rows.activations(row..row + 1));
         (has_kernel && rows.len() > 0).then(|| Self {
             rows: (0..rows.count()).map(lay_out).collect(),
             level,
         })
+    }
+}
+
+/// [`OneRowWeights::has_kernel`].
+struct HasKernel<T>(PhantomData<T>);
+
+impl<T: OneRowWeights> RowKernel for HasKernel<T> {
+    type Output = bool;
+
+    #[inline(always)]
+    fn run<S: RowSimd>(self, _: S) -> bool {
+        T::has_kernel::<S>()
     }
 }
 
@@ -141,8 +210,7 @@ impl<T: OneRowWeights> RowProducts<T> for FewRows<T> {
             dst.len()
         );
         for (y, dst) in self.rows[ys].iter().zip(dst.chunks_exact_mut(rows.max(1))) {
-            // SAFETY: `new` has checked that the level has a kernel; the sizes were compared.
-            unsafe { run_at(self.level, Product { xs, y, dst }) };
+            run_rows_at(self.level, Product { xs, y, dst }).expect("a level with kernels for rows");
         }
     }
 }
@@ -154,12 +222,11 @@ struct Product<'a, T: Unpack> {
     dst: &'a mut [f32],
 }
 
-impl<T: OneRowWeights> Kernel for Product<'_, T> {
-    type Output = bool;
-    const PRODUCTS: bool = true;
+impl<T: OneRowWeights> RowKernel for Product<'_, T> {
+    type Output = ();
 
     #[inline(always)]
-    unsafe fn run<S: Simd>(self) -> bool {
-        T::one_row::<S>(self.xs, self.y, self.dst)
+    fn run<S: RowSimd>(self, s: S) {
+        T::one_row(s, self.xs, self.y, self.dst)
     }
 }

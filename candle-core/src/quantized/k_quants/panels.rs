@@ -12,9 +12,10 @@ use std::ops::Range;
 
 use super::activations::PanelActivations;
 use super::lanes::{PanelKernel, PanelSimd, GROUP, MAX_ROWS};
+use super::level::{run_panels_at, Level};
 use super::prepared::{DenseRows, RowProducts};
-use super::products::{prefetch, Unpack, Weights};
-use super::simd::{Level, Simd};
+use super::products::{at, prefetch, Unpack, Weights};
+use super::simd::Simd;
 use super::QK_K;
 
 /// Elements per row of a panel: with [`MAX_ROWS`] rows and their scales it takes half of an L1 cache of 48 KiB. With twice this number the
@@ -61,23 +62,14 @@ pub(crate) trait PanelWeights: Weights<<Self as Unpack>::Activations> {
     type Bytes<S: Simd>: Copy + AsRef<[S::Bytes]>;
 
     /// Vector `i` of [`Read`](Self::Read). Must be `#[inline(always)]`.
-    ///
-    /// # Safety
-    /// As for [`Simd`]; vector `i` exists.
-    unsafe fn read<S: Simd>(&self, i: usize) -> S::Bytes;
+    fn read<S: Simd>(&self, s: S, i: usize) -> S::Bytes;
 
     /// All vectors of [`Read`](Self::Read). Must be `#[inline(always)]`.
-    ///
-    /// # Safety
-    /// As for [`Simd`].
-    unsafe fn read_all<S: Simd>(&self) -> Self::Read<S>;
+    fn read_all<S: Simd>(&self, s: S) -> Self::Read<S>;
 
     /// Extracts codes from the vectors read, each code from bytes with the same index, so that it works for any elements of any rows. Must
     /// be `#[inline(always)]`.
-    ///
-    /// # Safety
-    /// As for [`Simd`].
-    unsafe fn codes<S: Simd>(bytes: Self::Read<S>) -> Self::Bytes<S>;
+    fn codes<S: Simd>(s: S, bytes: Self::Read<S>) -> Self::Bytes<S>;
 
     /// The factors of the block's scales and, if the format has them, of its minima: the bits of two f16. Must be
     /// `#[inline(always)]`.
@@ -184,8 +176,7 @@ impl<T: PanelWeights> RowProducts<T> for Panels<T> {
                 panel,
                 dst,
             };
-            // SAFETY: `new` has checked that the level has panels, and levels are those of this CPU.
-            unsafe { super::simd::run_panels_at(self.level, product) }
+            run_panels_at(self.level, product).expect("a level with panels")
         })
     }
 }
@@ -202,20 +193,22 @@ struct Product<'a, T> {
 }
 
 impl<T: PanelWeights> PanelKernel for Product<'_, T> {
+    type Output = ();
+
     #[inline(always)]
-    unsafe fn run<S: PanelSimd>(mut self) {
+    fn run<S: PanelSimd>(mut self, s: S) {
         self.dst.fill(0.);
         let piece = PIECE / T::BLCK_SIZE;
         for first in (0..self.blocks).step_by(piece) {
             let blocks = first..self.blocks.min(first + piece);
-            self.unpack::<S>(blocks.clone());
+            self.unpack(s, blocks.clone());
             let mut column = 0;
             while column + COLUMNS <= self.columns.len() {
-                self.multiply::<S, COLUMNS>(blocks.clone(), column);
+                self.multiply::<S, COLUMNS>(s, blocks.clone(), column);
                 column += COLUMNS;
             }
             while column < self.columns.len() {
-                self.multiply::<S, 1>(blocks.clone(), column);
+                self.multiply::<S, 1>(s, blocks.clone(), column);
                 column += 1;
             }
         }
@@ -227,8 +220,9 @@ impl<T: PanelWeights> Product<'_, T> {
     const PARTS: usize = T::BLCK_SIZE / T::PART;
 
     /// Unpacks these blocks of every row into the panel. If there are fewer rows, the last one is repeated.
+    #[allow(unsafe_code, reason = "see `at`")]
     #[inline(always)]
-    unsafe fn unpack<S: PanelSimd>(&mut self, blocks: Range<usize>) {
+    fn unpack<S: PanelSimd>(&mut self, s: S, blocks: Range<usize>) {
         let rows = self.xs.len() / self.blocks;
         let flip = T::CODES == Codes::Signed && S::UNSIGNED;
         let next = if blocks.end < self.blocks {
@@ -240,81 +234,81 @@ impl<T: PanelWeights> Product<'_, T> {
             let mut xs = [self.xs.as_ptr(); GROUP];
             for (r, x) in xs.iter_mut().enumerate() {
                 let row = (group + r).min(rows - 1);
-                *x = x.add(row * self.blocks + blocks.start);
+                *x = self.xs[row * self.blocks..][blocks.clone()].as_ptr();
             }
-            let codes = self.panel.codes.as_mut_ptr();
             for block in 0..blocks.len() {
-                let first = codes.add(block * T::BLCK_SIZE * S::ROWS + 4 * group);
                 for x in xs {
                     // Prefetches the same bytes of the next chunk: that of these rows, or the first one of the next rows.
-                    prefetch::<T, S>(x.wrapping_add(next));
+                    prefetch(s, x.wrapping_add(next));
                 }
-                self.unpack_scales::<S>(xs, block, group);
+                // SAFETY: each points to `blocks.len()` blocks, of which it has passed `block`.
+                let x = unsafe { xs.map(|x| &*x) };
+                self.unpack_scales(s, x, block, group / GROUP);
                 // Transposes the packed bytes before unpacking: there are fewer of them.
-                let mut transposed = [T::read_all::<S>(&*xs[0]); GROUP];
+                let mut transposed = [x[0].read_all(s); GROUP];
                 for i in 0..transposed[0].as_mut().len() {
-                    let mut rows = [(*xs[0]).read::<S>(i); GROUP];
+                    let mut rows = [x[0].read(s, i); GROUP];
                     for r in 1..GROUP {
-                        rows[r] = (*xs[r]).read::<S>(i);
+                        rows[r] = x[r].read(s, i);
                     }
-                    let rows = S::transpose(rows);
+                    let rows = s.transpose(rows);
                     for (transposed, bytes) in transposed.iter_mut().zip(rows) {
                         transposed.as_mut()[i] = bytes;
                     }
                 }
+                let codes = self.panel.codes.as_mut_ptr();
                 for (g, bytes) in transposed.into_iter().enumerate() {
-                    for (j, &bytes) in T::codes::<S>(bytes).as_ref().iter().enumerate() {
-                        let bytes = if flip { S::flip_signs(bytes) } else { bytes };
-                        S::store(first.add((32 * j + 4 * g) * S::ROWS), bytes);
+                    for (j, &bytes) in T::codes(s, bytes).as_ref().iter().enumerate() {
+                        let bytes = if flip { s.flip_signs(bytes) } else { bytes };
+                        let first = (block * T::BLCK_SIZE + 32 * j + 4 * g) * S::ROWS + 4 * group;
+                        // SAFETY: a panel has `PIECE` codes of each row, and `blocks` at most this number.
+                        s.store(unsafe { &mut *codes.add(first).cast() }, bytes);
                     }
                 }
                 for x in &mut xs {
-                    *x = x.add(1);
+                    *x = x.wrapping_add(1);
                 }
             }
         }
     }
 
-    /// Writes the scales of eight rows' block, from row `group` on, and the minima if the format has them. Those of a part are adjacent,
-    /// with a stride of `S::ROWS` between parts.
+    /// Writes the scales of a block of a group of rows, and the minima if the format has them. Those of a part are adjacent, with a stride
+    /// of `S::ROWS` between parts.
     #[inline(always)]
-    unsafe fn unpack_scales<S: PanelSimd>(
-        &mut self,
-        xs: [*const T; GROUP],
-        block: usize,
-        group: usize,
-    ) {
-        let [scale, minimum] = eight_factors::<T, S>(xs);
+    fn unpack_scales<S: PanelSimd>(&mut self, s: S, xs: [&T; GROUP], block: usize, group: usize) {
+        let [scale, minimum] = eight_factors(s, xs);
         let above = T::CODES == Codes::AboveMinimum;
-        let place = block * Self::PARTS * S::ROWS + group;
-        let scales = self.panel.scales.as_mut_ptr().add(place);
-        let minima = self.panel.minima.as_mut_ptr().add(place);
+        let stride = S::ROWS / GROUP;
+        let part = block * Self::PARTS * stride + group;
+        let scales = self.panel.scales.as_chunks_mut().0;
+        let minima = self.panel.minima.as_chunks_mut().0;
         if Self::PARTS == 1 {
-            S::store_eight(scales, scale);
+            s.store_eight(&mut scales[part], scale);
             if above {
-                S::store_eight(minima, minimum);
+                s.store_eight(&mut minima[part], minimum);
             }
             return;
         }
-        let place = block * S::ROWS + group;
-        S::store_eight(self.panel.block_scales.as_mut_ptr().add(place), scale);
+        let block_scales = self.panel.block_scales.as_chunks_mut().0;
+        s.store_eight(&mut block_scales[block * stride + group], scale);
         if above {
-            let less = S::mul(minimum, S::splat(-1.));
-            S::store_eight(self.panel.block_minima.as_mut_ptr().add(place), less);
+            let less = s.mul(minimum, s.splat(-1.));
+            let block_minima = self.panel.block_minima.as_chunks_mut().0;
+            s.store_eight(&mut block_minima[block * stride + group], less);
         }
         let mut words = [[[0; GROUP]; 2]; 2];
         for (r, x) in xs.into_iter().enumerate() {
-            let [of_scales, of_minima] = (*x).part_bytes();
+            let [of_scales, of_minima] = x.part_bytes();
             for (word, [scales, minima]) in words.iter_mut().enumerate() {
                 (scales[r], minima[r]) = (of_scales[word], of_minima[word]);
             }
         }
         let eights = words.into_iter().take(Self::PARTS / 8);
         for (i, [of_scales, of_minima]) in eights.enumerate() {
-            let place = GROUP * i * S::ROWS;
-            store_transposed::<S>(scales.add(place), of_scales);
+            let first = part + 8 * i * stride;
+            store_transposed(s, &mut scales[first..], of_scales);
             if above {
-                store_transposed::<S>(minima.add(place), of_minima);
+                store_transposed(s, &mut minima[first..], of_minima);
             }
         }
     }
@@ -323,132 +317,135 @@ impl<T: PanelWeights> Product<'_, T> {
         clippy::needless_range_loop,
         reason = "what is at `c` in one array goes with what is there in others"
     )]
+    #[allow(unsafe_code, reason = "see `at`")]
     /// Adds the products of the panel, which holds these blocks, with `C` rows of activations.
     #[inline(always)]
-    unsafe fn multiply<S: PanelSimd, const C: usize>(
+    fn multiply<S: PanelSimd, const C: usize>(
         &mut self,
+        s: S,
         blocks: Range<usize>,
         column: usize,
     ) {
+        let fours: &[S::FourOfRows] = bytemuck::cast_slice(&self.panel.codes);
+        let scales: &[S::OneOfRows] = bytemuck::cast_slice(&self.panel.scales);
+        let minimums: &[S::OneOfRows] = bytemuck::cast_slice(&self.panel.minima);
+        let block_scales: &[S::OneOfRows] = bytemuck::cast_slice(&self.panel.block_scales);
+        let block_minima: &[S::OneOfRows] = bytemuck::cast_slice(&self.panel.block_minima);
+        let dst: &mut [S::OneOfRows] = bytemuck::cast_slice_mut(self.dst);
+        let dst = &mut dst[column..][..C];
         let first = self.columns.start + column;
-        let dst = self.dst.as_mut_ptr().add(column * S::ROWS);
         let mut y = [self.ys.row(first); C];
-        let mut totals = [S::load_values(dst); C];
+        let mut totals = [s.load_values(&dst[0]); C];
         for c in 1..C {
             y[c] = self.ys.row(first + c);
-            totals[c] = S::load_values(dst.add(c * S::ROWS));
+            totals[c] = s.load_values(&dst[c]);
         }
         let signed = T::CODES == Codes::Signed && !S::UNSIGNED;
         let offset = T::CODES != Codes::AboveMinimum && !signed;
         let above = T::CODES == Codes::AboveMinimum;
-        for block in blocks.clone() {
-            let mut products = [S::zero_totals(); C];
-            let mut minima = [S::zero_values(); C];
-            for part in 0..Self::PARTS {
-                let y_part = block * Self::PARTS + part;
-                let x_part = y_part - blocks.start * Self::PARTS;
-                let mut sums = [S::zero_sums(); C];
-                if offset {
-                    for c in 0..C {
-                        sums[c] = S::splat_sum(y[c].offsets.add(y_part));
-                    }
-                }
-                for four in 0..T::PART / 4 {
-                    let at = x_part * T::PART + 4 * four;
-                    let x = S::load_fours(self.panel.codes.as_ptr().add(at * S::ROWS));
-                    for c in 0..C {
-                        let y = y[c].codes.add(y_part * T::PART + 4 * four);
-                        sums[c] = if signed {
-                            S::dot_fours::<true>(sums[c], x, y)
-                        } else {
-                            S::dot_fours::<false>(sums[c], x, y)
-                        };
-                    }
-                }
-                let scale = self.panel.scales.as_ptr().add(x_part * S::ROWS);
-                let minimum = S::load_values(self.panel.minima.as_ptr().add(x_part * S::ROWS));
-                if Self::PARTS == 1 {
-                    let scale = S::load_values(scale);
-                    for c in 0..C {
-                        if above {
-                            let sum = S::splat_value(y[c].sums.add(block));
-                            totals[c] = S::fma(minimum, sum, totals[c]);
+        // SAFETY: rows of activations have codes and scales for all `blocks`, which `Panels::multiply` checks, and a panel has a chunk.
+        unsafe {
+            for (x_block, block) in blocks.enumerate() {
+                let mut products = [s.zero_totals(); C];
+                let mut minima = [s.zero_values(); C];
+                for part in 0..Self::PARTS {
+                    let y_part = block * Self::PARTS + part;
+                    let x_part = x_block * Self::PARTS + part;
+                    let mut sums = [s.zero_sums(); C];
+                    if offset {
+                        for c in 0..C {
+                            sums[c] = s.splat_sum(*at(y[c].offsets, y_part));
                         }
-                        let scale = times::<S>(scale, y[c].scales.add(block));
-                        totals[c] = S::fma(S::values_of(sums[c]), scale, totals[c]);
                     }
+                    for four in 0..T::PART / 4 {
+                        let x = s.load_fours(at(fours, x_part * (T::PART / 4) + four));
+                        for c in 0..C {
+                            let y = *at(y[c].codes, y_part * (T::PART / 4) + four);
+                            sums[c] = if signed {
+                                s.dot_fours::<true>(sums[c], x, y)
+                            } else {
+                                s.dot_fours::<false>(sums[c], x, y)
+                            };
+                        }
+                    }
+                    let scale = at(scales, x_part);
+                    let minimum = s.load_values(at(minimums, x_part));
+                    if Self::PARTS == 1 {
+                        let scale = s.load_values(scale);
+                        for c in 0..C {
+                            if above {
+                                let sum = s.splat_value(*at(y[c].sums, block));
+                                totals[c] = s.fma(minimum, sum, totals[c]);
+                            }
+                            let scale = times(s, scale, *at(y[c].scales, block));
+                            totals[c] = s.fma(s.values_of(sums[c]), scale, totals[c]);
+                        }
+                        continue;
+                    }
+                    let scale = s.load_whole(scale);
+                    for c in 0..C {
+                        products[c] = s.add_times(products[c], sums[c], scale);
+                        if above {
+                            // Integers whose sum is below 2^24: exact.
+                            let sum = s.splat_value(*at(y[c].sums, y_part));
+                            minima[c] = s.fma(minimum, sum, minima[c]);
+                        }
+                    }
+                }
+                if Self::PARTS == 1 {
                     continue;
                 }
-                let scale = S::load_whole(scale);
+                let scale = s.load_values(at(block_scales, x_block));
+                let less = s.load_values(at(block_minima, x_block));
                 for c in 0..C {
-                    products[c] = S::add_times(products[c], sums[c], scale);
+                    let by = *at(y[c].scales, block);
                     if above {
-                        // Integers whose sum is below 2^24: exact.
-                        let sum = S::splat_value(y[c].sums.add(y_part));
-                        minima[c] = S::fma(minimum, sum, minima[c]);
+                        totals[c] = s.fma(minima[c], times(s, less, by), totals[c]);
                     }
+                    let products = s.values_of_totals(products[c]);
+                    totals[c] = s.fma(products, times(s, scale, by), totals[c]);
                 }
-            }
-            if Self::PARTS == 1 {
-                continue;
-            }
-            let place = (block - blocks.start) * S::ROWS;
-            let scale = S::load_values(self.panel.block_scales.as_ptr().add(place));
-            let less = S::load_values(self.panel.block_minima.as_ptr().add(place));
-            for c in 0..C {
-                let by = y[c].scales.add(block);
-                if above {
-                    totals[c] = S::fma(minima[c], times::<S>(less, by), totals[c]);
-                }
-                let products = S::values_of_totals(products[c]);
-                totals[c] = S::fma(products, times::<S>(scale, by), totals[c]);
             }
         }
         for c in 0..C {
-            S::store_values(dst.add(c * S::ROWS), totals[c]);
+            s.store_values(&mut dst[c], totals[c]);
         }
     }
 }
 
-/// `values` times the float at `by`.
-///
-/// # Safety
-/// As for [`PanelSimd`].
+/// `values` times `by`.
 #[inline(always)]
-unsafe fn times<S: PanelSimd>(values: S::Values, by: *const f32) -> S::Values {
-    S::fma(values, S::splat_value(by), S::zero_values())
+fn times<S: PanelSimd>(s: S, values: S::Values, by: f32) -> S::Values {
+    s.fma(values, s.splat_value(by), s.zero_values())
 }
 
 /// Eight bytes of each of eight rows as floats. The rows' first bytes become adjacent, with a stride of `S::ROWS` to their next ones.
-///
-/// # Safety
-/// As for [`PanelSimd`]; the floats fit.
 #[inline(always)]
-unsafe fn store_transposed<S: PanelSimd>(to: *mut f32, rows: [u64; GROUP]) {
-    for (half, bytes) in S::transpose_bytes(rows).into_iter().enumerate() {
-        for (i, floats) in S::eights(bytes).into_iter().enumerate() {
-            S::store_eight(to.add((4 * half + i) * S::ROWS), floats);
+fn store_transposed<S: PanelSimd>(s: S, to: &mut [[f32; 8]], rows: [u64; GROUP]) {
+    let stride = S::ROWS / GROUP;
+    let to = &mut to[..7 * stride + 1];
+    for (half, bytes) in s.transpose_bytes(rows).into_iter().enumerate() {
+        for (i, floats) in s.eights(bytes).into_iter().enumerate() {
+            s.store_eight(&mut to[(4 * half + i) * stride], floats);
         }
     }
 }
 
 /// The [factors](PanelWeights::factors) of eight blocks: those of the scales, then those of the minima, if present.
-///
-/// # Safety
-/// As for [`PanelSimd`]; the blocks must exist.
 #[inline(always)]
-pub(super) unsafe fn eight_factors<T: PanelWeights, S: PanelSimd>(
-    blocks: [*const T; GROUP],
+pub(super) fn eight_factors<T: PanelWeights, S: PanelSimd>(
+    s: S,
+    blocks: [&T; GROUP],
 ) -> [S::Floats; 2] {
     let mut halves = [[0; GROUP]; 2];
     for (r, x) in blocks.into_iter().enumerate() {
-        [halves[0][r], halves[1][r]] = (*x).factors();
+        [halves[0][r], halves[1][r]] = x.factors();
     }
-    let scales = S::eight_floats(halves[0]);
+    let scales = s.eight_floats(halves[0]);
     let minima = if T::CODES == Codes::AboveMinimum {
-        S::eight_floats(halves[1])
+        s.eight_floats(halves[1])
     } else {
-        S::splat(0.)
+        s.splat(0.)
     };
     [scales, minima]
 }

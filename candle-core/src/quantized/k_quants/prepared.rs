@@ -3,10 +3,10 @@
 use std::ops::Range;
 
 use super::activations::Activations;
+use super::level::dispatch;
 use super::one_row::{FewRows, OneRowWeights};
 use super::panels::{PanelWeights, Panels};
 use super::products::{BlockTile, Unpack, Weights};
-use super::simd::dispatch;
 use super::GgmlType;
 use crate::cpu::threads;
 

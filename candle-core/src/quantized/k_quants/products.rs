@@ -22,51 +22,56 @@ pub(crate) trait Unpack: GgmlType + 'static {
     type Unpacked<S: Simd>: Copy;
 
     /// Unpacks a block. Must be `#[inline(always)]`.
-    ///
-    /// # Safety
-    /// As for [`Simd`].
-    unsafe fn unpack<S: Simd>(&self) -> Self::Unpacked<S>;
+    fn unpack<S: Simd>(&self, s: S) -> Self::Unpacked<S>;
 }
 
 /// A format whose rows can be multiplied by rows of blocks `Y` of the same length.
 pub(crate) trait Weights<Y>: Unpack {
     /// `sum` plus the products with a block of activations; every lane of the result holds all of them. Must be `#[inline(always)]`.
-    ///
-    /// # Safety
-    /// As for [`Simd`].
-    unsafe fn mul_add<S: Simd>(x: &Self::Unpacked<S>, y: &Y, sum: S::Floats) -> S::Floats;
+    fn mul_add<S: Simd>(s: S, x: &Self::Unpacked<S>, y: &Y, sum: S::Floats) -> S::Floats;
 }
 
 /// Prefetches a block, which may be past the end.
-///
-/// # Safety
-/// As for [`Simd`].
 #[inline(always)]
-pub(crate) unsafe fn prefetch<T, S: Simd>(x: *const T) {
+pub(crate) fn prefetch<T, S: Simd>(s: S, x: *const T) {
     for line in (0..size_of::<T>()).step_by(64) {
-        S::prefetch(x.cast::<u8>().wrapping_add(line));
+        s.prefetch(x.cast::<u8>().wrapping_add(line));
     }
 }
 
-/// `R` rows of weights times `C` rows of activations, of `blocks` blocks each. Unpacks each block once.
+/// Element `i`, for loops in which a comparison of each index takes several hundredths of the time.
 ///
 /// # Safety
-/// As for [`Simd`]; `xs` points to `R` contiguous rows of `blocks` blocks, and every pointer of `ys` to `blocks` blocks.
+/// The element exists.
+#[allow(unsafe_code, reason = "see above")]
 #[inline(always)]
-unsafe fn products<T: Weights<Y>, Y, S: Simd, const R: usize, const C: usize>(
+pub(super) unsafe fn at<T>(xs: &[T], i: usize) -> &T {
+    debug_assert!(i < xs.len());
+    // SAFETY: it exists, by this function's contract.
+    unsafe { xs.get_unchecked(i) }
+}
+
+/// `R` rows of weights times `C` rows of activations, of `blocks` blocks each. Unpacks each block once.
+#[allow(unsafe_code, reason = "see `at`")]
+#[inline(always)]
+fn products<T: Weights<Y>, Y, S: Simd, const R: usize, const C: usize>(
+    s: S,
     blocks: usize,
-    xs: *const T,
-    ys: [*const Y; C],
+    xs: [&[T]; R],
+    ys: [&[Y]; C],
 ) -> [[S::Floats; C]; R] {
-    let mut sums = [[S::splat(0.); C]; R];
-    let ahead = S::ahead();
+    let mut sums = [[s.splat(0.); C]; R];
+    let ahead = s.ahead();
     for i in 0..blocks {
         for (r, sums) in sums.iter_mut().enumerate() {
-            let x = xs.add(r * blocks + i);
-            prefetch::<T, S>(x.wrapping_byte_add(ahead));
-            let x = (*x).unpack::<S>();
-            for (sum, y) in sums.iter_mut().zip(ys) {
-                *sum = T::mul_add::<S>(&x, &*y.add(i), *sum);
+            // SAFETY: `part` makes slices of `blocks` blocks.
+            let x = unsafe { at(xs[r], i) };
+            prefetch(s, (&raw const *x).wrapping_byte_add(ahead));
+            let x = x.unpack(s);
+            for (c, sum) in sums.iter_mut().enumerate() {
+                // SAFETY: as for `x`.
+                let y = unsafe { at(ys[c], i) };
+                *sum = T::mul_add(s, &x, y, *sum);
             }
         }
     }
@@ -134,17 +139,19 @@ impl<'a, T: Weights<Y>, Y> BlockTile<'a, T, Y> {
 
     /// `R` rows of weights from row `r` on times `C` rows of activations from row `c` on.
     #[inline(always)]
-    unsafe fn part<S: Simd, const R: usize, const C: usize>(&mut self, r: usize, c: usize) {
+    fn part<S: Simd, const R: usize, const C: usize>(&mut self, s: S, r: usize, c: usize) {
         let rows = self.xs.len() / self.blocks;
-        let xs = self.xs.as_ptr().add(r * self.blocks);
-        let mut ys = [self.ys.as_ptr().add(c * self.blocks); C];
-        for (i, y) in ys.iter_mut().enumerate() {
-            *y = y.add(i * self.blocks);
+        let (mut xs, mut ys) = ([self.xs; R], [self.ys; C]);
+        for (i, xs) in xs.iter_mut().enumerate() {
+            *xs = &self.xs[(r + i) * self.blocks..][..self.blocks];
         }
-        let sums = products::<T, Y, S, R, C>(self.blocks, xs, ys);
+        for (i, ys) in ys.iter_mut().enumerate() {
+            *ys = &self.ys[(c + i) * self.blocks..][..self.blocks];
+        }
+        let sums = products(s, self.blocks, xs, ys);
         for (i, sums) in sums.into_iter().enumerate() {
             for (j, sum) in sums.into_iter().enumerate() {
-                self.dst[(c + j) * rows + r + i] = S::first(sum);
+                self.dst[(c + j) * rows + r + i] = s.first(sum);
             }
         }
     }
@@ -162,22 +169,22 @@ impl<T: Weights<Y>, Y> Kernel for BlockTile<'_, T, Y> {
     const PRODUCTS: bool = true;
 
     #[inline(always)]
-    unsafe fn run<S: Simd>(mut self) {
+    fn run<S: Simd>(mut self, s: S) {
         let (rows, columns) = (self.xs.len() / self.blocks, self.ys.len() / self.blocks);
         let many = columns - columns % COLUMNS;
         let small = T::BLCK_SIZE <= 32;
         let together = if small { rows - rows % ROWS } else { 0 };
         for c in many..columns {
             for r in (0..together).step_by(ROWS) {
-                self.part::<S, ROWS, 1>(r, c);
+                self.part::<S, ROWS, 1>(s, r, c);
             }
             for r in together..rows {
-                self.part::<S, 1, 1>(r, c);
+                self.part::<S, 1, 1>(s, r, c);
             }
         }
         for r in 0..rows {
             for c in (0..many).step_by(COLUMNS) {
-                self.part::<S, 1, COLUMNS>(r, c);
+                self.part::<S, 1, COLUMNS>(s, r, c);
             }
         }
     }

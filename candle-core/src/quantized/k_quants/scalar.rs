@@ -29,162 +29,162 @@ impl Simd for Scalar {
     type Floats = [f32; 8];
 
     #[inline(always)]
-    unsafe fn load(p: *const u8) -> [u8; 32] {
-        p.cast::<[u8; 32]>().read()
+    fn load(self, bytes: &[u8; 32]) -> [u8; 32] {
+        *bytes
     }
 
     #[inline(always)]
-    unsafe fn nibbles(p: *const u8) -> [u8; 32] {
-        let b = p.cast::<[u8; 16]>().read();
+    fn nibbles(self, b: &[u8; 16]) -> [u8; 32] {
         std::array::from_fn(|i| if i < 16 { b[i] & 15 } else { b[i - 16] >> 4 })
     }
 
     #[inline(always)]
-    unsafe fn fifth_bits(bits: [u8; 4]) -> [u8; 32] {
+    fn fifth_bits(self, bits: [u8; 4]) -> [u8; 32] {
         let bits = u32::from_le_bytes(bits);
         std::array::from_fn(|i| ((bits >> i) as u8 & 1) << 4)
     }
 
     #[inline(always)]
-    unsafe fn right<const BY: i32>(b: [u8; 32], mask: u8) -> [u8; 32] {
+    fn right<const BY: i32>(self, b: [u8; 32], mask: u8) -> [u8; 32] {
         b.map(|b| (b >> BY) & mask)
     }
 
     #[inline(always)]
-    unsafe fn left<const BY: i32>(b: [u8; 32], mask: u8) -> [u8; 32] {
+    fn left<const BY: i32>(self, b: [u8; 32], mask: u8) -> [u8; 32] {
         b.map(|b| (b << BY) & mask)
     }
 
     #[inline(always)]
-    unsafe fn or(a: [u8; 32], b: [u8; 32]) -> [u8; 32] {
+    fn or(self, a: [u8; 32], b: [u8; 32]) -> [u8; 32] {
         std::array::from_fn(|i| a[i] | b[i])
     }
 
     #[inline(always)]
-    unsafe fn less(b: [u8; 32], by: u8) -> [u8; 32] {
+    fn less(self, b: [u8; 32], by: u8) -> [u8; 32] {
         b.map(|b| b.wrapping_sub(by))
     }
 
     #[inline(always)]
-    unsafe fn look_up(codes: [u8; 32], table: &[i8; 16]) -> [u8; 32] {
+    fn look_up(self, codes: [u8; 32], table: &[i8; 16]) -> [u8; 32] {
         codes.map(|code| table[usize::from(code & 15)] as u8)
     }
 
     #[inline(always)]
-    unsafe fn signed(b: [u8; 32]) -> [u8; 32] {
+    fn signed(self, b: [u8; 32]) -> [u8; 32] {
         b
     }
 
     #[inline(always)]
-    unsafe fn dot_signed(x: [u8; 32], y: [u8; 32]) -> [i32; 8] {
+    fn dot_signed(self, x: [u8; 32], y: [u8; 32]) -> [i32; 8] {
         dot(x.map(|x| i32::from(x as i8)), y)
     }
 
     #[inline(always)]
-    unsafe fn dot(x: [u8; 32], y: [u8; 32]) -> [i32; 8] {
+    fn dot(self, x: [u8; 32], y: [u8; 32]) -> [i32; 8] {
         dot(x.map(i32::from), y)
     }
 
     #[inline(always)]
-    unsafe fn dot_wide(x: [u8; 32], y: [u8; 32]) -> [i32; 8] {
-        Self::dot_signed(x, y)
+    fn dot_wide(self, x: [u8; 32], y: [u8; 32]) -> [i32; 8] {
+        self.dot_signed(x, y)
     }
 
     #[inline(always)]
-    unsafe fn scales_of_16(bytes: [u64; 2]) -> [i16; 16] {
-        Self::words_of_16(bytes)
+    fn scales_of_16(self, bytes: [u64; 2]) -> [i16; 16] {
+        self.words_of_16(bytes)
     }
 
     #[inline(always)]
-    unsafe fn scales_of_32(bytes: u64) -> [i16; 16] {
-        Self::words_of_32(bytes)
+    fn scales_of_32(self, bytes: u64) -> [i16; 16] {
+        self.words_of_32(bytes)
     }
 
     #[inline(always)]
-    unsafe fn dot_scaled<const J: usize>(
+    fn dot_scaled<const J: usize>(
+        self,
         sum: [i32; 8],
         x: [u8; 32],
         y: [u8; 32],
         scales: [i16; 16],
     ) -> [i32; 8] {
-        let dot = Self::dot(x, y);
+        let dot = self.dot(x, y);
         std::array::from_fn(|i| sum[i] + dot[i] * i32::from(scales[2 * J + i / 4]))
     }
 
     #[inline(always)]
-    unsafe fn load_words(p: *const i16) -> [i16; 16] {
-        p.cast::<[i16; 16]>().read_unaligned()
+    fn load_words(self, words: &[i16; 16]) -> [i16; 16] {
+        *words
     }
 
     #[inline(always)]
-    unsafe fn words_of_16(bytes: [u64; 2]) -> [i16; 16] {
+    fn words_of_16(self, bytes: [u64; 2]) -> [i16; 16] {
         bytes_of(bytes).map(|b| i16::from(b as i8))
     }
 
     #[inline(always)]
-    unsafe fn words_of_32(bytes: u64) -> [i16; 16] {
+    fn words_of_32(self, bytes: u64) -> [i16; 16] {
         let bytes = bytes.to_le_bytes();
         std::array::from_fn(|i| i16::from(bytes[i / 2]))
     }
 
     #[inline(always)]
-    unsafe fn dot_words(x: [i16; 16], y: [i16; 16]) -> [i32; 8] {
+    fn dot_words(self, x: [i16; 16], y: [i16; 16]) -> [i32; 8] {
         let product = |i: usize| i32::from(x[i]) * i32::from(y[i]);
         std::array::from_fn(|i| product(2 * i).wrapping_add(product(2 * i + 1)))
     }
 
     #[inline(always)]
-    unsafe fn no_ints() -> [i32; 8] {
+    fn no_ints(self) -> [i32; 8] {
         [0; 8]
     }
 
     #[inline(always)]
-    unsafe fn add_ints(a: [i32; 8], b: [i32; 8]) -> [i32; 8] {
+    fn add_ints(self, a: [i32; 8], b: [i32; 8]) -> [i32; 8] {
         std::array::from_fn(|i| a[i].wrapping_add(b[i]))
     }
 
     #[inline(always)]
-    unsafe fn total(x: [i32; 8]) -> [i32; 8] {
+    fn total(self, x: [i32; 8]) -> [i32; 8] {
         [x.into_iter().fold(0, i32::wrapping_add); 8]
     }
 
     #[inline(always)]
-    unsafe fn sub_shifted<const BY: i32>(a: [i32; 8], b: [i32; 8]) -> [i32; 8] {
+    fn sub_shifted<const BY: i32>(self, a: [i32; 8], b: [i32; 8]) -> [i32; 8] {
         std::array::from_fn(|i| a[i].wrapping_sub(b[i] << BY))
     }
 
     #[inline(always)]
-    unsafe fn splat(x: f32) -> [f32; 8] {
+    fn splat(self, x: f32) -> [f32; 8] {
         [x; 8]
     }
 
     #[inline(always)]
-    unsafe fn splat_f16(x: f16) -> [f32; 8] {
+    fn splat_f16(self, x: f16) -> [f32; 8] {
         [super::utils::f16_to_f32(x); 8]
     }
 
     #[inline(always)]
-    unsafe fn floats(x: [i32; 8]) -> [f32; 8] {
+    fn floats(self, x: [i32; 8]) -> [f32; 8] {
         x.map(|x| x as f32)
     }
 
     #[inline(always)]
-    unsafe fn mul(a: [f32; 8], b: [f32; 8]) -> [f32; 8] {
+    fn mul(self, a: [f32; 8], b: [f32; 8]) -> [f32; 8] {
         std::array::from_fn(|i| a[i] * b[i])
     }
 
     #[inline(always)]
-    unsafe fn mul_add(a: [f32; 8], b: [f32; 8], c: [f32; 8]) -> [f32; 8] {
+    fn mul_add(self, a: [f32; 8], b: [f32; 8], c: [f32; 8]) -> [f32; 8] {
         std::array::from_fn(|i| a[i] * b[i] + c[i])
     }
 
     #[inline(always)]
-    unsafe fn neg_mul_add(a: [f32; 8], b: [f32; 8], c: [f32; 8]) -> [f32; 8] {
+    fn neg_mul_add(self, a: [f32; 8], b: [f32; 8], c: [f32; 8]) -> [f32; 8] {
         std::array::from_fn(|i| c[i] - a[i] * b[i])
     }
 
     #[inline(always)]
-    unsafe fn first([x, ..]: [f32; 8]) -> f32 {
+    fn first(self, [x, ..]: [f32; 8]) -> f32 {
         x
     }
 }

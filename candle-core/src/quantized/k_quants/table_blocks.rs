@@ -570,22 +570,21 @@ macro_rules! short_tables {
                 type Unpacked<S: Simd> = (S::Signed, S::Floats);
 
                 #[inline(always)]
-                unsafe fn unpack<S: Simd>(&self) -> Self::Unpacked<S> {
-                    let codes = S::nibbles(self.qs.as_ptr());
-                    let values = S::look_up(codes, &<Self as Table<32>>::VALUES);
-                    (S::signed(values), S::splat(self.scale()))
+                fn unpack<S: Simd>(&self, s: S) -> Self::Unpacked<S> {
+                    let codes = s.nibbles(&self.qs);
+                    let values = s.look_up(codes, &<Self as Table<32>>::VALUES);
+                    (s.signed(values), s.splat(self.scale()))
                 }
             }
 
             impl<Y: Scaled32> Weights<Y> for $ty {
                 #[inline(always)]
-                unsafe fn mul_add<S: Simd>(
-                    (q, d): &Self::Unpacked<S>,
+                fn mul_add<S: Simd>(s: S, (q, d): &Self::Unpacked<S>,
                     y: &Y,
                     sum: S::Floats,
                 ) -> S::Floats {
-                    let dot = S::dot_signed(*q, S::load(y.codes()));
-                    S::mul_add(S::floats(S::total(dot)), S::mul(*d, y.scale::<S>()), sum)
+                    let dot = s.dot_signed(*q, s.load_signed(y.codes()));
+                    s.mul_add(s.floats(s.total(dot)), s.mul(*d, y.scale(s)), sum)
                 }
             }
         )*
@@ -602,7 +601,7 @@ macro_rules! long_tables {
                 type Unpacked<S: Simd> = Looked;
 
                 #[inline(always)]
-                unsafe fn unpack<S: Simd>(&self) -> Looked {
+                fn unpack<S: Simd>(&self, _: S) -> Looked {
                     Looked {
                         scale: self.scale(),
                         scales: self.scales(),
@@ -613,14 +612,14 @@ macro_rules! long_tables {
 
             impl Weights<BlockQ8K> for $ty {
                 #[inline(always)]
-                unsafe fn mul_add<S: Simd>(x: &Looked, y: &BlockQ8K, sum: S::Floats) -> S::Floats {
+                fn mul_add<S: Simd>(s: S, x: &Looked, y: &BlockQ8K, sum: S::Floats) -> S::Floats {
                     let (xs, ys) = (x.values.as_chunks::<16>().0, y.qs.as_chunks::<16>().0);
                     // At most 256 times 127 times 127 times 32: fits 32 bits.
                     let mut dot = 0;
                     for ((xs, ys), by) in xs.iter().zip(ys).zip(x.scales) {
                         dot += i32::from(by) * dot_16(xs, ys);
                     }
-                    S::mul_add(S::splat(dot as f32), S::splat(x.scale * y.d), sum)
+                    s.mul_add(s.splat(dot as f32), s.splat(x.scale * y.d), sum)
                 }
             }
         )*
@@ -666,7 +665,7 @@ fn nibbles(codes: &[u8; 32]) -> [u8; 16] {
 impl Encode<32> for BlockIQ4NL {
     /// Searches for the scale with the least error. Without importance, elements are weighted by their squares.
     #[inline(always)]
-    unsafe fn encode<S: Simd>(xs: &[f32; 32], importance: Option<Importance<32>>) -> Self {
+    fn encode<S: Simd>(_: S, xs: &[f32; 32], importance: Option<Importance<32>>) -> Self {
         let weights = match importance {
             Some(importance) => importance.of(xs),
             None => xs.map(|x| x * x),
@@ -700,8 +699,8 @@ impl Encode<32> for BlockIQ4NL {
 impl Encode<32> for BlockMXFP4 {
     /// The exponent is that of the largest element, as in ggml, which ignores weights here.
     #[inline(always)]
-    unsafe fn encode<S: Simd>(xs: &[f32; 32], _importance: Option<Importance<32>>) -> Self {
-        let (above, below) = S::extremes(xs);
+    fn encode<S: Simd>(s: S, xs: &[f32; 32], _importance: Option<Importance<32>>) -> Self {
+        let (above, below) = s.extremes(xs);
         let exponent = above.max(below).to_bits() >> 23;
         let e = exponent.saturating_sub(2) as u8;
         let scale = Self::half_of(e);
@@ -716,8 +715,8 @@ impl Encode<32> for BlockMXFP4 {
 
 /// The largest magnitude as the scale, and codes in `0..=2`: 1 for a NaN.
 #[inline(always)]
-unsafe fn ternary<S: Simd>(xs: &[f32; QK_K]) -> (f16, [u8; QK_K]) {
-    let (above, below) = S::extremes(xs);
+fn ternary<S: Simd>(s: S, xs: &[f32; QK_K]) -> (f16, [u8; QK_K]) {
+    let (above, below) = s.extremes(xs);
     let d = above.max(below);
     let inverse = inverse(d);
     let codes = xs.map(|x| (utils::nearest_away(x * inverse).clamp(-1, 1) + 1) as u8);
@@ -726,8 +725,8 @@ unsafe fn ternary<S: Simd>(xs: &[f32; QK_K]) -> (f16, [u8; QK_K]) {
 
 impl Encode<QK_K> for BlockTQ1_0 {
     #[inline(always)]
-    unsafe fn encode<S: Simd>(xs: &[f32; QK_K], _importance: Option<Importance<QK_K>>) -> Self {
-        let (d, codes) = ternary::<S>(xs);
+    fn encode<S: Simd>(s: S, xs: &[f32; QK_K], _importance: Option<Importance<QK_K>>) -> Self {
+        let (d, codes) = ternary(s, xs);
         let byte = |byte: usize| {
             let (first, step, count) = ternary_places(byte);
             let mut number = 0u16;
@@ -752,8 +751,8 @@ impl Encode<QK_K> for BlockTQ1_0 {
 
 impl Encode<QK_K> for BlockTQ2_0 {
     #[inline(always)]
-    unsafe fn encode<S: Simd>(xs: &[f32; QK_K], _importance: Option<Importance<QK_K>>) -> Self {
-        let (d, codes) = ternary::<S>(xs);
+    fn encode<S: Simd>(s: S, xs: &[f32; QK_K], _importance: Option<Importance<QK_K>>) -> Self {
+        let (d, codes) = ternary(s, xs);
         let code = |byte: usize, n: usize| codes[128 * (byte / 32) + byte % 32 + 32 * n];
         Self {
             qs: std::array::from_fn(|b| {

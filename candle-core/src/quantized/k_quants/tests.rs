@@ -5,11 +5,11 @@ use std::ops::Range;
 
 use super::activations::{Activations, Bytes32, EncodeBytes};
 use super::elements::Elements;
+use super::level::{run_at, run_panels_at, Level};
 use super::one_row::{FewRows, OneRowWeights};
 use super::panels::{PanelWeights, Panels, PIECE};
 use super::prepared::{DenseRows, RowProducts};
 use super::products::{Unpack, Weights};
-use super::simd::{run_at, run_panels_at, Level};
 use super::*;
 
 /// A random number generator, good enough for tests.
@@ -32,6 +32,7 @@ impl Random {
         (0..count).map(|_| self.float()).collect()
     }
 
+    #[allow(unsafe_code, reason = "any bytes are a block")]
     /// Blocks of random bytes: every code and every scale occurs. `finite` replaces the scales by finite ones.
     fn bytes<T: GgmlType>(&mut self, blocks: usize, finite: fn(&mut T, f16)) -> Vec<T> {
         let mut ys = vec![T::zeros(); blocks];
@@ -76,13 +77,10 @@ fn magnitude<T: GgmlType, V: Activations>(x: &[T], y: &[V]) -> f32 {
 /// The product of one row with one at a level. Every other kernel of the level gives the same bits.
 fn one_with_one<T: Weights<Y>, Y>(level: Level, x: &[T], y: &[Y]) -> f32 {
     let mut dot = [0.];
-    // SAFETY: tests only use levels of this machine.
-    unsafe {
-        run_at(
-            level,
-            BlockTile::one(x.len() * T::BLCK_SIZE, x, y, &mut dot),
-        )
-    };
+    run_at(
+        level,
+        BlockTile::one(x.len() * T::BLCK_SIZE, x, y, &mut dot),
+    );
     dot[0]
 }
 
@@ -112,8 +110,7 @@ fn levels_agree<T: Weights<<T as Unpack>::Activations>>(finite: fn(&mut T, f16))
                 }
                 let mut dst = vec![f32::NAN; rows * columns];
                 let (xs, ys) = (&xs[..rows * blocks], &ys[..columns * blocks]);
-                // SAFETY: `all` lists only levels of this machine.
-                unsafe { run_at(level, BlockTile::new(n, xs, ys, &mut dst)) };
+                run_at(level, BlockTile::new(n, xs, ys, &mut dst));
                 for (i, &found) in dst.iter().enumerate() {
                     let (r, c) = (i % rows, i / rows);
                     check(found, r, c);
@@ -138,29 +135,26 @@ fn conversions_agree<
     let convert = |level: Level| {
         let mut decoded = vec![0f32; 9 * LEN];
         let [mut first, mut plain, mut weighted] = [(); 3].map(|()| vec![T::zeros(); 9]);
-        // SAFETY: `all` lists only levels of this machine.
-        unsafe {
+        run_at(
+            level,
+            ToFloat {
+                xs: &xs,
+                ys: &mut decoded,
+            },
+        );
+        for (ys, how) in [
+            (&mut first, How::AsAtFirst),
+            (&mut plain, How::AsGgml),
+            (&mut weighted, How::Weighted(&weights)),
+        ] {
             run_at(
                 level,
-                ToFloat {
-                    xs: &xs,
-                    ys: &mut decoded,
+                FromFloat::<T, LEN> {
+                    xs: &floats,
+                    ys,
+                    how,
                 },
             );
-            for (ys, how) in [
-                (&mut first, How::AsAtFirst),
-                (&mut plain, How::AsGgml),
-                (&mut weighted, How::Weighted(&weights)),
-            ] {
-                run_at(
-                    level,
-                    FromFloat::<T, LEN> {
-                        xs: &floats,
-                        ys,
-                        how,
-                    },
-                );
-            }
         }
         (decoded, first, plain, weighted)
     };
@@ -233,11 +227,11 @@ fn panels_agree<T: PanelWeights>(finite: fn(&mut T, f16)) {
 fn has_panels(level: Level) -> bool {
     match level {
         #[cfg(target_arch = "x86_64")]
-        Level::Avx2 | Level::AvxVnni | Level::Avx512Vnni => true,
+        Level::Avx2(_) | Level::AvxVnni(_) | Level::Avx512Vnni(_) => true,
         #[cfg(target_arch = "aarch64")]
-        Level::Neon | Level::NeonDotProd => true,
+        Level::Neon(_) | Level::NeonDotProd(_) => true,
         #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
-        Level::Simd128 => true,
+        Level::Simd128(_) => true,
         _ => false,
     }
 }
@@ -246,9 +240,9 @@ fn has_panels(level: Level) -> bool {
 fn has_one_row(level: Level, dtype: GgmlDType) -> bool {
     match level {
         #[cfg(target_arch = "x86_64")]
-        Level::Avx512Vnni => true,
+        Level::Avx512Vnni(_) => true,
         #[cfg(target_arch = "x86_64")]
-        Level::Avx2 | Level::AvxVnni => dtype != GgmlDType::Q8_0,
+        Level::Avx2(_) | Level::AvxVnni(_) => dtype != GgmlDType::Q8_0,
         _ => {
             let _ = dtype;
             false
@@ -354,8 +348,7 @@ fn elements_agree<T: PanelWeights + Decode>(finite: fn(&mut T, f16)) {
             xs: &xs,
             ys: &mut ys,
         };
-        // SAFETY: `all` lists only levels of this machine.
-        unsafe { run_panels_at(level, elements) };
+        assert_eq!(run_panels_at(level, elements), Some(()));
         assert_eq!(bits(&ys), bits(&right), "{level:?} {:?}", T::DTYPE);
     }
 }
@@ -405,8 +398,7 @@ fn activations_of_odd_elements() {
                 activations_agree::<BlockQ8_0, QK8_0>(&xs, level);
                 activations_agree::<BlockQ8_1, QK8_1>(&xs, level);
                 activations_agree::<BlockQ8K, QK_K>(&xs, level);
-                // SAFETY: `all` lists only levels of this machine.
-                let [found, right] = [level, Level::Scalar].map(|level| unsafe {
+                let [found, right] = [level, Level::Scalar].map(|level| {
                     let mut ys = vec![Bytes32::zeros(); QK_K / 32];
                     let (xs, ys_mut) = (&xs, &mut ys);
                     run_at(level, EncodeBytes { xs, ys: ys_mut });
@@ -437,8 +429,7 @@ where
             ys: &mut ys,
             how: How::AsGgml,
         };
-        // SAFETY: `all` lists only levels of this machine.
-        unsafe { run_at(level, kernel) };
+        run_at(level, kernel);
         ys
     };
     // As text, in which all NaNs are equal.
@@ -455,7 +446,7 @@ fn products_keep_their_bits<T: Weights<<T as Unpack>::Activations>>(
     let rounds_once = |level: Level| match level {
         Level::Scalar => false,
         #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
-        Level::Simd128 => false,
+        Level::Simd128(_) => false,
         #[allow(unreachable_patterns, reason = "a target may have plain Rust only")]
         _ => true,
     };

@@ -30,8 +30,8 @@ fn six_bit_scales(packed: &[u8; K_SCALE_SIZE]) -> [[u64; 2]; 2] {
 /// multiply these.
 macro_rules! panel_weights {
     ($($ty:ident: $parts:literal elements, $codes:expr,
-        $read:literal vectors |$x:ident, $i:ident| $vector:expr,
-        $vectors:literal of codes |$bytes:ident| $decoded:expr,
+        $read:literal vectors |$s:ident, $x:ident, $i:ident| $vector:expr,
+        $vectors:literal of codes |$with:ident, $bytes:ident| $decoded:expr,
         $factors:expr $(, $part_bytes:expr)?;)*) => {$(
         impl PanelWeights for $ty {
             const PART: usize = $parts;
@@ -40,22 +40,22 @@ macro_rules! panel_weights {
             type Bytes<S: Simd> = [S::Bytes; $vectors];
 
             #[inline(always)]
-            unsafe fn read<S: Simd>(&self, $i: usize) -> S::Bytes {
+            fn read<S: Simd>(&self, $s: S, $i: usize) -> S::Bytes {
                 let $x = self;
                 $vector
             }
 
             #[inline(always)]
-            unsafe fn read_all<S: Simd>(&self) -> [S::Bytes; $read] {
-                let mut bytes = [self.read::<S>(0); $read];
+            fn read_all<S: Simd>(&self, s: S) -> [S::Bytes; $read] {
+                let mut bytes = [self.read(s, 0); $read];
                 for (i, bytes) in bytes.iter_mut().enumerate().skip(1) {
-                    *bytes = self.read::<S>(i);
+                    *bytes = self.read(s, i);
                 }
                 bytes
             }
 
             #[inline(always)]
-            unsafe fn codes<S: Simd>($bytes: [S::Bytes; $read]) -> [S::Bytes; $vectors] {
+            fn codes<S: Simd>($with: S, $bytes: [S::Bytes; $read]) -> [S::Bytes; $vectors] {
                 $decoded
             }
 
@@ -76,29 +76,30 @@ macro_rules! panel_weights {
 
 /// Vector `i` of a block's bytes from `first` on.
 #[inline(always)]
-unsafe fn vector<T, S: Simd>(x: &T, first: usize, i: usize) -> S::Bytes {
-    S::load((&raw const *x).cast::<u8>().add(first + 32 * i))
+fn vector<T: bytemuck::Pod, S: Simd>(s: S, x: &T, first: usize, i: usize) -> S::Bytes {
+    let vectors = bytemuck::bytes_of(x)[first..].as_chunks::<32>().0;
+    s.load(&vectors[i])
 }
 
 panel_weights! {
     BlockQ4_0: 32 elements, Codes::Offset(8),
-        1 vectors |x, _i| S::nibbles(x.qs.as_ptr()), 1 of codes |bytes| bytes,
+        1 vectors |s, x, _i| s.nibbles(&x.qs), 1 of codes |_s, bytes| bytes,
         [x.d.to_bits(), 0];
     BlockQ4_1: 32 elements, Codes::AboveMinimum,
-        1 vectors |x, _i| S::nibbles(x.qs.as_ptr()), 1 of codes |bytes| bytes,
+        1 vectors |s, x, _i| s.nibbles(&x.qs), 1 of codes |_s, bytes| bytes,
         [x.d.to_bits(), x.m.to_bits()];
     BlockQ5_0: 32 elements, Codes::Offset(16),
-        1 vectors |x, _i| five_bits::<S>(&x.qs, x.qh), 1 of codes |bytes| bytes,
+        1 vectors |s, x, _i| five_bits(s, &x.qs, x.qh), 1 of codes |_s, bytes| bytes,
         [x.d.to_bits(), 0];
     BlockQ5_1: 32 elements, Codes::AboveMinimum,
-        1 vectors |x, _i| five_bits::<S>(&x.qs, x.qh), 1 of codes |bytes| bytes,
+        1 vectors |s, x, _i| five_bits(s, &x.qs, x.qh), 1 of codes |_s, bytes| bytes,
         [x.d.to_bits(), x.m.to_bits()];
     BlockQ8_0: 32 elements, Codes::Signed,
-        1 vectors |x, _i| S::load(x.qs.as_ptr().cast()), 1 of codes |bytes| bytes,
+        1 vectors |s, x, _i| s.load_signed(&x.qs), 1 of codes |_s, bytes| bytes,
         [x.d.to_bits(), 0];
     BlockQ2K: 16 elements, Codes::AboveMinimum,
-        2 vectors |x, i| vector::<_, S>(x, offset_of!(Self, qs), i),
-        8 of codes |bytes| two_bits::<S>(bytes),
+        2 vectors |s, x, i| vector(s, x, offset_of!(Self, qs), i),
+        8 of codes |s, bytes| two_bits(s, bytes),
         [x.d.to_bits(), x.dmin.to_bits()],
         {
             const LOW_4: u64 = 0x0f0f_0f0f_0f0f_0f0f;
@@ -106,26 +107,26 @@ panel_weights! {
             [words.map(|word| word & LOW_4), words.map(|word| (word >> 4) & LOW_4)]
         };
     BlockQ3K: 16 elements, Codes::Offset(4),
-        3 vectors |x, i| vector::<_, S>(x, offset_of!(Self, hmask), i),
-        8 of codes |bytes| with_top_bit::<S, 2>(two_bits::<S>([bytes[1], bytes[2]]), bytes[0]),
+        3 vectors |s, x, i| vector(s, x, offset_of!(Self, hmask), i),
+        8 of codes |s, bytes| with_top_bit::<S, 2>(s, two_bits(s, [bytes[1], bytes[2]]), bytes[0]),
         [x.d.to_bits(), 0],
         [signed_scales(&x.scales), [0; 2]];
     BlockQ4K: 32 elements, Codes::AboveMinimum,
-        4 vectors |x, i| vector::<_, S>(x, offset_of!(Self, qs), i),
-        8 of codes |bytes| four_bits::<S>(bytes),
+        4 vectors |s, x, i| vector(s, x, offset_of!(Self, qs), i),
+        8 of codes |s, bytes| four_bits(s, bytes),
         [x.d.to_bits(), x.dmin.to_bits()],
         six_bit_scales(&x.scales);
     BlockQ5K: 32 elements, Codes::AboveMinimum,
-        5 vectors |x, i| vector::<_, S>(x, offset_of!(Self, qh), i),
-        8 of codes |bytes| {
+        5 vectors |s, x, i| vector(s, x, offset_of!(Self, qh), i),
+        8 of codes |s, bytes| {
             let [top, a, b, c, d] = bytes;
-            with_top_bit::<S, 4>(four_bits::<S>([a, b, c, d]), top)
+            with_top_bit::<S, 4>(s, four_bits(s, [a, b, c, d]), top)
         },
         [x.d.to_bits(), x.dmin.to_bits()],
         six_bit_scales(&x.scales);
     BlockQ6K: 16 elements, Codes::Offset(32),
-        6 vectors |x, i| vector::<_, S>(x, offset_of!(Self, ql), i),
-        8 of codes |bytes| six_bits::<S>(bytes),
+        6 vectors |s, x, i| vector(s, x, offset_of!(Self, ql), i),
+        8 of codes |s, bytes| six_bits(s, bytes),
         [x.d.to_bits(), 0],
         [two_words(x.scales.map(|s| s as u8)), [0; 2]];
 }
@@ -133,10 +134,10 @@ panel_weights! {
 #[cfg(feature = "all-ggml-types")]
 panel_weights! {
     BlockIQ4NL: 32 elements, Codes::Signed,
-        1 vectors |x, _i| S::nibbles(x.qs.as_ptr()),
-        1 of codes |bytes| {
+        1 vectors |s, x, _i| s.nibbles(&x.qs),
+        1 of codes |s, bytes| {
             let [codes] = bytes;
-            [S::look_up(codes, &<Self as Table<32>>::VALUES)]
+            [s.look_up(codes, &<Self as Table<32>>::VALUES)]
         },
         [x.d.to_bits(), 0];
 }
