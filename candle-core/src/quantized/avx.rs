@@ -256,6 +256,7 @@ impl<P: ByteProducts> Simd for Avx<P> {
         unsafe { _mm256_sub_epi8(b, _mm256_set1_epi8(by as i8)) }
     }
 
+    #[cfg(feature = "all-ggml-types")]
     #[inline(always)]
     fn look_up(self, codes: __m256i, table: &[i8; 16]) -> __m256i {
         // SAFETY: `self` is the proof that the CPU has these instructions.

@@ -147,10 +147,7 @@ fn four_blocks(s: S, xs: &[BlockQ4K; FOUR], y: FourBlocks, total: f32, ahead: us
         ($block:literal) => {{
             let x = &xs[$block];
             fetch_after(x, ahead);
-            // A block's scales and minima, repeated four times: a shuffle stays within 16 bytes.
-            // SAFETY: `s` is the proof that the CPU has these instructions.
-            let scales =
-                unsafe { _mm512_shuffle_i32x4::<{ 0b01_01_01_01 * $block }>(packed, packed) };
+            let scales = quarter::<{ 0b01_01_01_01 * $block }>(s, packed);
             dot(s, x, &ys[$block], scales)
         }};
     }
@@ -167,6 +164,13 @@ fn four_blocks(s: S, xs: &[BlockQ4K; FOUR], y: FourBlocks, total: f32, ahead: us
         )
     };
     add_blocks_in_order(s, minima, dots, d, total)
+}
+
+/// A block's scales and minima, repeated four times: a shuffle stays within 16 bytes.
+#[inline(always)]
+fn quarter<const FOUR_TIMES: i32>(_: S, packed: __m512i) -> __m512i {
+    // SAFETY: the first argument is the proof that the CPU has these instructions.
+    unsafe { _mm512_shuffle_i32x4::<FOUR_TIMES>(packed, packed) }
 }
 
 /// `Σ scale · q · y` of a block, in integers.

@@ -291,7 +291,8 @@ where
         }
     };
     let mut dots = [s.no_ints(); TOGETHER];
-    for (block, (x, dot)) in xs.iter().zip(&mut dots).enumerate() {
+    for block in 0..TOGETHER {
+        let x = &xs[block];
         fetch_after(x, ahead);
         // The block's half, repeated twice: a shuffle works within 128-bit lanes.
         // SAFETY: `s` is the proof that the CPU has these instructions.
@@ -317,7 +318,7 @@ where
                 sums[j % 2] = P::madd(s, sums[j % 2], products, scale);
             }
         }
-        *dot = s.add_ints(sums[0], sums[1]);
+        dots[block] = s.add_ints(sums[0], sums[1]);
     }
     let dots = sums_of_four(s, dots);
     // SAFETY: `s` is the proof that the CPU has these instructions.

@@ -180,6 +180,7 @@ impl<P: ByteProducts> Simd for Neon<P> {
         }
     }
 
+    #[cfg(feature = "all-ggml-types")]
     #[inline(always)]
     fn look_up(self, codes: Self::Bytes, table: &[i8; 16]) -> Self::Bytes {
         // SAFETY: `self` is the proof that the CPU has NEON, and pointers are to arrays of as many bytes as it reads or writes.

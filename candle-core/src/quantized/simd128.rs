@@ -73,6 +73,7 @@ impl Simd for Simd128 {
         b.map(|b| u8x16_sub(b, u8x16_splat(by)))
     }
 
+    #[cfg(feature = "all-ggml-types")]
     #[inline(always)]
     fn look_up(self, codes: [v128; 2], table: &[i8; 16]) -> [v128; 2] {
         // SAFETY: the pointer is to 16 bytes.

@@ -29,54 +29,33 @@
 
 // Unsafe code is where the instructions are: `../avx*.rs`, `../neon*.rs`, `../simd128*.rs`.
 #![deny(unsafe_code)]
-
-// Unused on targets without panels; only x86-64 has kernels for one row.
-#[cfg_attr(
+#![cfg_attr(
     not(any(
         target_arch = "x86_64",
         target_arch = "aarch64",
         target_feature = "simd128"
     )),
-    allow(dead_code)
+    allow(dead_code, reason = "without vectors there are no panels")
 )]
+
+// Unused on targets without panels; only x86-64 has kernels for one row.
 pub(crate) mod activations;
 mod blocks;
 mod decode;
-#[cfg_attr(
-    not(any(
-        target_arch = "x86_64",
-        target_arch = "aarch64",
-        target_feature = "simd128"
-    )),
-    allow(dead_code)
-)]
 mod elements;
 mod encode_k;
 mod encode_legacy;
 mod fit;
 #[cfg(feature = "all-ggml-types")]
 mod grids;
-#[cfg_attr(
-    not(any(
-        target_arch = "x86_64",
-        target_arch = "aarch64",
-        target_feature = "simd128"
-    )),
-    allow(dead_code)
-)]
 pub(crate) mod lanes;
 pub(crate) mod level;
-#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
+#[cfg_attr(
+    not(target_arch = "x86_64"),
+    allow(dead_code, reason = "only x86-64 has kernels for one row")
+)]
 pub(crate) mod one_row;
 mod pack;
-#[cfg_attr(
-    not(any(
-        target_arch = "x86_64",
-        target_arch = "aarch64",
-        target_feature = "simd128"
-    )),
-    allow(dead_code)
-)]
 pub(crate) mod panels;
 pub(crate) mod prepared;
 pub(crate) mod products;
@@ -90,14 +69,6 @@ mod table_format;
 mod tests;
 mod unpack_k;
 mod unpack_legacy;
-#[cfg_attr(
-    not(any(
-        target_arch = "x86_64",
-        target_arch = "aarch64",
-        target_feature = "simd128"
-    )),
-    allow(dead_code)
-)]
 mod unpack_panels;
 
 pub use super::matmul::{matmul, matmul_f16};

@@ -64,6 +64,7 @@ impl Simd for Scalar {
         b.map(|b| b.wrapping_sub(by))
     }
 
+    #[cfg(feature = "all-ggml-types")]
     #[inline(always)]
     fn look_up(self, codes: [u8; 32], table: &[i8; 16]) -> [u8; 32] {
         codes.map(|code| table[usize::from(code & 15)] as u8)

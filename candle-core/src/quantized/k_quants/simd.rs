@@ -53,7 +53,7 @@ pub(crate) trait Simd: Copy + 'static {
     fn less(self, b: Self::Bytes, by: u8) -> Self::Bytes;
 
     /// The table's entry for each byte, which is below 16.
-    #[cfg_attr(not(feature = "all-ggml-types"), allow(dead_code))]
+    #[cfg(feature = "all-ggml-types")]
     fn look_up(self, codes: Self::Bytes, table: &[i8; 16]) -> Self::Bytes;
 
     /// Signed bytes, ready for [`dot_signed`](Self::dot_signed).
@@ -144,7 +144,13 @@ pub(crate) trait Simd: Copy + 'static {
 pub(crate) trait Kernel {
     type Output;
     /// Whether the kernel multiplies bytes or words, for which there may be better instructions than AVX2's.
-    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
+    #[cfg_attr(
+        not(target_arch = "x86_64"),
+        allow(
+            dead_code,
+            reason = "other sets use the same instructions for all kernels"
+        )
+    )]
     const PRODUCTS: bool;
 
     /// Runs the kernel. Must be `#[inline(always)]`.

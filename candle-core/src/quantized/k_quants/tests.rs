@@ -353,6 +353,25 @@ fn elements_agree<T: PanelWeights + Decode>(finite: fn(&mut T, f16)) {
     }
 }
 
+/// The functions of an instruction set take the proof that the CPU has it: none is unsafe.
+#[test]
+fn instructions_are_safe_functions() {
+    let sources = [
+        include_str!("../avx.rs"),
+        include_str!("../avx_panels.rs"),
+        include_str!("../avx_rows.rs"),
+        include_str!("../avx512_rows.rs"),
+        include_str!("../neon.rs"),
+        include_str!("../neon_panels.rs"),
+        include_str!("../simd128.rs"),
+        include_str!("../simd128_panels.rs"),
+    ];
+    for source in sources {
+        let found = source.lines().find(|line| line.contains("unsafe fn"));
+        assert_eq!(found, None);
+    }
+}
+
 /// Encodes one block.
 fn encoded<T: GgmlType>(xs: &[f32]) -> T {
     let mut block = [T::zeros()];
