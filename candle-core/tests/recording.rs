@@ -11,7 +11,7 @@ mod numbers_and_copies {
     fn cuda() -> Result<()> {
         let device = Device::new_cuda(0)?;
         let Device::Cuda(card) = &device else {
-            panic!("{device:?} is no CUDA device")
+            panic!("{device:?} is not a CUDA device")
         };
         let xs = Tensor::new(&[-3f32, 0.5, 2., 0.], &device)?;
         let results = Tensor::zeros((4, 4), xs.dtype(), &device)?;

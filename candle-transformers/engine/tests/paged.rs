@@ -141,7 +141,7 @@ fn texts_that_begin_at_once_read_their_beginning_once() {
     assert!(sum >= 3 * whole, "{cached:?} of {whole} each");
 }
 
-/// Prompts that the pages cannot hold together begin one after another: none gives up what it has read.
+/// Prompts that the pages cannot hold together begin in sequence: none gives up what it has read.
 #[test]
 fn no_more_texts_begin_than_the_pages_can_hold() {
     let model = backend();

@@ -11,7 +11,7 @@ use super::{Names, Norm, Projection, RecurrentState, Residual};
 /// A short convolution before it has weights.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ShortConvSpec {
-    /// Channels of the convolution: as many as the stream has, or one rank's share of them.
+    /// Channels of the convolution: those of the stream, or one rank's share of them.
     pub channels: usize,
     /// Kernel size, in positions, including the current one.
     pub kernel: usize,

@@ -663,7 +663,7 @@ impl Cutter<'_> {
         self.cuts.insert(name, (whole.to_vec(), cut));
     }
 
-    /// The channels of a convolution of which each has a kernel of its own.
+    /// The channels of a convolution of which each has a separate kernel.
     fn conv(
         &mut self,
         name: &str,
