@@ -316,14 +316,14 @@ impl Cutter<'_> {
             return Err("has a norm with a weight for each head".into());
         }
         let (hidden, bias) = (self.hidden, spec.qkv_bias);
-        let elements = |heads: &Range<usize>| heads.start * head_dim..heads.end * head_dim;
+        let elements = |heads: &Range<usize>| scaled(heads, head_dim);
         let (q_rows, kv_rows) = (elements(&q), elements(&kv));
         let (q_dim, kv_dim) = (spec.q_dim(), spec.kv_dim());
         match spec.joined {
             None => {
                 // The gates of each head are interleaved with its queries.
                 let per_head = if spec.gate { 2 } else { 1 };
-                let gated = q_rows.start * per_head..q_rows.end * per_head;
+                let gated = scaled(&q_rows, per_head);
                 self.rows(
                     &name(names.q),
                     [q_dim * per_head, hidden],
@@ -440,9 +440,10 @@ impl Cutter<'_> {
                 rows
             }
             JoinedExperts::Alternating => {
-                let rows = vec![2 * range.start..2 * range.end];
+                let rows = vec![scaled(&range, 2)];
                 // As MXFP4, a row of blocks of 32 numbers for each output, and a scale for each block.
-                let in_blocks = [range.start / 32..range.end / 32];
+                let blocks = range.start / 32..range.end / 32;
+                let in_blocks = std::slice::from_ref(&blocks);
                 for (suffix, last) in [("blocks", Some(16)), ("scales", None)] {
                     let dims = |rows, columns: usize| {
                         let blocks = [count, rows, columns / 32];
@@ -450,7 +451,7 @@ impl Cutter<'_> {
                     };
                     let name = |part: &str| format!("{part}_{suffix}");
                     self.cut(name(&both), &dims(2 * inner, hidden), of(1, &rows));
-                    self.cut(name(&down), &dims(hidden, inner), of(2, &in_blocks));
+                    self.cut(name(&down), &dims(hidden, inner), of(2, in_blocks));
                 }
                 self.cut(both, &[count, hidden, 2 * inner], of(2, &rows));
                 self.cut(down, &[count, inner, hidden], of(1, one));
@@ -507,7 +508,7 @@ impl Cutter<'_> {
     ) -> Cutting {
         let heads = self.heads(spec.heads)?;
         let all = spec.heads;
-        let rows = |each: usize| vec![heads.start * each..heads.end * each];
+        let rows = |each: usize| vec![scaled(&heads, each)];
         let q = spec.plain_dim + spec.rotated_dim;
         let (q_name, q_in) = match spec.q_rank {
             None => (names.q, self.hidden),
@@ -565,7 +566,7 @@ impl Cutter<'_> {
         // The heads of values that read the rank's heads of keys.
         let value_heads = match spec.form {
             DeltaForm::HuggingFace | DeltaForm::Joined => {
-                vec![key_heads.start * per_key..key_heads.end * per_key]
+                vec![scaled(&key_heads, per_key)]
             }
             DeltaForm::Gguf => (0..per_key)
                 .map(|i| i * spec.key_heads)
@@ -638,8 +639,8 @@ impl Cutter<'_> {
         };
         let (inner, vectors) = (heads.inner(), heads.groups * heads.state);
         let name = |part: &str| name(&format!("mamba.{part}"));
-        let of_inner = range.start * heads.head_dim..range.end * heads.head_dim;
-        let of_vectors = groups.start * heads.state..groups.end * heads.state;
+        let of_inner = scaled(&range, heads.head_dim);
+        let of_vectors = scaled(&groups, heads.state);
         let parts = [&of_inner, &of_vectors, &of_vectors].map(Clone::clone);
         let through = joined_rows(Order::Layers, [inner, vectors, vectors], parts.clone());
         let [x, b, c] = parts;
@@ -707,6 +708,11 @@ impl Cutter<'_> {
             Cut::columns(ranges),
         );
     }
+}
+
+/// The elements of a range of heads of this size.
+fn scaled(range: &Range<usize>, by: usize) -> Range<usize> {
+    range.start * by..range.end * by
 }
 
 /// The factors of these rows, where `outputs` has those of all: a number of rows, and their factor.

@@ -196,6 +196,7 @@ mod tests {
 
     /// The parts of a tensor, dense or of blocks, put together again.
     #[test]
+    #[allow(clippy::single_range_in_vec_init)]
     fn parts_are_the_whole() -> Result<()> {
         let whole = Tensor::arange(0f32, 6. * 512., &Device::Cpu)?;
         let whole = ((whole * 0.37)?.sin()? * 3.)?.reshape((6, 512))?;
