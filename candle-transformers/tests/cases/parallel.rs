@@ -61,9 +61,9 @@ fn can_share(spec: &DecoderSpec, world: usize) -> bool {
     spec.layers.iter().all(|layer| {
         let mixer = match &layer.mixer {
             MixerSpec::Attention(attention) => divides_heads(attention, world),
-            MixerSpec::Latent(latent) => latent.heads % world == 0,
-            MixerSpec::ShortConv(conv) => conv.channels % world == 0,
-            MixerSpec::Delta(delta) => delta.key_heads % world == 0,
+            MixerSpec::Latent(latent) => latent.heads.is_multiple_of(world),
+            MixerSpec::ShortConv(conv) => conv.channels.is_multiple_of(world),
+            MixerSpec::Delta(delta) => delta.key_heads.is_multiple_of(world),
             MixerSpec::StateSpace(space) => divides_space(space, world),
             MixerSpec::Both(attention, space) => {
                 divides_heads(attention, world) && divides_space(space, world)
@@ -78,21 +78,21 @@ fn can_share(spec: &DecoderSpec, world: usize) -> bool {
                 shared.into_iter().chain([experts.inner]).collect()
             }
         };
-        mixer && inner.iter().all(|inner| inner % world == 0)
+        mixer && inner.iter().all(|inner| inner.is_multiple_of(world))
     })
 }
 
 fn divides_heads(attention: &AttentionSpec, world: usize) -> bool {
     let kv = attention.kv_heads;
-    let kv_heads = kv % world == 0 || world.is_multiple_of(kv);
+    let kv_heads = kv.is_multiple_of(world) || world.is_multiple_of(kv);
     let each_head = matches!(attention.qk_norm, Some(QkNorm::EachHead(_)));
-    attention.heads % world == 0 && kv_heads && !each_head
+    attention.heads.is_multiple_of(world) && kv_heads && !each_head
 }
 
 fn divides_space(space: &StateSpaceSpec, world: usize) -> bool {
     let heads = space.heads;
-    let groups = heads.groups == 1 || heads.groups % world == 0;
-    space.norm == StateSpaceNorm::None && heads.count % world == 0 && groups
+    let groups = heads.groups == 1 || heads.groups.is_multiple_of(world);
+    space.norm == StateSpaceNorm::None && heads.count.is_multiple_of(world) && groups
 }
 
 /// Families that are judged on GPUs too.
