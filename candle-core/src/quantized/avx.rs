@@ -1,6 +1,6 @@
 //! `Simd` for x86-64: AVX2, AVX-VNNI and AVX512-VNNI.
 //!
-//! Everything here is private. [`Avx::detect`] detects the features at run time; all functions take its value as their proof.
+//! Everything here is private. `Avx::detect` detects the features at run time; all functions take its value as their proof.
 
 #![cfg(target_arch = "x86_64")]
 

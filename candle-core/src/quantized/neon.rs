@@ -1,6 +1,6 @@
 //! `Simd` for AArch64: NEON, which every CPU has, and SDOT, which most have.
 //!
-//! Everything here is private. [`Neon::detect`] detects the features at run time; all functions take its value as their proof.
+//! Everything here is private. `Neon::detect` detects the features at run time; all functions take its value as their proof.
 
 use std::arch::{aarch64::*, asm};
 use std::marker::PhantomData;
