@@ -86,8 +86,8 @@ fn what_cannot_be_shared_is_one_line() {
     bench(
         "mixtral-8x7b",
         "cpu",
-        "2",
-        &["experts", "cannot be split across 2 ranks"],
+        "3",
+        &["32 heads", "cannot be split across 3 ranks"],
     );
     if cfg!(feature = "webgpu") {
         bench("demo", "webgpu", "64", &["--device webgpu", "of 64"]);
