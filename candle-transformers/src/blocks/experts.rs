@@ -45,6 +45,13 @@ impl ExpertsSpec {
         }
     }
 
+    /// Whether a GPU runs so many tokens without the host: few enough for a product with each pair's matrix, and a choice without numbers from the host.
+    #[cfg(feature = "cuda")]
+    pub(super) fn stay_on_device(&self, tokens: usize) -> bool {
+        let is_few = tokens * self.routing.used <= FEW_PAIRS;
+        is_few && !matches!(self.routing.scoring, Scoring::SparseMixer { .. })
+    }
+
     /// With an expert that every token takes.
     pub fn shared(self, shared: SharedSpec) -> Self {
         Self {

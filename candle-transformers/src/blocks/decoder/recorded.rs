@@ -157,8 +157,8 @@ pub(super) mod on_cuda {
     }
 
     impl Decoder {
-        /// Whether the model's device records, and its layers need nothing from the host.
-        pub(in super::super) fn is_recordable(&self) -> bool {
+        /// Whether the model's device records, and its layers need nothing from the host for a step of so many tokens.
+        pub(in super::super) fn is_recordable(&self, tokens: usize) -> bool {
             let Device::Cuda(device) = &self.device else {
                 return false;
             };
@@ -166,14 +166,17 @@ pub(super) mod on_cuda {
                 && self.offload.is_none()
                 && !self.spec.rotaries.iter().any(Rotary::by_length)
                 && self.spec.layers.iter().all(|layer| {
-                    matches!(layer.mixer, MixerSpec::Attention(_))
-                        && !matches!(layer.feed_forward, FeedForwardSpec::Experts(_))
+                    let feed_forward = match &layer.feed_forward {
+                        FeedForwardSpec::Experts(experts) => experts.stay_on_device(tokens),
+                        _ => true,
+                    };
+                    matches!(layer.mixer, MixerSpec::Attention(_)) && feed_forward
                 })
         }
 
         /// Whether the device can record this model's steps: those of one sequence, without anything that needs the host.
         pub(super) fn records(&self, ids: &Tensor, state: &DecoderState) -> bool {
-            self.is_recordable()
+            self.is_recordable(1)
                 // Steps count positions from the number of tokens.
                 && !state.is_shifted()
                 && ids.dims() == [1, 1]

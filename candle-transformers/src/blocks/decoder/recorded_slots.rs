@@ -121,7 +121,7 @@ mod on_cuda {
                 return Ok(None);
             };
             let (rows, tokens) = ids.dims2()?;
-            let recordable = self.is_recordable()
+            let recordable = self.is_recordable(rows * tokens)
                 && !self.layers.iter().any(Layer::is_share)
                 && self.spec.query_growth.is_none()
                 // Steps count positions from the number of tokens.

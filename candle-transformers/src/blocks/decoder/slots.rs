@@ -11,7 +11,7 @@ impl Decoder {
     /// An empty state for `count` sequences that come and go, each in a slot: [`forward_slots`](Self::forward_slots).
     ///
     /// # Errors
-    /// None; models without slots had one.
+    /// None at present.
     pub fn new_slots(&self, count: usize) -> Result<DecoderState> {
         let mut state = self.new_state();
         state.lens = vec![0; count];
