@@ -45,7 +45,7 @@ impl ExpertsSpec {
         }
     }
 
-    /// Whether a GPU runs so many tokens without the host: few enough for a product with each pair's matrix, and a choice without numbers from the host.
+    /// Whether a GPU runs `tokens` tokens without the host: few enough for a product with each pair's matrix, and a choice without numbers from the host.
     #[cfg(feature = "cuda")]
     pub(super) fn stay_on_device(&self, tokens: usize) -> bool {
         let is_few = tokens * self.routing.used <= FEW_PAIRS;

@@ -157,7 +157,7 @@ pub(super) mod on_cuda {
     }
 
     impl Decoder {
-        /// Whether the model's device records, and its layers need nothing from the host for a step of so many tokens.
+        /// Whether the model's device records, and its layers need nothing from the host for a step of `tokens` tokens.
         pub(in super::super) fn is_recordable(&self, tokens: usize) -> bool {
             let Device::Cuda(device) = &self.device else {
                 return false;
