@@ -169,8 +169,12 @@ impl Tensor {
             TensorScalar::Tensor(rhs) => Ok(rhs),
             TensorScalar::Scalar(rhs) => {
                 let rhs = rhs.to_dtype(self.dtype())?;
-                // Numbers go to kernels by value: a copy from the host cannot be recorded.
-                let rhs = match Scalar::of(&rhs)? {
+                // CUDA cannot record a copy from the host; elsewhere a kernel costs more than the copy.
+                let value = match self.device().is_cuda() {
+                    true => Scalar::of(&rhs)?,
+                    false => None,
+                };
+                let rhs = match value {
                     Some(value) => Self::repeated(value, ().into(), self.device())?,
                     None => rhs.to_device(self.device())?,
                 };
