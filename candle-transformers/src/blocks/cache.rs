@@ -37,6 +37,14 @@ pub struct Row {
     pub count: usize,
 }
 
+impl Row {
+    /// The sequences that begin at `starts` and have `counts` new tokens.
+    pub fn each(starts: &[usize], counts: &[usize]) -> Vec<Self> {
+        let rows = starts.iter().zip(counts);
+        rows.map(|(&start, &count)| Self { start, count }).collect()
+    }
+}
+
 /// Neighbours among the sequences of a cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Part {
@@ -205,9 +213,7 @@ impl GrowingKvCache {
             let part = buffer.narrow(0, first, b)?;
             rope_append_with(qkv, rotation, &part, &rows.starts)
         })?;
-        // What others have beyond these is hidden from them.
-        let held = self.held()?.narrow(0, first, b)?;
-        Ok((q, held.narrow(SEQ_DIM, 0, needed)?))
+        Ok((q, self.held_rows(first, b, needed)?))
     }
 
     /// Appends entries of shape `(b, heads, t, head_dim)`, those of each sequence behind its own. Returns what the sequences of `rows` hold, `(b, heads,
@@ -229,8 +235,13 @@ impl GrowingKvCache {
             }
             Ok(())
         })?;
-        let held = self.held()?.narrow(0, first, b)?;
-        held.narrow(SEQ_DIM, 0, needed)
+        self.held_rows(first, b, needed)
+    }
+
+    /// The first positions of neighbouring sequences. What others have beyond these is hidden from them.
+    fn held_rows(&self, first: usize, count: usize, positions: usize) -> Result<Tensor> {
+        let held = self.held()?.narrow(0, first, count)?;
+        held.narrow(SEQ_DIM, 0, positions)
     }
 
     /// Calls `write` with the buffer of `of` sequences, which has capacity for `needed` positions of each. `kv` is like their entries.

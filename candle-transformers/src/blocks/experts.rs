@@ -91,6 +91,22 @@ impl SharedSpec {
             joined: None,
         }
     }
+
+    /// The MLP that it is, and the names of that MLP's weights.
+    pub(super) fn mlp(&self, activation: GatedActivation, names: &Names) -> (MlpSpec, Names) {
+        let mlp = MlpSpec {
+            joined: self.joined,
+            ..MlpSpec::new(self.inner, activation)
+        };
+        let [gate, up, down] = names.shared;
+        let names = Names {
+            gate,
+            up,
+            down,
+            ..*names
+        };
+        (mlp, names)
+    }
 }
 
 /// The choice of a token's experts, and the weights of their outputs.
@@ -440,17 +456,7 @@ impl SparseMoe {
         let shared = match &spec.shared {
             None => None,
             Some(shared) => {
-                let [gate, up, down] = names.shared;
-                let names = Names {
-                    gate,
-                    up,
-                    down,
-                    ..*names
-                };
-                let mlp = MlpSpec {
-                    joined: shared.joined,
-                    ..MlpSpec::new(shared.inner, spec.activation)
-                };
+                let (mlp, names) = shared.mlp(spec.activation, names);
                 let mlp = GatedMlp::load(&mlp, hidden, weights, &names, prefix).await?;
                 let score = if shared.gated {
                     Some(shared_score(hidden, weights, &names, prefix).await?)

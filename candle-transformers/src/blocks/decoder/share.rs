@@ -17,7 +17,7 @@ use super::super::weights::{
 };
 use super::super::{
     AttentionSpec, DeltaForm, DeltaSpec, ExpertsSpec, FeedForwardSpec, JoinedExperts, LatentSpec,
-    MlpSpec, Names, Projection, QkNorm, ShortConvSpec, StateSpaceNorm, StateSpaceSpec,
+    Names, Projection, QkNorm, ShortConvSpec, StateSpaceNorm, StateSpaceSpec,
 };
 use super::{Decoder, DecoderPart, DecoderSpec, Head, MixerSpec};
 
@@ -470,17 +470,8 @@ impl Cutter<'_> {
         }
         spec.inner = range.len();
         if let Some(shared) = &mut spec.shared {
-            let [gate, up, down] = names.shared;
-            let names = Names {
-                gate,
-                up,
-                down,
-                ..*names
-            };
-            let mut mlp = FeedForwardSpec::Gated(MlpSpec {
-                joined: shared.joined,
-                ..MlpSpec::new(shared.inner, spec.activation)
-            });
+            let (mlp, names) = shared.mlp(spec.activation, names);
+            let mut mlp = FeedForwardSpec::Gated(mlp);
             self.mlp(&mut mlp, name, &names)?;
             if let FeedForwardSpec::Gated(mlp) = mlp {
                 (shared.inner, shared.joined) = (mlp.inner, mlp.joined);

@@ -98,14 +98,7 @@ impl Decoder {
         let rows = Rows {
             starts: Tensor::from_iter(starts.iter().map(|start| *start as u32), xs.device())?,
             longest,
-            each: starts
-                .iter()
-                .zip(counts)
-                .map(|(start, count)| Row {
-                    start: *start,
-                    count: *count,
-                })
-                .collect(),
+            each: Row::each(&starts, counts),
             part: Some(Part { first, of }),
             pages: match &state.pages {
                 Some(pages) => {

@@ -253,14 +253,7 @@ impl Qwen3VLModel {
                 longest: starts.iter().copied().max().unwrap_or(0),
                 part: None,
                 pages: None,
-                each: starts
-                    .iter()
-                    .zip(&counts)
-                    .map(|(start, count)| Row {
-                        start: *start,
-                        count: *count,
-                    })
-                    .collect(),
+                each: Row::each(&starts, &counts),
             })
         } else {
             None
