@@ -134,6 +134,11 @@ fn a_known_customer_gets_the_place_of_the_newest_stranger() {
     let theirs = ["b", "c"].map(|prompt| known.request(prompt));
     theirs.iter().for_each(|job| relay.publish(job));
     assert!(told(3).contains("took this job's place"), "{}", told(3));
+    // A job has its place before it is prepared, and its turn after.
+    wait_until(
+        || "not all of them wait",
+        || served.metrics.queued.load(SeqCst) == 4,
+    );
     served.echo.pause.store(0, SeqCst);
     let results = relay.wait_for(6050, 6);
     let place = |job: &Event| {
