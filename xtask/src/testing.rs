@@ -358,7 +358,7 @@ impl Tally {
         }
     }
 
-    /// What a step's line says of the tests that passed only alone.
+    /// The end of a step's line: the tests that passed only alone.
     fn only_alone(&self) -> String {
         match self.unsteady.as_slice() {
             [] => String::new(),
