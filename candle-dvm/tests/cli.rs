@@ -114,6 +114,42 @@ fn the_prompt_can_come_from_standard_input() {
     assert_eq!(stdout(&output), format!("{}\n", prompt.greedy_text));
 }
 
+#[test]
+fn a_text_keeps_to_a_schema() {
+    let schema = r#"{
+        "type": "object",
+        "properties": {"kind": {"enum": ["fn", "struct"]}, "ok": {"type": "boolean"}},
+        "required": ["kind", "ok"]
+    }"#;
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("schema.json");
+    std::fs::write(&file, schema).unwrap();
+    let run = |schema: &str| {
+        let common = ["generate", "--prompt", "fn main", "--device", "cpu"];
+        program(&[&common[..], &["--schema", schema]].concat())
+            .output()
+            .unwrap()
+    };
+    let output = run(file.to_str().unwrap());
+    let text: Value = serde_json::from_str(&stdout(&output)).unwrap();
+    assert!(
+        text["ok"].is_boolean() && text["kind"].is_string(),
+        "{text}"
+    );
+    assert_eq!(stdout(&run(schema)), stdout(&output));
+    for (schema, told) in [
+        (r#"{"type": "colour"}"#, "--schema: "),
+        ("{", "--schema: "),
+        ("missing.json", "missing.json"),
+    ] {
+        let output = run(schema);
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{stderr}");
+        assert!(stderr.contains(told), "{stderr}");
+        assert_eq!(stderr.trim_end().lines().count(), 1, "{stderr}");
+    }
+}
+
 /// `candle-dvm … | head -1`, with a head that leaves before the first byte.
 #[test]
 fn a_closed_pipe_ends_quietly() {

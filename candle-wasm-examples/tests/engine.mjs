@@ -23,11 +23,14 @@ export async function run(site) {
             globalThis.progress = [];
             globalThis.engine = await createEngine(`${address}chat.gguf`, { onProgress: heard => progress.push(heard) });
             globalThis.problem = promise => promise.then(() => "none", error => error.message);
+            const messages = [{ role: "user", content: "a" }];
+            globalThis.formatted = response_format => problem(engine.chat.completions.create({ messages, response_format }));
         }, server.address);
         await test("engine::answers::cpu", () => answers(page, prompt));
         await test("engine::streams::cpu", () => streams(page, prompt));
         await test("engine::stops_and_interrupts::cpu", () => stops(page, prompt));
         await test("engine::refuses_what_it_does_not_know", () => refusals(page));
+        await test("engine::answers_keep_to_a_schema::cpu", () => schemas(page, server.address, prompt));
         await test("engine::thoughts::cpu", () => thoughts(page, server.address, prompt));
         await test("engine::reload_and_unload::cpu", () => reloads(page, server.address, prompt));
     } finally {
@@ -56,6 +59,42 @@ async function answers(page, prompt) {
     equal(first.usage.total_tokens, first.usage.prompt_tokens + 8);
     equal(second.usage.prompt_tokens_details.cached_tokens > 0, true, "cached tokens of a second turn");
     equal([text.object, text.choices[0].text, text.usage.completion_tokens], ["text_completion", message.content, 8]);
+}
+
+async function schemas(page, address, prompt) {
+    const schema = {
+        type: "object",
+        properties: { name: { type: "string", maxLength: 6 }, kind: { enum: ["fn", "struct"] }, ok: { type: "boolean" } },
+        required: ["name", "kind", "ok"],
+    };
+    const { free, whole, streamed, after, thought, object } = await page.evaluate(async (address, prompt, schema) => {
+        const request = { messages: [{ role: "user", content: prompt }], max_tokens: 200, temperature: 0 };
+        const format = { response_format: { type: "json_schema", json_schema: { name: "item", strict: true, schema } } };
+        const short = { ...request, max_tokens: 8 };
+        const free = await engine.chat.completions.create(short);
+        const whole = await engine.chat.completions.create({ ...request, ...format });
+        let streamed = "";
+        for await (const { choices: [{ delta }] } of await engine.chat.completions.create({ ...request, ...format, stream: true })) streamed += delta.content ?? "";
+        // The constraint is the answer's and not the conversation's.
+        const after = await engine.chat.completions.create(short);
+        const object = await engine.chat.completions.create({ ...short, response_format: { type: "json_object" } });
+        await engine.reload(`${address}thinks.gguf`);
+        const thought = await engine.chat.completions.create({ ...request, ...format, thinking_budget: 4 });
+        await engine.reload(`${address}chat.gguf`);
+        return { free, whole, streamed, after, thought, object };
+    }, address, prompt.text, schema);
+    const read = text => {
+        const { name, kind, ok, ...others } = JSON.parse(text);
+        equal([typeof name, name.length <= 6, ["fn", "struct"].includes(kind), typeof ok, others], ["string", true, true, "boolean", {}], text);
+    };
+    const { message, finish_reason } = whole.choices[0];
+    read(message.content);
+    equal([finish_reason, streamed], ["stop", message.content]);
+    equal([after.choices[0].message.content, free.choices[0].message.content.startsWith("{")], [free.choices[0].message.content, false]);
+    equal(object.choices[0].message.content.startsWith("{"), true, object.choices[0].message.content);
+    read(thought.choices[0].message.content);
+    equal(thought.choices[0].message.reasoning_content !== "", true, "thoughts are free");
+    contains((await page.evaluate(() => progress.map(({ name }) => name))).join(), "grammar module");
 }
 
 async function thoughts(page, address, prompt) {
@@ -129,11 +168,15 @@ async function refusals(page) {
         problem(engine.chat.completions.create({ messages: [{ role: "user", content: "a" }], max_token: 3 })),
         problem(engine.chat.completions.create({ messages: [{ role: "user", content: "a" }], n: 2 })),
         problem(engine.chat.completions.create({ messages: [], max_tokens: 3 })),
-        problem(engine.chat.completions.create({ messages: [{ role: "user", content: "a" }], response_format: { type: "json_object" } })),
+        formatted({ type: "xml" }),
+        formatted({ type: "json_schema" }),
+        formatted({ type: "json_object", json_schema: {} }),
+        formatted({ type: "json_schema", json_schema: { schema: { type: "colour" } } }),
         problem(engine.completions.create({ prompt: "a", temperature: "hot" })),
         problem(engine.reload("x", { colour: 1 })),
     ]));
-    const expected = ["`max_token` is unknown", "n is 2", "the list is empty", 'response_format is "json_object"', "`temperature`", "`colour` is unknown"];
+    const expected = ["`max_token` is unknown", "n is 2", "the list is empty",
+        'response_format: type is "xml"', "schema is undefined", 'type is "json_object"', "colour", "`temperature`", "`colour` is unknown"];
     messages.forEach((message, i) => contains(message, expected[i]));
 }
 

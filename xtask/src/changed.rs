@@ -37,6 +37,10 @@ const DEPENDENTS: &[(&str, &[&str])] = &[
         "candle-engine",
         &["candle-openai", "candle-cli", "candle-dvm"],
     ),
+    (
+        "candle-grammar",
+        &["candle-engine", "candle-openai", "candle-cli", "candle-dvm"],
+    ),
     ("candle-openai", &["candle-cli", "candle-dvm"]),
     ("candle-cli", &["candle-dvm"]),
     ("candle-dvm", &[]),
@@ -55,6 +59,7 @@ const FOLDERS: &[(&str, &str)] = &[
     ("candle-core/wasm-tokenizers/", "candle-wasm-tokenizers"),
     ("candle-core/", "candle-core"),
     ("candle-nn/", "candle-nn"),
+    ("candle-transformers/engine/grammar/", "candle-grammar"),
     ("candle-transformers/engine/openai/", "candle-openai"),
     ("candle-transformers/engine/cli/", "candle-cli"),
     ("candle-transformers/engine/", "candle-engine"),

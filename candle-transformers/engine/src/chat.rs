@@ -2,7 +2,7 @@
 
 use crate::backend::{Completion, CompletionRequest};
 use crate::engine::CandleBackend;
-use crate::generation::{Seen, Wait};
+use crate::generation::{Mask, Seen, Wait};
 use crate::model::{ChatTemplate, Message, Role};
 use crate::pictures::{check_shape, Picture, MAX_PICTURES};
 use crate::thinking::{split, Part, Splitter, Thinking, Variables};
@@ -29,6 +29,8 @@ pub struct Chat<'a> {
     variables: Variables,
     /// The most tokens of thoughts in an answer.
     thought_limit: Option<usize>,
+    /// The constraint of the next answer.
+    mask: Option<Box<dyn Mask>>,
 }
 
 /// The receiver of an answer.
@@ -80,6 +82,7 @@ impl Chat<'static> {
             reused: 0,
             variables: Variables::new(),
             thought_limit: None,
+            mask: None,
         }
     }
 }
@@ -112,6 +115,7 @@ impl<'a> Chat<'a> {
             reused: 0,
             variables: Variables::new(),
             thought_limit: None,
+            mask: None,
         }
     }
 
@@ -125,6 +129,11 @@ impl<'a> Chat<'a> {
     pub fn set_thinking(&mut self, variables: Variables, tokens: Option<usize>) {
         self.variables = variables;
         self.thought_limit = tokens;
+    }
+
+    /// Keeps the next answer to a constraint; its thoughts have none.
+    pub fn constrain_next(&mut self, mask: Box<dyn Mask>) {
+        self.mask = Some(mask);
     }
 
     /// Limits a prompt and its answer to `tokens` together, instead of the model's limit.
@@ -332,7 +341,7 @@ impl<'a> Chat<'a> {
         listener: Listener<'_>,
     ) -> Result<Completion> {
         // After an error, nothing is known of what the model has read.
-        let seen = self.seen.take();
+        let (seen, mask) = (self.seen.take(), self.mask.take());
         let Prompt {
             first,
             tokens,
@@ -347,7 +356,8 @@ impl<'a> Chat<'a> {
             ..request.clone()
         };
         let thinking = request.thinking.as_ref();
-        let mut generation = self.backend.go_on(seen, tokens, &request)?;
+        let generation = self.backend.go_on(seen, tokens, &request)?;
+        let mut generation = generation.with_mask(mask);
         let reused = generation.fed();
         match listener {
             Listener::Pieces(on_piece) => generation.run(wait, on_piece).await?,

@@ -9,7 +9,6 @@ use crate::model::{
 };
 use crate::pictures::{PictureRows, PictureSupport};
 use crate::thinking::Variables;
-use crate::turn::at_once;
 use crate::{Error, Result};
 use candle_core::{DType, Device, Tensor};
 use candle_transformers::blocks::{Decoder, DecoderState};
@@ -626,7 +625,6 @@ impl InferenceBackend for CandleBackend {
         request: &CompletionRequest,
         on_piece: &mut dyn FnMut(&str) -> ControlFlow<()>,
     ) -> Result<Completion> {
-        // Blocking steps are ready on the first poll.
-        at_once(self.complete_steps(request, Wait::Blocking, on_piece))
+        self.generation(request)?.complete(on_piece)
     }
 }

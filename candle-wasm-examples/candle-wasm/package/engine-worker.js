@@ -1,12 +1,14 @@
 // The Worker of engine.js.
 import { answerCalls } from "./calls.js";
 import { fromAddress, fromFiles } from "./files.js";
+import { Grammars } from "./grammar.js";
 import { load } from "./index.js";
 import { whyOneThread } from "./threads.js";
 import { modulesOf } from "./wasm.js";
 
 let model = null;
 const moduleFor = modulesOf(load);
+const grammars = new Grammars();
 /** What ends each answer that is asked for, by its call. */
 const stops = new Map();
 
@@ -51,8 +53,16 @@ answerCalls({
         model = null;
     },
 
-    chat: (call, say) => answer(call, signal =>
-        model.chat(call.subject, { ...call.options, signal }, (piece, thought) => say("piece", { piece, thought }))),
+    chat: (call, say) => answer(call, async signal => {
+        const { schema, ...options } = call.options;
+        const onProgress = (loaded, total) => say("progress", { name: "grammar module", loaded, total });
+        const constraint = schema === undefined ? undefined : await grammars.guide(model, schema, onProgress);
+        try {
+            return await model.chat(call.subject, { ...options, constraint, signal }, (piece, thought) => say("piece", { piece, thought }));
+        } finally {
+            constraint?.free();
+        }
+    }),
 
     complete: (call, say) => answer(call, async signal => {
         const made = await model.generate_stream(call.subject, { ...call.options, signal }, piece => say("piece", { piece }));

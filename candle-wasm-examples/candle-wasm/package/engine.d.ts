@@ -50,12 +50,18 @@ export interface SamplingParams {
 
 export interface ChatParams extends SamplingParams {
     messages: ChatMessage[];
-    response_format?: { type: "text" };
+    /** Keeps the answer to JSON, or to a JSON schema. The first such answer loads a module of its own and prepares the model's tokens. */
+    response_format?: ResponseFormat | null;
     /** Whether a model that thinks does so before it answers; if not given, what its template does. */
     chat_template_kwargs?: { enable_thinking?: boolean } | null;
     /** The most tokens of its thoughts. */
     thinking_budget?: number | null;
 }
+
+export type ResponseFormat =
+    | { type: "text" }
+    | { type: "json_object" }
+    | { type: "json_schema"; json_schema: { schema: object; name?: string; description?: string; strict?: boolean | null } };
 
 export interface TextParams extends SamplingParams {
     prompt: string;

@@ -28,6 +28,8 @@ class Engine {
     #calls = new Calls(() => new Worker(new URL("./engine-worker.js", import.meta.url), { type: "module" }));
     #running = new Set();
     #name = "";
+    /** Hears of a module that an answer needs, as of those that the model needed. */
+    #progress = undefined;
 
     /** What the model's files say, and where it runs; null without a model. */
     info = null;
@@ -39,6 +41,7 @@ class Engine {
         refuse("options", others);
         this.interrupt();
         const hear = { progress: onProgress, notice: onNotice };
+        this.#progress = onProgress;
         try {
             const files = typeof model === "string" ? model : [...model];
             this.info = await this.#calls.ask({ kind: "load", model: files, device, threads, dtype }, hear);
@@ -73,7 +76,8 @@ class Engine {
         signal?.throwIfAborted();
         const about = { id: `${kind.prefix}-${crypto.randomUUID()}`, created: Math.floor(Date.now() / 1000), model: this.#name };
         const pieces = new Pieces();
-        const done = this.#calls.ask({ kind: kind.asks, subject, options }, { piece: heard => pieces.push(heard) });
+        const hear = { piece: heard => pieces.push(heard), progress: this.#progress };
+        const done = this.#calls.ask({ kind: kind.asks, subject, options }, hear);
         const stop = () => this.#calls.tell({ kind: "stop", of: done.id });
         this.#running.add(stop);
         signal?.addEventListener("abort", stop);
@@ -97,6 +101,8 @@ const CHAT = {
         refuse("chat_template_kwargs", others, ["enable_thinking"]);
         if (enable_thinking != null) asked.options.thinking = enable_thinking;
         if (request.thinking_budget != null) asked.options.thinking_budget = request.thinking_budget;
+        const schema = schemaOf(request.response_format);
+        if (schema !== undefined) asked.options.schema = schema;
         return asked;
     },
     choice(content, finish_reason, reasoning_content) {
@@ -120,20 +126,39 @@ const TEXT = {
 
 /** A request's parts, once its names are known to be right. */
 function read(request, subject, others) {
-    const { response_format, signal, stream = false, stream_options } = request;
+    const { signal, stream = false, stream_options } = request;
     const known = [subject, ...COMMON, ...others, ...Object.keys(NEUTRAL)];
     refuse("request", Object.fromEntries(Object.entries(request).filter(([name]) => !known.includes(name))), known);
     for (const [name, neutral] of Object.entries(NEUTRAL)) {
         const found = request[name] ?? neutral;
         if (found !== neutral) throw new Error(`request: ${name} is ${JSON.stringify(found)}; in a browser it can only be ${neutral}`);
     }
-    if (response_format && response_format.type !== "text") {
-        throw new Error(`request: response_format is ${JSON.stringify(response_format.type)}; in a browser it can only be "text"`);
-    }
     const options = Object.fromEntries(SAMPLING.filter(name => request[name] != null).map(name => [name, request[name]]));
     const most = request.max_completion_tokens ?? request.max_tokens;
     if (most != null) options.max_tokens = most;
     return { stream, stream_options, signal, options, subject: request[subject] };
+}
+
+/** The JSON schema that an answer has to keep to; undefined where any text will do. */
+function schemaOf(format) {
+    if (format == null) return undefined;
+    const { type, json_schema, ...others } = format;
+    refuse("response_format", others, ["type", "json_schema"]);
+    if (type !== "json_schema" && json_schema !== undefined) {
+        throw new Error(`response_format: json_schema is given, but type is ${JSON.stringify(type)}; expected "json_schema"`);
+    }
+    if (type === "text") return undefined;
+    if (type === "json_object") return { type: "object" };
+    if (type !== "json_schema") {
+        throw new Error(`response_format: type is ${JSON.stringify(type)}; expected "text", "json_object" or "json_schema"`);
+    }
+    // A name for logs; and a schema is always kept to.
+    const { schema, name, description, strict, ...more } = json_schema ?? {};
+    refuse("response_format.json_schema", more, ["schema", "name", "description", "strict"]);
+    if (schema === null || typeof schema !== "object") {
+        throw new Error(`response_format.json_schema: schema is ${JSON.stringify(schema)}; expected a JSON schema`);
+    }
+    return schema;
 }
 
 function refuse(what, others, known) {

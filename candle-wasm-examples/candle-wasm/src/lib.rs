@@ -12,6 +12,7 @@
 #![deny(missing_docs)]
 
 mod chat;
+mod constraint;
 mod dvm;
 mod model;
 mod options;
@@ -70,6 +71,26 @@ export interface ChatOptions extends GenerateOptions {
     thinking?: boolean;
     /** The most tokens of its thoughts. */
     thinking_budget?: number;
+    /** Says which tokens the answer may have; thoughts are free. */
+    constraint?: Constraint;
+}
+
+/** A constraint on an answer. An error that it throws ends the answer. */
+export interface Constraint {
+    /** The tokens that may follow, a bit each: bit `id % 32` of word `id / 32`. */
+    allowed(): Uint32Array;
+    /** Takes the next token. */
+    push(token: number): void;
+}
+
+/** A model's tokens, as `Vocabulary` of the module `grammar` takes them. */
+export interface TokenBytes {
+    /** The bytes of all tokens, in the order of their ids; `special` precedes the text of a special token. */
+    bytes: Uint8Array;
+    /** Number of bytes of each token. */
+    lengths: Uint32Array;
+    /** The tokens that end an answer. */
+    stops: Uint32Array;
 }
 
 export interface Completion {

@@ -1,8 +1,9 @@
 //! A model as JavaScript uses it.
 
 use crate::chat::{self, JsMessages};
+use crate::constraint::Constraint;
 use crate::options::{self, JsChat, JsGenerate};
-use crate::report::{self, About, JsAnswer, JsCompletion, JsInfo, Parts};
+use crate::report::{self, About, JsAnswer, JsCompletion, JsInfo, JsTokens, Parts};
 use browser::files::{JsSource, Source};
 use browser::gpu::Place;
 use browser::options::{aborted, dtype, or_undefined, JsLoad};
@@ -122,6 +123,16 @@ impl WasmModel {
         Ok(self.about().await?.info())
     }
 
+    /// The model's tokens, of which a constraint for `chat` can be made; `special` is the byte that marks special ones.
+    pub async fn vocabulary(&self, special: u8) -> Result<JsTokens, JsError> {
+        let backend = self.backend().await?;
+        let tokens = backend.tokenizer().token_bytes(special);
+        let tokens = tokens.ok_or_else(|| {
+            JsError::new("the model's tokens have no bytes: its tokenizer is not BPE over bytes")
+        })?;
+        Ok(report::tokens(&tokens, backend.stop_tokens()))
+    }
+
     /// Answers the last message of a conversation, formatted with the model's chat template, and calls `callback` with each piece of text and
     /// whether it is one of the model's thoughts.
     /// Tokens of the previous call are reused if the prompt begins with them. Defaults: the sampling settings of the model's files, and at
@@ -147,11 +158,15 @@ impl WasmModel {
         };
         let request = options::chat_request(request, &options)?;
         let (variables, budget) = options::thinking(&options)?;
+        let constraint = Constraint::of(&options)?;
         let backend = self.backend().await?;
         let kept = self.state.borrow_mut().chat.take();
         let mut chat = kept.unwrap_or_else(|| Chat::shared(backend.clone(), template));
         chat.set_messages(said);
         chat.set_thinking(variables, budget);
+        if let Some(constraint) = constraint {
+            chat.constrain_next(Box::new(constraint));
+        }
         let mut listener = Listener::new(callback.as_ref(), &options);
         let mut parts = Parts::default();
         let mut on_part = |part: &Part| {

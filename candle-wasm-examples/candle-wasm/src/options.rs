@@ -33,7 +33,7 @@ const NAMES: &[&str] = &[
 ];
 
 /// Those that it may have for an answer in a conversation too.
-const OF_CHATS: &[&str] = &["thinking", "thinking_budget"];
+const OF_CHATS: &[&str] = &["thinking", "thinking_budget", "constraint"];
 
 /// The thinking settings: values for the model's template, and the maximum number of tokens of thoughts.
 pub fn thinking(options: &JsValue) -> Result<(Variables, Option<usize>), JsError> {

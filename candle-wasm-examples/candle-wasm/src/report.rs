@@ -2,7 +2,7 @@
 
 use candle_engine::thinking::Part;
 use candle_engine::{ChatTemplate, Completion, ModelParts, SamplingDefaults, StopReason};
-use js_sys::{Object, Reflect};
+use js_sys::{Object, Reflect, Uint32Array, Uint8Array};
 use std::sync::Arc;
 use wasm_bindgen::prelude::*;
 use wasm_bindgen::JsCast;
@@ -20,6 +20,10 @@ extern "C" {
     /// The interface `ModelInfo` of the TypeScript types.
     #[wasm_bindgen(typescript_type = "ModelInfo")]
     pub type JsInfo;
+
+    /// The interface `TokenBytes` of the TypeScript types.
+    #[wasm_bindgen(typescript_type = "TokenBytes")]
+    pub type JsTokens;
 }
 
 /// Metadata from a model's headers.
@@ -131,6 +135,17 @@ pub fn answer(done: &Completion, parts: &Parts, reused: usize) -> JsAnswer {
         ("usage", usage.into()),
         ("prompt_seconds", done.timings.prompt_seconds.into()),
         ("tokens_per_second", rate(done).into()),
+    ]);
+    report.unchecked_into()
+}
+
+/// The object `TokenBytes`.
+pub fn tokens(tokens: &[Vec<u8>], stops: &[u32]) -> JsTokens {
+    let lengths: Vec<u32> = tokens.iter().map(|token| token.len() as u32).collect();
+    let report = object([
+        ("bytes", Uint8Array::from(tokens.concat().as_slice()).into()),
+        ("lengths", Uint32Array::from(lengths.as_slice()).into()),
+        ("stops", Uint32Array::from(stops).into()),
     ]);
     report.unchecked_into()
 }

@@ -22,7 +22,7 @@ struct Module {
     threads: bool,
 }
 
-const MODULES: [Module; 5] = [
+const MODULES: [Module; 6] = [
     Module {
         krate: "candle-wasm",
         to: "candle-wasm",
@@ -41,6 +41,13 @@ const MODULES: [Module; 5] = [
         to: "candle-wasm/speech",
         most: Some(1_900_000),
         threads: true,
+    },
+    // Next to them too: answers that keep to a schema.
+    Module {
+        krate: "grammar",
+        to: "candle-wasm/grammar",
+        most: Some(500_000),
+        threads: false,
     },
     Module {
         krate: "vision",

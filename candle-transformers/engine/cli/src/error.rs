@@ -16,6 +16,9 @@ pub enum Error {
     #[cfg(feature = "api")]
     #[error(transparent)]
     Api(#[from] candle_openai::Error),
+    /// A JSON schema that cannot be kept to.
+    #[error("--schema: {0}")]
+    Schema(String),
     /// An address, a signal or a thread that cannot be had.
     #[error("{0}")]
     Service(String),
@@ -25,6 +28,12 @@ pub enum Error {
     /// Standard output could not be written.
     #[error("standard output: {0}")]
     Stdout(std::io::Error),
+}
+
+impl From<candle_grammar::Error> for Error {
+    fn from(error: candle_grammar::Error) -> Self {
+        Self::Schema(error.to_string())
+    }
 }
 
 impl Error {

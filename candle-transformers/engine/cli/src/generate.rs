@@ -5,18 +5,20 @@ use crate::sampling::Sampling;
 use crate::split::SplitArgs;
 use crate::{print, print_json};
 use crate::{Error, Result};
-use candle_engine::backend::{Completion, CompletionRequest, InferenceBackend};
+use candle_engine::backend::{Completion, CompletionRequest};
 use candle_engine::device::{DeviceChoice, DeviceParser, FloatType};
 use candle_engine::format::KvType;
+use candle_engine::generation::Mask;
 use candle_engine::model::{LoraSource, ModelFiles, ModelSource};
 use candle_engine::pictures::{open_picture, Picture};
 use candle_engine::progress::{note, LoadBar};
 use candle_engine::registry::BackendRegistry;
 use candle_engine::Error as EngineError;
 use serde::Serialize;
+use serde_json::Value;
 use std::io::Read;
 use std::ops::ControlFlow;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -53,6 +55,9 @@ pub(super) struct Args {
     kv_dtype: KvType,
     #[command(flatten)]
     split: SplitArgs,
+    /// Keep the text to a JSON schema, token by token: a file, or the schema itself
+    #[arg(long, value_name = "FILE|JSON")]
+    schema: Option<String>,
     /// Maximum number of tokens to generate
     #[arg(long, value_name = "N", default_value_t = CompletionRequest::default().max_tokens)]
     max_tokens: usize,
@@ -88,6 +93,7 @@ pub(super) fn run(args: Args) -> Result<()> {
         ..args.sampling.request(prompt(args.prompt)?, args.max_tokens)
     };
     request.validate()?;
+    let schema = args.schema.as_deref().map(schema).transpose()?;
     crate::check_gpus(args.gpus)?;
     args.draft.check_gpus(args.gpus)?;
     let start = Instant::now();
@@ -97,6 +103,12 @@ pub(super) fn run(args: Args) -> Result<()> {
     // A prompt that cannot work is reported before a GPU is woken and gigabytes are read.
     let prompt = files.prompt_tokens_with(&request.prompt, &request.pictures)?;
     let prompt = prompt.len();
+    let mask = schema.map(|schema| {
+        let vocabulary = files.tokenizer.grammar_vocabulary(&files.stop_tokens)?;
+        let guide = vocabulary.grammar(schema)?.guide();
+        Ok::<_, candle_grammar::Error>(Box::new(guide) as Box<dyn Mask>)
+    });
+    let mask = mask.transpose()?;
     if args.gpus > 1 && !request.pictures.is_empty() {
         let problem = "a model split across devices takes none; use --gpus 1";
         return Err(EngineError::Pictures(problem.to_string()).into());
@@ -126,8 +138,10 @@ pub(super) fn run(args: Args) -> Result<()> {
         bytes as f64 / 1e6
     ));
 
+    let generation = backend.generation(&request)?;
+    let generation = generation.with_mask(mask);
     let mut written = Ok(());
-    let completion = backend.complete_stream(&request, &mut |piece| {
+    let completion = generation.complete(&mut |piece| {
         if args.json {
             return ControlFlow::Continue(());
         }
@@ -168,6 +182,17 @@ pub(super) fn run(args: Args) -> Result<()> {
 fn images(files: &[PathBuf]) -> Result<Vec<Arc<Picture>>> {
     let open = |file: &PathBuf| Ok(Arc::new(open_picture(file)?));
     files.iter().map(open).collect()
+}
+
+/// The schema in a file, or one that is given as it is.
+fn schema(argument: &str) -> Result<Value> {
+    if argument.trim_start().starts_with('{') {
+        let read = serde_json::from_str(argument);
+        return read.map_err(|error| Error::Schema(error.to_string()));
+    }
+    let file = Path::new(argument);
+    let text = std::fs::read_to_string(file).map_err(|error| Error::file(file, error))?;
+    serde_json::from_str(&text).map_err(|error| Error::file(file, error))
 }
 
 /// The prompt itself, or standard input for `-`.

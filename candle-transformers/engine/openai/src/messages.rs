@@ -2,12 +2,13 @@
 
 use super::error::short;
 use super::fields::{Common, Fields};
-use super::grammar::{Format, Grammar};
+use super::grammar::Format;
 use super::pictures::Pictures;
 use super::thinking::Wanted;
 use super::tools::{self, Tools};
 use super::ApiError;
 use candle_engine::model::ChatTemplate;
+use candle_grammar::Grammar;
 use serde::Deserialize;
 use serde_json::{json, Map, Value};
 

@@ -1,6 +1,5 @@
 //! From the engine's thread to a client's socket.
 
-use super::grammar::Grammar;
 use super::texts::TextModel;
 use super::thinking::{Apart, Both};
 use super::{ApiError, Served};
@@ -10,6 +9,7 @@ use candle_engine::batch::{Heard, Likely, Order, Owner};
 use candle_engine::model::TextTokenizer;
 use candle_engine::thinking::Thinking;
 use candle_engine::{Completion, CompletionRequest, Guesses, StopReason};
+use candle_grammar::Grammar;
 use futures_util::stream::{self, Stream, StreamExt};
 use serde_json::{json, Value};
 use std::convert::Infallible;
@@ -65,7 +65,7 @@ pub(super) fn begin(
         request,
         logprobs,
         owner,
-        mask: grammar.map(|grammar| grammar.mask()),
+        mask: grammar.map(|grammar| Box::new(grammar.guide()) as _),
     };
     model.engine.begin(order, Box::new(listener))?;
     Ok(receiver)

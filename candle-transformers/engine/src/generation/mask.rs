@@ -1,14 +1,14 @@
-//! What may follow: a constraint on a text, such as a grammar.
+//! Constraints on a text, such as a grammar.
 
 use crate::Result;
 
-/// Says which tokens may follow.
+/// A constraint on the tokens of a text.
 pub trait Mask: Send {
-    /// Makes the logits of all other tokens `-inf`.
+    /// The tokens that may follow, a bit each: bit `id % 32` of word `id / 32`. Tokens beyond the last word may not.
     ///
     /// # Errors
     /// No token may follow, or the constraint is too complex.
-    fn apply(&mut self, logits: &mut [f32]) -> Result<()>;
+    fn allowed(&mut self) -> Result<Vec<u32>>;
 
     /// Takes a token of the text; the one that ends it is none of them.
     ///

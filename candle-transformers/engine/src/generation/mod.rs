@@ -2,6 +2,8 @@
 
 mod choices;
 mod chosen;
+#[cfg(feature = "grammar")]
+mod grammar;
 mod mask;
 mod speculation;
 mod writer;
@@ -16,7 +18,7 @@ use crate::backend::{Completion, CompletionRequest};
 use crate::engine::{CandleBackend, Parked, Session};
 use crate::error::Doing;
 use crate::pictures::Picture;
-use crate::turn::give_way;
+use crate::turn::{at_once, give_way};
 use crate::{Error, Result};
 use candle_core::Tensor;
 use candle_nn::sampling::changed;
@@ -160,7 +162,28 @@ impl CandleBackend {
     }
 }
 
-impl Generation<'_> {
+impl<'a> Generation<'a> {
+    /// With a constraint on the tokens of the answer.
+    pub fn with_mask(self, mask: Option<Box<dyn Mask>>) -> Self {
+        Self {
+            writer: self.writer.with_mask(mask),
+            ..self
+        }
+    }
+
+    /// Generates all tokens, blocking; the pieces of text go to `on_piece`, which can stop it.
+    ///
+    /// # Errors
+    /// Failures of the device; a constraint that no token satisfies.
+    pub fn complete(
+        mut self,
+        on_piece: &mut dyn FnMut(&str) -> ControlFlow<()>,
+    ) -> Result<Completion> {
+        // Blocking steps are ready on the first poll.
+        at_once(self.run(Wait::Blocking, on_piece))?;
+        Ok(self.finish())
+    }
+
     /// Generates all tokens; the pieces of text go to `on_piece`, which can stop it. If a wait yields to the executor, so does each token
     /// on the CPU, where nothing else would wait.
     pub(crate) async fn run(

@@ -83,7 +83,6 @@ impl<'a> Writer<'a> {
     }
 
     /// With a constraint on what may follow.
-    #[cfg(not(target_arch = "wasm32"))]
     pub(crate) fn with_mask(self, mask: Option<Box<dyn Mask>>) -> Self {
         Self { mask, ..self }
     }
@@ -197,44 +196,35 @@ impl<'a> Writer<'a> {
         changes.into_iter().map(change).collect()
     }
 
-    /// The tokens that the answer's constraint allows; `None` without one.
+    /// The tokens that the answer's constraint allows, 1 each, of others 0; `None` without a constraint. Thoughts have none, but that they do
+    /// not end the text.
     fn allowed(&mut self, vocab: usize) -> Result<Option<Vec<u8>>> {
-        if self.mask.is_none() {
-            return Ok(None);
-        }
-        let mut logits = vec![0f32; vocab];
-        self.constrain(&mut logits)?;
-        let allowed = logits.iter().map(|logit| u8::from(*logit == 0.));
-        Ok(Some(allowed.collect()))
-    }
-
-    /// Keeps the answer to its constraint. Thoughts have none, but that they do not end the text.
-    fn constrain(&mut self, logits: &mut [f32]) -> Result<()> {
         let Some(mask) = &mut self.mask else {
-            return Ok(());
+            return Ok(None);
         };
-        match self.pace.as_ref().map(Pace::phase) {
-            None | Some(Phase::Answer) => mask.apply(logits),
+        let phase = self.pace.as_ref().map(Pace::phase);
+        let mut allowed = match phase {
+            Some(Phase::Thoughts) => vec![1; vocab],
+            None | Some(Phase::Answer | Phase::Undecided) => {
+                let words = mask.allowed()?;
+                let bit = |id: usize| words.get(id / 32).map_or(0, |word| word >> (id % 32) & 1);
+                (0..vocab).map(|id| bit(id) as u8).collect()
+            }
+        };
+        let mut set = |id: u32, to: u8| {
+            if let Some(allowed) = allowed.get_mut(id as usize) {
+                *allowed = to;
+            }
+        };
+        match phase {
+            Some(Phase::Thoughts) => self.backend.stop_tokens().iter().for_each(|id| set(*id, 0)),
             Some(Phase::Undecided) => {
                 let first = self.pace.iter().flat_map(Pace::beginnings);
-                let free: Vec<(usize, f32)> = first
-                    .filter_map(|id| Some((id as usize, *logits.get(id as usize)?)))
-                    .collect();
-                mask.apply(logits)?;
-                for (id, logit) in free {
-                    logits[id] = logit;
-                }
-                Ok(())
+                first.for_each(|id| set(id, 1));
             }
-            Some(Phase::Thoughts) => {
-                for end in self.backend.stop_tokens() {
-                    if let Some(logit) = logits.get_mut(*end as usize) {
-                        *logit = f32::NEG_INFINITY;
-                    }
-                }
-                Ok(())
-            }
+            None | Some(Phase::Answer) => {}
         }
+        Ok(Some(allowed))
     }
 
     /// Tells the constraint of a token, if it is of the answer and was chosen.
