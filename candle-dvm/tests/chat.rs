@@ -271,7 +271,12 @@ fn answers_go_to_standard_output() {
     given.write("given", TEMPLATE);
     let given_file = given.file("given");
     let given_args = ["--template", given_file.to_str().unwrap()];
-    for (folder, more) in [(&jinja, &[][..]), (&config, &[]), (&given, &given_args)] {
+    for (folder, more) in [
+        (&jinja, &[][..]),
+        (&jinja, &["--gpus", "2"]),
+        (&config, &[]),
+        (&given, &given_args),
+    ] {
         let path = folder.path().to_str().unwrap();
         let args = [&["--model", path, "--max-tokens", "12"], more].concat();
         let output = chat(&args, &input);

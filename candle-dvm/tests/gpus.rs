@@ -1,5 +1,7 @@
 //! `--gpus`: ranks that share each layer, here on the CPU.
 
+#[cfg(feature = "api")]
+use crate::api::Server;
 use crate::cli::{assert_one_line, run, stdout};
 use crate::gguf_model::in_format;
 use crate::support::golden;
@@ -29,6 +31,30 @@ fn ranks_on_the_cpu_write_the_same() {
             "{args:?}"
         );
         assert_eq!(json["device"], format!("{gpus} ranks on cpu"));
+    }
+}
+
+/// Clients together, with pages and without.
+#[cfg(feature = "api")]
+#[test]
+fn servers_take_ranks() {
+    let prompt = &golden().prompts[0];
+    for memory in [&[][..], &["--cache-memory", "4MB"]] {
+        let server = Server::start(&[&["--gpus", "2"], memory].concat());
+        let body =
+            json!({"model": "tiny", "prompt": prompt.text, "max_tokens": 24, "temperature": 0});
+        let ask = || server.json("/v1/completions", body.clone());
+        let texts: Vec<Value> = std::thread::scope(|scope| {
+            let clients: Vec<_> = (0..3).map(|_| scope.spawn(ask)).collect();
+            clients.into_iter().map(|it| it.join().unwrap()).collect()
+        });
+        for text in texts {
+            let text = text["choices"][0]["text"].as_str().unwrap();
+            assert!(
+                !text.is_empty() && prompt.greedy_text.starts_with(text),
+                "{text}"
+            );
+        }
     }
 }
 

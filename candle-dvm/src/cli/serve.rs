@@ -60,6 +60,9 @@ pub(super) struct Args {
     /// Element type of the KV cache
     #[arg(long, value_enum, default_value = "auto")]
     kv_dtype: KvType,
+    /// Split each layer across N devices of this kind [default: 1]
+    #[arg(long, value_name = "N")]
+    gpus: Option<usize>,
     /// Layers on the GPU: `all`, `auto` for the largest number that fits, or a number. Those are the last ones; the others run on the CPU, which is slower
     #[arg(long, value_name = "N")]
     gpu_layers: Option<GpuLayers>,
@@ -112,6 +115,7 @@ pub(super) fn run(args: Args) -> Result<()> {
     settings.data_dir = args.data_dir.or(settings.data_dir);
     settings.metrics = args.metrics.or(settings.metrics);
     settings.raw |= args.raw;
+    settings.gpus = args.gpus.unwrap_or(settings.gpus);
     settings.cpu_experts |= args.cpu_experts;
     settings.cache_memory = args.cache_memory.or(settings.cache_memory);
     let gpu_layers = args.gpu_layers.map(|layers| layers.to_string());
@@ -274,7 +278,7 @@ fn text_model(
     };
     let bar = LoadBar::new(bytes);
     let progress = |bytes| bar.advance(bytes);
-    let mut backend = entry.load(files, None, &progress)?;
+    let mut backend = entry.load_shared(files, settings.gpus, None, &progress)?;
     if let Some(draft) = draft {
         let draft = entry.load(draft, None, &progress)?;
         backend = backend.with_draft(draft, settings.draft_tokens)?;
@@ -352,8 +356,7 @@ fn for_texts(settings: &Settings) -> Option<(&'static str, String)> {
     lora.or(draft).or(memory)
 }
 
-/// The generator for the jobs that run at once: in shared steps, if the model supports that. Pages are a matter of shared steps, also of a
-/// single job.
+/// The generator for the jobs that run at once: in shared steps. Pages are a matter of shared steps, also of a single job.
 fn generator(backend: CandleBackend, settings: &Settings) -> Result<Arc<dyn Generator>> {
     let backend = Arc::new(backend);
     if settings.running == 1 && settings.cache_memory.is_none() {
@@ -367,24 +370,7 @@ fn generator(backend: CandleBackend, settings: &Settings) -> Result<Arc<dyn Gene
         cache_memory: settings.cache_memory,
         ..BatchSettings::default()
     };
-    match (
-        BatchEngine::new(backend.clone(), batch),
-        settings.cache_memory,
-    ) {
-        (Ok(engine), _) => Ok(Arc::new(engine)),
-        (Err(candle_engine::Error::Alone(why)), Some(bytes)) => Err(Error::Setting {
-            name: CACHE_MEMORY,
-            value: bytes.to_string(),
-            expected: format!("none for this model, whose jobs cannot share a cache: {why}"),
-        }),
-        (Err(candle_engine::Error::Alone(why)), None) => {
-            note(&format!(
-                "jobs cannot be batched, so they take turns token by token: {why}"
-            ));
-            Ok(backend)
-        }
-        (Err(error), _) => Err(error.into()),
-    }
+    Ok(Arc::new(BatchEngine::new(backend, batch)?))
 }
 
 fn device(flag: Option<DeviceChoice>, setting: Option<&str>) -> Result<DeviceChoice> {

@@ -24,6 +24,8 @@ pub struct Settings {
     pub model: Option<PathBuf>,
     /// LoRA adapters over the model, each `PATH[:SCALE]`.
     pub lora: Vec<String>,
+    /// Number of devices that share each layer.
+    pub gpus: usize,
     /// Layers on the GPU: `all`, `auto` or a number. `None` is all.
     pub gpu_layers: Option<String>,
     /// Whether experts stay on the CPU.
@@ -138,6 +140,7 @@ impl Default for Settings {
             relays: Vec::new(),
             model: None,
             lora: Vec::new(),
+            gpus: 1,
             gpu_layers: None,
             cpu_experts: false,
             cache_memory: None,
@@ -254,6 +257,10 @@ impl Settings {
             if value == 0 {
                 return wrong(name, "0".to_string(), "at least 1".to_string());
             }
+        }
+        if !(1..=candle_engine::MAX_DEVICES).contains(&self.gpus) {
+            let expected = format!("1 to {}", candle_engine::MAX_DEVICES);
+            return wrong("gpus", self.gpus.to_string(), expected);
         }
         if self.event_bytes < 1024 {
             let value = self.event_bytes.to_string();

@@ -11,7 +11,7 @@ use crate::pictures::{PictureRows, PictureSupport};
 use crate::thinking::Variables;
 use crate::{Error, Result};
 use candle_core::{DType, Device, Tensor};
-use candle_transformers::blocks::{Decoder, DecoderState};
+use candle_transformers::blocks::Decoder;
 use candle_transformers::generation::{Draw, NextToken};
 use candle_transformers::parallel::{ParallelDecoder, ParallelState};
 use serde_json::Value;
@@ -236,16 +236,9 @@ impl CandleBackend {
     /// A cache for `count` texts that share the model's steps.
     ///
     /// # Errors
-    /// A model whose texts cannot share a cache: one that is on several devices.
-    pub(crate) fn new_slots(&self, count: usize) -> Result<DecoderState> {
-        if self.ranks() > 1 {
-            let ranks = self.ranks();
-            return Err(Error::Alone(format!(
-                "the model is split across {ranks} devices; use one"
-            )));
-        }
-        let slots = self.model.decoder().new_slots(count);
-        slots.map_err(|err| Error::Alone(err.to_string()))
+    /// Those of [`Decoder::new_slots`].
+    pub(crate) fn new_slots(&self, count: usize) -> Result<ParallelState> {
+        self.model.new_slots(count).doing("allocating the cache")
     }
 
     /// As [`new_slots`](Self::new_slots), with keys and values in `pages` pages of `page` positions.
@@ -258,9 +251,8 @@ impl CandleBackend {
         count: usize,
         pages: usize,
         page: usize,
-    ) -> Result<DecoderState> {
-        self.new_slots(count)?;
-        let slots = self.model.decoder().new_paged_slots(count, pages, page);
+    ) -> Result<ParallelState> {
+        let slots = self.model.new_paged_slots(count, pages, page);
         slots.doing("allocating the cache memory")
     }
 
@@ -428,7 +420,7 @@ impl CandleBackend {
     }
 
     /// As [`session`](Self::session), of one that can forget the last tokens that it has seen; none of a model that cannot: one with layers
-    /// that are not attention to keys and values, on several devices, or with a rotation that depends on the length.
+    /// that are not attention to keys and values, or with a rotation that depends on the length.
     pub(crate) fn session_that_forgets(&self) -> Option<Session<'_>> {
         if self.slot_positions() < self.max_positions || !self.model.decoder().slots_rewind() {
             return None;
@@ -469,7 +461,7 @@ impl Parked {
 pub(crate) enum State {
     Whole(ParallelState),
     /// One slot, which can be cut.
-    Slot(DecoderState),
+    Slot(ParallelState),
 }
 
 impl Session<'_> {
@@ -511,9 +503,7 @@ impl Session<'_> {
         let model = &self.backend.model;
         let logits = match &mut self.state {
             State::Whole(state) => model.next_logits(input, self.position, state),
-            State::Slot(state) => model
-                .decoder()
-                .next_logits_of_slots(input, &[count], 0, state),
+            State::Slot(state) => model.next_logits_of_slots(input, &[count], 0, state),
         };
         let logits = logits
             .and_then(|logits| logits.squeeze(0))
@@ -532,9 +522,9 @@ impl Session<'_> {
         let State::Slot(state) = &mut self.state else {
             return Err(Error::Alone("the session has no slot".to_string()));
         };
-        let decoder = self.backend.model.decoder();
-        let read = decoder.forward_slots(&ids, &[tokens.len()], 0, state);
-        read.map(drop).doing("running the model")?;
+        let model = &self.backend.model;
+        let read = model.read_slots(&ids, &[tokens.len()], 0, state);
+        read.doing("running the model")?;
         self.position = seen;
         Ok(())
     }
@@ -550,8 +540,9 @@ impl Session<'_> {
         let State::Slot(state) = &mut self.state else {
             return Err(Error::Alone("the session has no slot".to_string()));
         };
-        let decoder = self.backend.model.decoder();
-        let logits = logits_of_last(decoder, ids, rows, 0, state).doing("running the model")?;
+        let logits = self.backend.model.logits_of_slots(ids, rows, 0, state);
+        let logits = logits.and_then(|logits| logits.squeeze(0));
+        let logits = logits.doing("running the model")?;
         self.position = seen;
         Ok(logits)
     }
@@ -602,17 +593,6 @@ impl Session<'_> {
             Ok(seen)
         }
     }
-}
-
-/// The logits after each of the last `rows` of the tokens `ids`, `(1, count)`, in a slot: `(rows, vocab)` in f32.
-pub(crate) fn logits_of_last(
-    decoder: &Decoder,
-    ids: &Tensor,
-    rows: usize,
-    slot: usize,
-    state: &mut DecoderState,
-) -> candle_core::Result<Tensor> {
-    decoder.logits_of_slots(ids, rows, slot, state)?.squeeze(0)
 }
 
 impl InferenceBackend for CandleBackend {

@@ -111,5 +111,5 @@ pub use model::{
     ChatTemplate, Message, ModelFiles, ModelParts, ModelSource, PartFile, PartSource, Role,
     SamplingDefaults,
 };
-pub use registry::BackendRegistry;
+pub use registry::{BackendRegistry, MAX_DEVICES};
 pub use turn::give_way;

@@ -87,6 +87,9 @@ impl BackendRegistry {
     }
 }
 
+/// The most devices that share a model.
+pub const MAX_DEVICES: usize = 64;
+
 impl BackendEntry {
     /// The kind of device of this backend.
     pub fn kind(&self) -> DeviceKind {

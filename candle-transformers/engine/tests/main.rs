@@ -18,6 +18,7 @@ mod mixers;
 mod paged;
 mod parts;
 mod pictures;
+mod ranks;
 mod registry;
 // It has what candle-dvm's tests use, too.
 #[allow(dead_code)]

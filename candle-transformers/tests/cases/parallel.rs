@@ -248,6 +248,115 @@ fn states_and_rows(device: &Device) -> Result<()> {
 }
 test_device!(states_and_rows);
 
+/// Logits of texts in slots after each call: prompts of different lengths, a step without one of them, a slot that continues from a part of
+/// another's, and one that starts again.
+fn of_slots(model: &ParallelDecoder, pages: bool, device: &Device) -> Result<Vec<Tensor>> {
+    let mut state = match pages {
+        true => model.new_paged_slots(3, 9, 16)?,
+        false => model.new_slots(3)?,
+    };
+    let rewinds = model.decoder().slots_rewind();
+    if pages {
+        for (slot, own) in [[4, 0], [2, 5], [8, 1]].iter().enumerate() {
+            state.set_pages(slot, own, 0)?;
+        }
+    }
+    let mut logits = vec![];
+    let prompts = token_ids(3, 7, VOCAB, device)?;
+    logits.push(model.next_logits_of_slots(&prompts, &[7, 2, 5], 0, &mut state)?);
+    let one_each = prompts.narrow(1, 3, 1)?.contiguous()?;
+    logits.push(model.next_logits_of_slots(&one_each, &[1, 0, 1], 0, &mut state)?);
+    assert_eq!(state.lens(), [8, 2, 6]);
+    model.read_slots(&prompts.narrow(0, 1, 1)?, &[7], 1, &mut state)?;
+    if rewinds {
+        match pages {
+            true => state.set_pages(2, &[8, 1], 4)?,
+            false => {
+                state.copy_slot(1, 2, 4)?;
+                state.cut_slot(0, 3)?;
+            }
+        }
+        let last = model.logits_of_slots(&prompts.narrow(0, 0, 2)?, 3, 0, &mut state)?;
+        logits.push(last.flatten(0, 1)?);
+    } else {
+        state.cut_slot(2, 0)?;
+    }
+    // A step that comes again is recorded where a device records, and launched.
+    for _ in 0..4 {
+        logits.push(model.next_logits_of_slots(&one_each, &[1, 1, 1], 0, &mut state)?);
+    }
+    Ok(logits)
+}
+
+/// Texts in slots, each with a place on every rank.
+fn slots(device: &Device) -> Result<()> {
+    let mut seen = 0;
+    for (name, config) in CONFIGS {
+        if !device.is_cpu() && !ON_GPUS[..2].contains(name) {
+            continue;
+        }
+        let config = config.replace("61,", "64,");
+        let spec = auto::config_spec(&config)?;
+        if !can_share(&spec, 2) {
+            continue;
+        }
+        let in_pages = spec.layers.iter();
+        let in_pages = in_pages
+            .map(|layer| matches!(layer.mixer, MixerSpec::Attention(_)))
+            .all(|is_attention| is_attention);
+        let (one, two) = (
+            decoder(&config, DType::F32, device)?,
+            made(&config, 2, device)?,
+        );
+        let one = ParallelDecoder::from(one);
+        for pages in [false, true] {
+            if pages && !in_pages {
+                let err = two.new_paged_slots(3, 9, 16).unwrap_err().to_string();
+                assert!(err.contains("attention over keys and values"), "{err}");
+                continue;
+            }
+            println!("{name}, {}", if pages { "pages" } else { "slots" });
+            let expected = of_slots(&one, pages, device)?;
+            let found = of_slots(&two, pages, device)?;
+            for (found, expected) in found.iter().zip(&expected) {
+                assert_close(found, expected, TOLERANCE);
+            }
+            seen += 1;
+        }
+    }
+    assert!(seen >= if device.is_cpu() { 40 } else { 4 }, "{seen}");
+    Ok(())
+}
+test_device!(slots);
+
+/// A wrong call with slots ends no other.
+#[test]
+fn wrong_slots_are_errors_of_their_call() -> Result<()> {
+    let device = Device::Cpu;
+    let model = made(&CONFIGS[0].1.replace("61,", "64,"), 2, &device)?;
+    let mut state = model.new_slots(2)?;
+    let ids = token_ids(2, 3, VOCAB, &device)?;
+    for (counts, first, told) in [
+        ([3, 4], 0, "from 0 to 3"),
+        ([3, 3], 1, "slots 1 to 3 requested"),
+    ] {
+        let err = model.next_logits_of_slots(&ids, &counts, first, &mut state);
+        let err = err.unwrap_err().to_string();
+        assert!(err.contains(told), "{err}");
+    }
+    let err = model.logits_of_slots(&ids, 4, 0, &mut state).unwrap_err();
+    assert!(err.to_string().contains("last 4 of 3"), "{err}");
+    let err = state.cut_slot(1, 5).unwrap_err().to_string();
+    assert!(err.contains("slot 1"), "{err}");
+    let err = state.set_pages(0, &[0], 1).unwrap_err().to_string();
+    assert!(err.contains("no pages"), "{err}");
+    let err = state.on_one_device().unwrap_err().to_string();
+    assert!(err.contains("this one is on 2"), "{err}");
+    let logits = model.next_logits_of_slots(&ids, &[3, 1], 0, &mut state)?;
+    assert_eq!(logits.dims(), [2, 64]);
+    Ok(())
+}
+
 const LLAMA: &str = r#"{"model_type": "llama", "vocab_size": 64, "hidden_size": 128, "intermediate_size": 256,
     "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "rms_norm_eps": 1e-5,
     "max_position_embeddings": 512, "tie_word_embeddings": false}"#;
@@ -560,6 +669,13 @@ fn two_cards() -> Result<()> {
         assert_close(&logits, &expected, TOLERANCE);
 
         let (one, mut tokens) = (ParallelDecoder::from(one), vec![]);
+        let expected = of_slots(&one, false, &devices[0])?;
+        for (found, expected) in of_slots(&several, false, &devices[0])?
+            .iter()
+            .zip(&expected)
+        {
+            assert_close(found, expected, 1e-4);
+        }
         for model in [&one, &several] {
             let (mut state, mut next) = (model.new_state(), token_ids(1, 7, VOCAB, &devices[0])?);
             let (mut seen, mut chosen) = (0, vec![]);

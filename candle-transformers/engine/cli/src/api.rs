@@ -96,8 +96,8 @@ pub(super) struct Args {
     /// Maximum number of prompt tokens to process between two generation steps [default: 128 on the CPU, 512 on a GPU]
     #[arg(long, value_name = "N")]
     piece: Option<usize>,
-    /// Memory for the keys and values of requests, such as 4GB, in pages that requests share where they begin alike. When it is full,
-    /// the youngest request waits [default: a cache that grows with the longest request times --slots]
+    /// Memory for the keys and values of requests, such as 4GB, on each device, in pages that requests share where they begin alike. When
+    /// it is full, the youngest request waits [default: a cache that grows with the longest request times --slots]
     #[arg(long, value_name = "SIZE", value_parser = candle_engine::size::parse)]
     cache_memory: Option<u64>,
 }
@@ -107,6 +107,7 @@ pub(super) fn run(args: Args) -> Result<()> {
     if args.connections == 0 {
         return Err(Error::parameter("connections", "0", "at least 1"));
     }
+    args.split.check()?;
     let mut access = Access::default();
     if let Some(file) = &args.api_key_file {
         access = access.with_keys(file)?;

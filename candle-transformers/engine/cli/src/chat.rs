@@ -89,6 +89,7 @@ pub(super) fn run(args: Args) -> Result<()> {
         ..args.sampling.chat_request(&files.sampling, args.max_tokens)
     };
     request.validate()?;
+    args.split.check()?;
     let template = match args.template {
         Some(file) => {
             let text = std::fs::read_to_string(&file).map_err(|err| Error::file(&file, err))?;
@@ -123,7 +124,7 @@ pub(super) fn run(args: Args) -> Result<()> {
     let (dtype, progress) = (args.dtype.map(FloatType::dtype), |bytes| bar.advance(bytes));
     // First, so that the model is fitted into the remaining memory.
     let draft = DraftFiles::load(draft, entry, dtype, &progress)?;
-    let backend = entry.load(files, dtype, &progress)?;
+    let backend = entry.load_shared(files, args.split.gpus, dtype, &progress)?;
     let backend = LoadedDraft::beside(draft, backend)?;
     let device = backend.devices();
     let mut chat = args

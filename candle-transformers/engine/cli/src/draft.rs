@@ -1,6 +1,5 @@
 //! A draft model, as arguments of several commands, and what became of its tokens.
 
-use crate::{Error, Result};
 use candle_core::DType;
 use candle_engine::format::KvType;
 use candle_engine::model::{ModelFiles, ModelSource};
@@ -40,20 +39,6 @@ impl Draft {
     #[cfg(feature = "api")]
     pub(super) fn is_given(&self) -> bool {
         self.draft.is_some()
-    }
-
-    /// Refuses a draft model for a model that is split.
-    ///
-    /// # Errors
-    /// There is one, and more than one device.
-    pub(super) fn check_gpus(&self, gpus: usize) -> Result<()> {
-        match &self.draft {
-            Some(path) if gpus > 1 => {
-                let path = path.display();
-                Err(Error::parameter("draft", path, "--gpus 1 beside it"))
-            }
-            _ => Ok(()),
-        }
     }
 
     /// Reads the draft model for `model`, if the command has one.

@@ -42,10 +42,6 @@ pub(super) struct Args {
     /// Device to run on
     #[arg(long, default_value_t, value_parser = DeviceParser)]
     device: DeviceChoice,
-    /// Split each layer across N devices of this kind (tensor parallelism). NVIDIA GPUs communicate over NCCL, other devices through the
-    /// host; ranks on the CPU share its cores and are only for tests
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    gpus: usize,
     /// Element type of activations and unquantised weights [default: f32 on the CPU, with quantised weights and for the embedded
     /// model; otherwise the type of the stored weights]
     #[arg(long, value_enum)]
@@ -94,8 +90,7 @@ pub(super) fn run(args: Args) -> Result<()> {
     };
     request.validate()?;
     let schema = args.schema.as_deref().map(schema).transpose()?;
-    crate::check_gpus(args.gpus)?;
-    args.draft.check_gpus(args.gpus)?;
+    args.split.check()?;
     let start = Instant::now();
     let source = args.model.map_or(ModelSource::Embedded, ModelSource::at);
     let mut files = ModelFiles::open_with(&source, &args.lora)?;
@@ -109,7 +104,7 @@ pub(super) fn run(args: Args) -> Result<()> {
         Ok::<_, candle_grammar::Error>(Box::new(guide) as Box<dyn Mask>)
     });
     let mask = mask.transpose()?;
-    if args.gpus > 1 && !request.pictures.is_empty() {
+    if args.split.gpus > 1 && !request.pictures.is_empty() {
         let problem = "a model split across devices takes none; use --gpus 1";
         return Err(EngineError::Pictures(problem.to_string()).into());
     }
@@ -128,7 +123,7 @@ pub(super) fn run(args: Args) -> Result<()> {
     let progress = |bytes| bar.advance(bytes);
     // First, so that the model is fitted into the remaining memory.
     let draft = DraftFiles::load(draft, entry, dtype, &progress)?;
-    let backend = entry.load_shared(files, args.gpus, dtype, &progress)?;
+    let backend = entry.load_shared(files, args.split.gpus, dtype, &progress)?;
     let backend = LoadedDraft::beside(draft, backend)?;
     let load_seconds = start.elapsed().as_secs_f64();
     let device = backend.devices();

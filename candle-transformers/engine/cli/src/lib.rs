@@ -109,11 +109,8 @@ pub fn log(standard: &str, json: bool) {
     };
 }
 
-/// The most ranks that a model is shared by.
-const MAX_GPUS: usize = 64;
-
 fn check_gpus(gpus: usize) -> Result<()> {
-    if (1..=MAX_GPUS).contains(&gpus) {
+    if (1..=candle_engine::MAX_DEVICES).contains(&gpus) {
         Ok(())
     } else {
         Err(Error::parameter("gpus", gpus, "1 to 64"))

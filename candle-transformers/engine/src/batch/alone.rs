@@ -3,7 +3,6 @@
 
 use super::scheduler::Scheduler;
 use super::Heard;
-use crate::engine::logits_of_last;
 use crate::error::Doing;
 use crate::generation::{Choice, Drafter, Queued, Speculation, Wait};
 use crate::turn::at_once;
@@ -52,7 +51,9 @@ impl Scheduler<'_> {
             }
         }
         let ids = proposal.after(unseen, self.backend.device())?;
-        let logits = logits_of_last(self.backend.decoder(), &ids, rows, at, &mut self.state);
+        let model = &self.backend.model;
+        let logits = model.logits_of_slots(&ids, rows, at, &mut self.state);
+        let logits = logits.and_then(|logits| logits.squeeze(0));
         let logits = logits.doing("running the model")?;
         let choices = Queued::begin(logits, &text.writer, text.logprobs.is_some())?;
         let known = proposal.known(Wait::Blocking, self.drafter.as_mut());

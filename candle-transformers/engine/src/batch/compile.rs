@@ -11,7 +11,7 @@ use crate::generation::Chosen;
 use crate::Result;
 use candle_core::{DType, Device, Tensor};
 use candle_nn::sampling::{Change, Changes, Draw};
-use candle_transformers::blocks::DecoderState;
+use candle_transformers::parallel::ParallelState;
 use web_time::Instant;
 
 const DOING: &str = "compiling kernels";
@@ -69,7 +69,7 @@ fn all_steps(backend: &CandleBackend, settings: BatchSettings) -> Result<()> {
 }
 
 /// A token of each of the first slots, which is forgotten: a step needs a position, and may be done as often as there are slots.
-fn write(backend: &CandleBackend, rows: usize, state: &mut DecoderState) -> Result<()> {
+fn write(backend: &CandleBackend, rows: usize, state: &mut ParallelState) -> Result<()> {
     let ids = Tensor::zeros((rows, 1), DType::U32, backend.device()).doing(DOING)?;
     let lens = state.lens().to_vec();
     let logits = next_logits(backend, &ids, &vec![1; rows], 0, state)?;

@@ -11,7 +11,7 @@ use crate::engine::CandleBackend;
 use crate::error::Doing;
 use crate::{Error, Result};
 use candle_nn::kv_cache::{PageCache, PageList};
-use candle_transformers::blocks::DecoderState;
+use candle_transformers::parallel::ParallelState;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::Arc;
 
@@ -71,7 +71,7 @@ impl Memory {
     }
 
     /// A state with these pages.
-    pub(super) fn new_state(&self, backend: &CandleBackend) -> Result<DecoderState> {
+    pub(super) fn new_state(&self, backend: &CandleBackend) -> Result<ParallelState> {
         backend.new_paged_slots(self.lists.len(), self.cache.total(), self.cache.page())
     }
 
@@ -117,7 +117,7 @@ impl Memory {
         slot: usize,
         prompt: &[u32],
         tokens: usize,
-        state: &mut DecoderState,
+        state: &mut ParallelState,
     ) -> Result<Option<usize>> {
         let known = &prompt[..prompt.len().saturating_sub(1)];
         let holders = self.holders();
@@ -142,7 +142,7 @@ impl Memory {
         slot: usize,
         prompt: &[u32],
         held: usize,
-        state: &mut DecoderState,
+        state: &mut ParallelState,
     ) -> Result<Option<usize>> {
         let known = &prompt[..prompt.len().saturating_sub(1)];
         let shared = self.cache.shared(known, self.piece);
@@ -165,7 +165,7 @@ impl Memory {
         &mut self,
         slot: usize,
         positions: usize,
-        state: &mut DecoderState,
+        state: &mut ParallelState,
     ) -> Result<bool> {
         let list = &mut self.lists[slot];
         let before = list.pages().len();
@@ -180,7 +180,7 @@ impl Memory {
     }
 
     /// Whether each of these slots that has pages finds room for one position more than it has.
-    pub(super) fn has_room(&self, slots: std::ops::Range<usize>, state: &DecoderState) -> bool {
+    pub(super) fn has_room(&self, slots: std::ops::Range<usize>, state: &ParallelState) -> bool {
         let missing = slots.filter(|slot| self.has_pages(*slot)).map(|slot| {
             let needed = self.cache.pages_for(state.lens()[slot] + 1);
             needed.saturating_sub(self.lists[slot].pages().len())
@@ -188,14 +188,14 @@ impl Memory {
         missing.sum::<usize>() <= self.cache.available()
     }
 
-    fn release(&mut self, slot: usize, state: &mut DecoderState) -> Result<()> {
+    fn release(&mut self, slot: usize, state: &mut ParallelState) -> Result<()> {
         self.cache.release(std::mem::take(&mut self.lists[slot]));
         self.begun[slot] = 0;
         state.set_pages(slot, &[], 0).doing(DOING)
     }
 
     /// Keeps the pages of the tokens `whole` that a slot has read in whole pieces.
-    fn keep(&mut self, slot: usize, whole: &[u32], state: &mut DecoderState) -> Result<()> {
+    fn keep(&mut self, slot: usize, whole: &[u32], state: &mut ParallelState) -> Result<()> {
         let list = &mut self.lists[slot];
         self.cache.keep(whole, list);
         let len = state.lens()[slot];
@@ -216,7 +216,7 @@ pub(super) fn state_for_kernels(
     backend: &CandleBackend,
     settings: BatchSettings,
     longest: usize,
-) -> Result<DecoderState> {
+) -> Result<ParallelState> {
     let (slots, page) = (settings.slots, page_of(settings));
     let first = longest.div_ceil(page) + 1;
     let mut state = backend.new_paged_slots(slots, first + slots, page)?;

@@ -180,8 +180,8 @@ impl BatchEngine {
     /// Starts the thread.
     ///
     /// # Errors
-    /// A setting that is 0, or a model whose texts cannot share a cache: one with layers that are not attention to keys and values, or on
-    /// several devices. With a cache in pages, memory for less than two pages, or a device without attention over pages.
+    /// A setting that is 0. With a cache in pages, memory for less than two pages, a model with layers that are not attention over keys and
+    /// values, or a device without attention over pages.
     pub fn new(backend: Arc<CandleBackend>, settings: BatchSettings) -> Result<Self> {
         Self::with_step(backend, settings, |scheduler| scheduler.step())
     }

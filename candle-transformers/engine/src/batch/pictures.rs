@@ -56,7 +56,7 @@ impl Scheduler<'_> {
         };
         let before = !text.pictures.has_begun();
         let decoder = backend.decoder();
-        let state = &mut self.state;
+        let state = self.state.on_one_device().doing("reading a prompt")?;
         let (tokens, positions) = (text.writer.tokens(), text.pictures.positions(0));
         let read = spec
             .input(decoder, tokens, &run, &vectors, positions)

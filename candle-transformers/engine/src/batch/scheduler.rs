@@ -12,7 +12,7 @@ use crate::generation::{cannot_forget, Drafter, Speculation, Writer};
 use crate::pictures::PictureRows;
 use crate::{Error, Result};
 use candle_core::{DType, Tensor};
-use candle_transformers::blocks::DecoderState;
+use candle_transformers::parallel::ParallelState;
 use std::cmp::Reverse;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
@@ -98,7 +98,7 @@ impl Slot<'_> {
 
 pub(super) struct Scheduler<'a> {
     pub(super) backend: &'a CandleBackend,
-    pub(super) state: DecoderState,
+    pub(super) state: ParallelState,
     /// The pages of the slots, if there are any.
     pub(super) memory: Option<Memory>,
     pub(super) slots: Vec<Slot<'a>>,
@@ -123,7 +123,7 @@ pub(super) struct Scheduler<'a> {
 impl<'a> Scheduler<'a> {
     pub(super) fn new(
         backend: &'a CandleBackend,
-        state: DecoderState,
+        state: ParallelState,
         settings: BatchSettings,
     ) -> Self {
         Self {
@@ -478,12 +478,12 @@ pub(super) fn read(
     backend: &CandleBackend,
     tokens: &[u32],
     slot: usize,
-    state: &mut DecoderState,
+    state: &mut ParallelState,
 ) -> Result<()> {
     let doing = "reading a prompt";
     let ids = Tensor::new(tokens, backend.device()).and_then(|ids| ids.unsqueeze(0));
     let counts = [tokens.len()];
-    let decoder = backend.decoder();
-    let read = decoder.forward_slots(&ids.doing(doing)?, &counts, slot, state);
-    read.map(drop).doing(doing)
+    let model = &backend.model;
+    let read = model.read_slots(&ids.doing(doing)?, &counts, slot, state);
+    read.doing(doing)
 }

@@ -8,7 +8,7 @@ use crate::generation::Chosen;
 use crate::{Error, Result};
 use candle_core::{IndexOp, PendingVec1, Tensor};
 use candle_nn::sampling::{Changes, Draw};
-use candle_transformers::blocks::DecoderState;
+use candle_transformers::parallel::ParallelState;
 use std::ops::Range;
 
 const RUNNING: &str = "running the model";
@@ -379,11 +379,10 @@ pub(super) fn next_logits(
     ids: &Tensor,
     counts: &[usize],
     first: usize,
-    state: &mut DecoderState,
+    state: &mut ParallelState,
 ) -> Result<Tensor> {
-    let logits = backend
-        .decoder()
-        .next_logits_of_slots(ids, counts, first, state);
+    let model = &backend.model;
+    let logits = model.next_logits_of_slots(ids, counts, first, state);
     logits.doing(RUNNING)
 }
 

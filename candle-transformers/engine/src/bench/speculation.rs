@@ -3,7 +3,6 @@
 use super::{median, random};
 use crate::backend::per_second;
 use crate::bench::shapes::ModelShape;
-use crate::engine::logits_of_last;
 use crate::error::Doing;
 use crate::format::{KvType, WeightFormat};
 use crate::progress::note;
@@ -163,7 +162,8 @@ impl Pair<'_> {
                 queued.push(token);
             }
             let rows = proposed + 1;
-            let logits = logits_of_last(model, &Tensor::cat(&ids, 1)?, rows, 0, &mut state)?;
+            let logits = model.logits_of_slots(&Tensor::cat(&ids, 1)?, rows, 0, &mut state)?;
+            let logits = logits.squeeze(0)?;
             let logits = logits.narrow(1, 0, self.vocab)?;
             let chosen = logits.argmax(D::Minus1)?.begin_to_vec1::<u32>()?;
             let queued = queued.into_iter().map(NextToken::wait);
@@ -206,7 +206,7 @@ impl Pair<'_> {
         ids: &Tensor,
         state: &mut DecoderState,
     ) -> candle_core::Result<NextToken> {
-        let logits = logits_of_last(draft, ids, 1, 0, state)?;
+        let logits = draft.logits_of_slots(ids, 1, 0, state)?.squeeze(0)?;
         NextToken::choose(&logits.narrow(1, 0, self.vocab)?.squeeze(0)?)
     }
 }

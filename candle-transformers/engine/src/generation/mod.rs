@@ -405,6 +405,6 @@ pub(crate) fn cannot_forget(request: &CompletionRequest) -> Error {
     Error::Parameter {
         name: "prompt_lookup",
         value: request.prompt_lookup.to_string(),
-        expected: "0 for a model on several devices, with layers other than attention, or with a rotation that depends on the length",
+        expected: "0 for a model with layers other than attention, or with a rotation that depends on the length",
     }
 }

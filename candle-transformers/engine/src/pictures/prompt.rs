@@ -78,6 +78,12 @@ impl CandleBackend {
         if pictures.is_empty() {
             return Ok(());
         }
+        if self.ranks() > 1 {
+            return Err(Error::Pictures(format!(
+                "the model is split across {} devices; use one",
+                self.ranks()
+            )));
+        }
         let (support, name) = self.picture_support();
         let spec = support.spec(name)?;
         let counts = pictures

@@ -63,12 +63,6 @@ impl Session<'_> {
         }
         let backend = self.backend;
         backend.check_pictures(tokens, pictures)?;
-        if backend.ranks() > 1 {
-            return Err(Error::Pictures(format!(
-                "the model is split across {} devices; use one",
-                backend.ranks()
-            )));
-        }
         let token = backend.picture_spec()?.token();
         let seen = tokens[..self.position].iter();
         let seen = seen.filter(|id| **id == token).count();

@@ -128,7 +128,7 @@ impl Decoder {
     /// [`DecoderState::set_pages`]. The memory is allocated here. Clones of the state share it, so only one of them can be used.
     ///
     /// # Errors
-    /// If a layer is not attention over keys and values, the device has no attention over pages, layers are on several devices, a size is 0, or the device
+    /// If a layer is not attention over keys and values, the device has no attention over pages, layers are on the CPU beside it, a size is 0, or the device
     /// has too little memory.
     pub fn new_paged_slots(&self, count: usize, pages: usize, page: usize) -> Result<DecoderState> {
         let mut state = self.new_slots(count)?;
@@ -144,8 +144,8 @@ impl Decoder {
                 self.device.location()
             )
         }
-        if self.offload.is_some() || self.layers.iter().any(super::Layer::is_share) {
-            bail!("{family}: a cache in pages (--cache-memory) takes all layers on one device")
+        if self.offload.is_some() {
+            bail!("{family}: a cache in pages (--cache-memory) takes no layers on the CPU")
         }
         // Positions of the pools are counted in 32 bits.
         let positions = (pages.checked_add(1))

@@ -162,8 +162,11 @@ pub(super) mod on_cuda {
             let Device::Cuda(device) = &self.device else {
                 return false;
             };
+            let head_records = self.logits_group.as_ref();
             !device.is_profiling()
                 && self.offload.is_none()
+                && head_records.is_none_or(|group| group.records())
+                && self.layers.iter().all(Layer::group_records)
                 && !self.spec.rotaries.iter().any(Rotary::by_length)
                 && self.spec.layers.iter().all(|layer| {
                     let feed_forward = match &layer.feed_forward {
@@ -183,11 +186,6 @@ pub(super) mod on_cuda {
                 && ids.dtype() == DType::U32
                 && state.use_cache
                 && state.lens.is_empty()
-                && self
-                    .logits_group
-                    .as_ref()
-                    .is_none_or(|group| group.records())
-                && self.layers.iter().all(Layer::group_records)
                 && state
                     .layers
                     .iter()

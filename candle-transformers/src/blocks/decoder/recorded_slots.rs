@@ -39,18 +39,24 @@ impl Decoder {
         state: &mut DecoderState,
     ) -> Result<Tensor> {
         let (b, t) = ids.dims2()?;
-        if !(1..=t).contains(&last) {
-            candle_core::bail!(
-                "{}: logits of the last {last} of {t} tokens requested; ask for 1 to {t}",
-                self.spec.family
-            )
-        }
+        self.check_last(t, last)?;
         #[cfg(feature = "cuda")]
         if let Some(logits) = self.recorded_slots(ids, last, first, state)? {
             return Ok(logits);
         }
         let hidden = self.forward_slots(ids, &vec![t; b], first, state)?;
         hidden.of_last(last)?.logits()?.to_dtype(DType::F32)
+    }
+
+    /// Checks that the logits of the last `last` of `t` tokens can be had.
+    pub(crate) fn check_last(&self, t: usize, last: usize) -> Result<()> {
+        if !(1..=t).contains(&last) {
+            candle_core::bail!(
+                "{}: logits of the last {last} of {t} tokens requested; ask for 1 to {t}",
+                self.spec.family
+            )
+        }
+        Ok(())
     }
 }
 
@@ -63,7 +69,7 @@ mod on_cuda {
 
     use super::super::pages::PageIndices;
     use super::super::recorded::on_cuda::{buffers, caches};
-    use super::super::{Layer, RotaryRows, Step};
+    use super::super::{RotaryRows, Step};
     use super::*;
     use crate::blocks::{GrowingKvCache, PageRows, Part, Rows};
 
@@ -122,7 +128,6 @@ mod on_cuda {
             };
             let (rows, tokens) = ids.dims2()?;
             let recordable = self.is_recordable(rows * tokens)
-                && !self.layers.iter().any(Layer::is_share)
                 && self.spec.query_growth.is_none()
                 // Steps count positions from the number of tokens.
                 && !state.is_shifted()
@@ -133,7 +138,8 @@ mod on_cuda {
                 return Ok(None);
             };
             let starts = starts.to_vec();
-            let longest = self.check_slots([rows, tokens], &vec![tokens; rows], &starts, state)?;
+            self.check_slots([rows, tokens], &vec![tokens; rows], first, state)?;
+            let longest = starts.iter().copied().max().unwrap_or(0);
             // Without buffers, or with full ones, the plain step makes them.
             let Some(buffers) = buffers(state) else {
                 return Ok(None);

@@ -60,28 +60,10 @@ impl Decoder {
         state: &mut DecoderState,
     ) -> Result<Hidden<'_>> {
         let (b, t) = input.rows()?;
+        self.check_slots([b, t], counts, first, state)?;
         let of = state.lens.len();
-        let Some(starts) = state.lens.get(first..first.saturating_add(b)) else {
-            bail!(
-                "{}: slots {first} to {} requested, but the state has {of}",
-                self.spec.family,
-                first.saturating_add(b)
-            )
-        };
-        let starts = starts.to_vec();
-        // Rows of one batch take their angles from one table.
-        let last = starts.iter().map(|start| start + t).max().unwrap_or(0);
-        let one_kind = |rotary: &Rotary| {
-            let same = |end: usize| end == 0 || rotary.kind(end) == rotary.kind(last);
-            starts.iter().all(|start| same(*start) && same(start + t))
-        };
-        if !self.spec.rotaries.iter().all(one_kind) {
-            bail!(
-                "{}: sequences of {starts:?} positions and {t} more have different rotations, which one batch cannot have; run them one by one",
-                self.spec.family
-            )
-        }
-        let longest = self.check_slots([b, t], counts, &starts, state)?;
+        let starts = state.lens[first..first + b].to_vec();
+        let longest = starts.iter().copied().max().unwrap_or(0);
         let (embeds, mask) = input.embeds(self)?;
         let mask = mask.as_ref();
         let xs = match &self.positions {
@@ -174,25 +156,56 @@ impl Decoder {
         self.next_logits_of_slots(ids, counts, 0, state)
     }
 
-    /// Checks a call with rows of different lengths, all of the state's; where the longest of them begins.
+    /// Checks a call with rows of different lengths, all of the state's.
     pub(crate) fn check_rows(
         &self,
         [b, t]: [usize; 2],
         counts: &[usize],
         state: &DecoderState,
-    ) -> Result<usize> {
+    ) -> Result<()> {
         let starts = &state.lens[..b.min(state.lens.len())];
-        self.check_slots([b, t], counts, starts, state)
+        self.check_counts([b, t], counts, starts, state)
+    }
+
+    /// Checks a call of [`forward_slots`](Self::forward_slots).
+    pub(crate) fn check_slots(
+        &self,
+        [b, t]: [usize; 2],
+        counts: &[usize],
+        first: usize,
+        state: &DecoderState,
+    ) -> Result<()> {
+        let end = first.saturating_add(b);
+        let Some(starts) = state.lens.get(first..end) else {
+            bail!(
+                "{}: slots {first} to {end} requested, but the state has {}",
+                self.spec.family,
+                state.lens.len()
+            )
+        };
+        // Rows of one batch take their angles from one table.
+        let last = starts.iter().map(|start| start + t).max().unwrap_or(0);
+        let one_kind = |rotary: &Rotary| {
+            let same = |end: usize| end == 0 || rotary.kind(end) == rotary.kind(last);
+            starts.iter().all(|start| same(*start) && same(start + t))
+        };
+        if !self.spec.rotaries.iter().all(one_kind) {
+            bail!(
+                "{}: sequences of {starts:?} positions and {t} more have different rotations, which one batch cannot have; run them one by one",
+                self.spec.family
+            )
+        }
+        self.check_counts([b, t], counts, starts, state)
     }
 
     /// As [`check_rows`](Self::check_rows), of rows that begin at `starts`.
-    pub(super) fn check_slots(
+    fn check_counts(
         &self,
         [b, t]: [usize; 2],
         counts: &[usize],
         starts: &[usize],
         state: &DecoderState,
-    ) -> Result<usize> {
+    ) -> Result<()> {
         let all_zero = counts.iter().all(|count| *count == 0);
         if counts.len() != b || all_zero || counts.iter().any(|count| *count > t) {
             bail!(
@@ -201,7 +214,6 @@ impl Decoder {
             )
         }
         let longest = starts.iter().copied().max().unwrap_or(0);
-        self.check_call(t, longest, state)?;
-        Ok(longest)
+        self.check_call(t, longest, state)
     }
 }

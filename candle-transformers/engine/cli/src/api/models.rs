@@ -47,7 +47,7 @@ impl Loader {
         files.split = self.split.with_room(slots, context, piece);
         let progress = |bytes| bar.advance(bytes);
         let draft = DraftFiles::load(draft, entry, dtype, &progress)?;
-        let backend = entry.load(files, dtype, &progress)?;
+        let backend = entry.load_shared(files, self.split.gpus, dtype, &progress)?;
         let backend = LoadedDraft::beside(draft, backend)?;
         bar.finish(&format!("{name} on {}", backend.devices()));
         let engine = BatchEngine::new(Arc::new(backend), self.settings)?;

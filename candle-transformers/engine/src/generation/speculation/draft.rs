@@ -46,7 +46,7 @@ impl DraftModel {
         for it in [model, &draft] {
             if it.session_that_forgets().is_none() {
                 return refuse(format!(
-                    "{} cannot drop tokens from its cache: it is split across devices, or has layers other than attention or a rotation that \
+                    "{} cannot drop tokens from its cache: it has layers other than attention, or a rotation that \
                      depends on the length; run without a draft model",
                     it.name()
                 ));

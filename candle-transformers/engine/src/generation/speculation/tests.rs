@@ -3,7 +3,7 @@
 use super::Drafter;
 use crate::backend::CompletionRequest;
 #[cfg(feature = "bench")]
-use crate::{engine::logits_of_last, WeightFormat};
+use crate::WeightFormat;
 #[cfg(feature = "bench")]
 use candle_core::Tensor;
 use candle_core::{DType, Device};
@@ -33,7 +33,10 @@ fn rows_of_a_step_are_those_of_single_steps() {
         let mut state = decoder.new_slots(1).unwrap();
         let mut rows_of = |from: usize, count: usize| -> Vec<Vec<u32>> {
             state.cut_slot(0, from).unwrap();
-            let rows = logits_of_last(decoder, &ids(from, count), count, 0, &mut state).unwrap();
+            let rows = decoder
+                .logits_of_slots(&ids(from, count), count, 0, &mut state)
+                .unwrap();
+            let rows = rows.squeeze(0).unwrap();
             let rows: Vec<Vec<f32>> = rows.to_vec2().unwrap();
             let bits = |row: Vec<f32>| row.into_iter().map(f32::to_bits).collect();
             rows.into_iter().map(bits).collect()

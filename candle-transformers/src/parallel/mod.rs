@@ -23,17 +23,22 @@
 //! # }
 //! ```
 
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{channel, Receiver, Sender};
+mod follow;
+mod state;
+
+pub use state::ParallelState;
+
+use std::sync::atomic::AtomicU64;
+use std::sync::mpsc::{channel, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use candle_core::distributed::{reason, Communicator};
-use candle_core::{bail, Context, DType, Device, Result, Tensor};
+use candle_core::{bail, Context, Device, Result, Tensor};
 
-use crate::blocks::{Decoder, DecoderState, Hidden, Vectors};
+use crate::blocks::{Decoder, Hidden, Vectors};
 use crate::generation::{Draw, NextToken};
+use follow::{follow, Call, Command, Shape};
 
 /// The group of one rank on each of `devices`, which are all of one process; see [`candle_core::distributed::on_devices`].
 ///
@@ -63,52 +68,6 @@ struct Team {
     /// Held during a call: followers execute the commands in the order of the calls.
     order: Mutex<()>,
     states: AtomicU64,
-}
-
-/// A command to a follower.
-#[derive(Debug, Clone)]
-enum Command {
-    /// A state of this number that has seen nothing.
-    New(u64),
-    /// A copy of a state.
-    Copy { from: u64, to: u64 },
-    /// The state is no longer used.
-    Drop(u64),
-    /// The tokens of this shape and dtype that rank 0 sends.
-    Run {
-        state: u64,
-        shape: (usize, usize),
-        dtype: DType,
-        /// Where they are, or how many of each row count.
-        place: Place,
-    },
-    /// A greedy step that devices record: from the token that rank 0 sends, or else the one that the last step left.
-    Step {
-        state: u64,
-        sent: bool,
-        offset: usize,
-    },
-}
-
-#[derive(Debug, Clone)]
-enum Place {
-    Offset(usize),
-    Rows(Vec<usize>),
-}
-
-/// The state of a sequence on all ranks. A clone is independent.
-#[derive(Debug)]
-pub struct ParallelState {
-    team: Arc<Team>,
-    number: u64,
-    state: DecoderState,
-}
-
-impl ParallelState {
-    /// As [`DecoderState::truncate`], on one device; false on several.
-    pub fn truncate(&mut self, len: usize) -> Result<bool> {
-        Ok(self.team.followers.is_empty() && self.state.truncate(len)?)
-    }
 }
 
 impl From<Decoder> for ParallelDecoder {
@@ -201,14 +160,34 @@ impl ParallelDecoder {
 
     /// An empty state.
     pub fn new_state(&self) -> ParallelState {
-        let team = self.team.clone();
-        let number = team.states.fetch_add(1, Ordering::Relaxed);
-        team.tell(Command::New(number));
-        ParallelState {
-            state: team.decoder.new_state(),
-            number,
-            team,
-        }
+        ParallelState::over(&self.team, Shape::Rows, self.decoder().new_state())
+    }
+
+    /// An empty state for `count` sequences that come and go; as [`Decoder::new_slots`].
+    ///
+    /// # Errors
+    /// As [`Decoder::new_slots`].
+    pub fn new_slots(&self, count: usize) -> Result<ParallelState> {
+        self.state_of(Shape::Slots(count))
+    }
+
+    /// As [`new_slots`](Self::new_slots), with keys and values in `pages` pages of `page` positions on each rank; as
+    /// [`Decoder::new_paged_slots`].
+    ///
+    /// # Errors
+    /// As [`Decoder::new_paged_slots`].
+    pub fn new_paged_slots(
+        &self,
+        count: usize,
+        pages: usize,
+        page: usize,
+    ) -> Result<ParallelState> {
+        self.state_of(Shape::PagedSlots { count, pages, page })
+    }
+
+    fn state_of(&self, shape: Shape) -> Result<ParallelState> {
+        let state = shape.state(self.decoder())?;
+        Ok(ParallelState::over(&self.team, shape, state))
     }
 
     /// The logits, `(b, vocab)` in f32, of what follows the last of the token ids; as [`Decoder::next_logits`].
@@ -221,7 +200,7 @@ impl ParallelDecoder {
         offset: usize,
         state: &mut ParallelState,
     ) -> Result<Tensor> {
-        self.run(ids, Place::Offset(offset), state)
+        self.logits(ids, Call::Next(offset), state)
     }
 
     /// The stream after vectors that replace tokens; as [`Decoder::forward_seen`].
@@ -285,50 +264,86 @@ impl ParallelDecoder {
         counts: &[usize],
         state: &mut ParallelState,
     ) -> Result<Tensor> {
-        self.run(ids, Place::Rows(counts.to_vec()), state)
+        self.logits(ids, Call::Rows(counts.to_vec()), state)
     }
 
-    fn run(&self, ids: &Tensor, place: Place, state: &mut ParallelState) -> Result<Tensor> {
+    /// Reads tokens into slots, without logits; as [`Decoder::forward_slots`].
+    ///
+    /// # Errors
+    /// As [`Decoder::forward_slots`]; if a rank has failed.
+    pub fn read_slots(
+        &self,
+        ids: &Tensor,
+        counts: &[usize],
+        first: usize,
+        state: &mut ParallelState,
+    ) -> Result<()> {
+        let counts = counts.to_vec();
+        self.run(ids, Call::ReadSlots { counts, first }, state)?;
+        Ok(())
+    }
+
+    /// The logits of what follows the last token of each slot; as [`Decoder::next_logits_of_slots`].
+    ///
+    /// # Errors
+    /// As [`Decoder::next_logits_of_slots`]; if a rank has failed.
+    pub fn next_logits_of_slots(
+        &self,
+        ids: &Tensor,
+        counts: &[usize],
+        first: usize,
+        state: &mut ParallelState,
+    ) -> Result<Tensor> {
+        let counts = counts.to_vec();
+        self.logits(ids, Call::NextOfSlots { counts, first }, state)
+    }
+
+    /// The logits after each of the last `last` tokens of every slot; as [`Decoder::logits_of_slots`].
+    ///
+    /// # Errors
+    /// As [`Decoder::logits_of_slots`]; if a rank has failed.
+    pub fn logits_of_slots(
+        &self,
+        ids: &Tensor,
+        last: usize,
+        first: usize,
+        state: &mut ParallelState,
+    ) -> Result<Tensor> {
+        self.logits(ids, Call::LastOfSlots { last, first }, state)
+    }
+
+    fn logits(&self, ids: &Tensor, call: Call, state: &mut ParallelState) -> Result<Tensor> {
+        self.run(ids, call, state)?
+            .context("the call has no logits")
+    }
+
+    fn run(&self, ids: &Tensor, call: Call, state: &mut ParallelState) -> Result<Option<Tensor>> {
         let team = &*self.team;
         if !Arc::ptr_eq(&self.team, &state.team) {
             bail!("the state was created by a different model")
         }
         let Some(group) = team.group.as_ref().filter(|_| !team.followers.is_empty()) else {
-            return place.run(&team.decoder, ids, &mut state.state);
+            return call.run(&team.decoder, ids, &mut state.state);
         };
-        let shape = ids.dims2()?;
+        let (decoder, (b, t)) = (&team.decoder, ids.dims2()?);
         // An error that concerns only this call does not end the group.
-        let (decoder, (b, t)) = (&team.decoder, shape);
-        match &place {
-            Place::Offset(offset) => decoder.check_call(t, *offset, &state.state)?,
-            Place::Rows(counts) => decoder.check_rows([b, t], counts, &state.state).map(drop)?,
-        }
+        call.check(decoder, [b, t], &state.state)?;
         let _order = team.order.lock().unwrap_or_else(PoisonError::into_inner);
-        let (dtype, number) = (ids.dtype(), state.number);
         team.send(&Command::Run {
-            state: number,
-            shape,
-            dtype,
-            place: place.clone(),
+            state: state.number,
+            shape: (b, t),
+            dtype: ids.dtype(),
+            call: call.clone(),
         });
         // What is on the card already is sent without the host.
         let result = ids.to_device(decoder.device()).and_then(|ids| {
             group.broadcast(&ids, 0)?;
-            place.run(decoder, &ids, &mut state.state)
+            call.run(decoder, &ids, &mut state.state)
         });
         if let Err(err) = &result {
             group.abort(&reason(err));
         }
         result
-    }
-}
-
-impl Place {
-    fn run(&self, decoder: &Decoder, ids: &Tensor, state: &mut DecoderState) -> Result<Tensor> {
-        match self {
-            Self::Offset(offset) => decoder.next_logits(ids, *offset, state),
-            Self::Rows(counts) => decoder.next_logits_of_rows(ids, counts, state),
-        }
     }
 }
 
@@ -387,79 +402,4 @@ impl Drop for Team {
             let _ = thread.join();
         }
     }
-}
-
-impl Clone for ParallelState {
-    fn clone(&self) -> Self {
-        let to = self.team.states.fetch_add(1, Ordering::Relaxed);
-        let from = self.number;
-        self.team.tell(Command::Copy { from, to });
-        Self {
-            team: self.team.clone(),
-            number: to,
-            state: self.state.clone(),
-        }
-    }
-}
-
-impl Drop for ParallelState {
-    fn drop(&mut self) {
-        self.team.tell(Command::Drop(self.number));
-    }
-}
-
-/// A follower's thread.
-fn follow(decoder: &Decoder, group: &dyn Communicator, commands: &Receiver<Command>) {
-    let mut states = HashMap::new();
-    for command in commands {
-        if let Err(err) = obey(decoder, group, command, &mut states) {
-            return group.abort(&reason(&err));
-        }
-    }
-}
-
-fn obey(
-    decoder: &Decoder,
-    group: &dyn Communicator,
-    command: Command,
-    states: &mut HashMap<u64, DecoderState>,
-) -> Result<()> {
-    match command {
-        Command::New(number) => {
-            states.insert(number, decoder.new_state());
-        }
-        Command::Copy { from, to } => {
-            let copy = states.get(&from).cloned();
-            states.insert(to, copy.context("a missing state")?);
-        }
-        Command::Drop(number) => {
-            states.remove(&number);
-        }
-        Command::Run {
-            state,
-            shape,
-            dtype,
-            place,
-        } => {
-            let ids = Tensor::zeros(shape, dtype, decoder.device())?;
-            let ids = group.broadcast(&ids, 0)?;
-            let state = states.get_mut(&state);
-            place.run(decoder, &ids, state.context("a missing state")?)?;
-        }
-        Command::Step {
-            state,
-            sent,
-            offset,
-        } => {
-            let ids = if sent {
-                let ids = Tensor::zeros((1, 1), DType::U32, decoder.device())?;
-                Some(group.broadcast(&ids, 0)?)
-            } else {
-                None
-            };
-            let state = states.get_mut(&state).context("a missing state")?;
-            decoder.follow_step(ids.as_ref(), offset, state)?;
-        }
-    }
-    Ok(())
 }
