@@ -77,7 +77,7 @@ async function install(app) {
     await mkdir(to, { recursive: true });
     await cp(PACKAGE, to, { recursive: true });
     const has = build => stat(join(to, build)).then(() => true, () => false);
-    for (const folder of ["", "speech", "grammar"]) {
+    for (const folder of ["", "speech", "grammar", "dvm"]) {
         for (const build of ["threads", "plain"]) {
             if (!await has(join(folder, build))) await cp(join(to, folder, "simd"), join(to, folder, build), { recursive: true });
         }

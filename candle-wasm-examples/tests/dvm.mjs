@@ -139,8 +139,8 @@ async function problem(page, ...parts) {
 
 /** The package without a page of ours. */
 async function processJob(folder, model, prompt) {
-    const { load } = await import(`${folder}index.js`);
-    const { BrowserDvm } = await load();
+    const { loadDvm } = await import(`${folder}dvm.js`);
+    const { BrowserDvm } = await loadDvm();
     const dvm = new BrowserDvm();
     await dvm.load_model(model);
     const text = await dvm.process_job(prompt);

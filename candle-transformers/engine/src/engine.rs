@@ -11,6 +11,7 @@ use crate::pictures::{PictureRows, PictureSupport};
 use crate::thinking::Variables;
 use crate::{Error, Result};
 use candle_core::{DType, Device, Tensor};
+#[cfg(not(target_arch = "wasm32"))]
 use candle_transformers::blocks::Decoder;
 use candle_transformers::generation::{Draw, NextToken};
 use candle_transformers::parallel::{ParallelDecoder, ParallelState};
@@ -236,7 +237,7 @@ impl CandleBackend {
     /// A cache for `count` texts that share the model's steps.
     ///
     /// # Errors
-    /// Those of [`Decoder::new_slots`].
+    /// Those of `Decoder::new_slots`.
     pub(crate) fn new_slots(&self, count: usize) -> Result<ParallelState> {
         self.model.new_slots(count).doing("allocating the cache")
     }

@@ -1,4 +1,4 @@
-//! Language models in a browser: [`WasmModel`], the JavaScript interface, and [`BrowserDvm`], which serves a model over Nostr.
+//! Language models in a browser: [`WasmModel`], the JavaScript interface.
 //!
 //! ```js
 //! import { load } from "candle-wasm";
@@ -13,12 +13,10 @@
 
 mod chat;
 mod constraint;
-mod dvm;
 mod model;
 mod options;
 mod report;
 
-pub use dvm::BrowserDvm;
 pub use model::WasmModel;
 
 use wasm_bindgen::prelude::*;

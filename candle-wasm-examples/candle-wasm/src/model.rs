@@ -243,22 +243,6 @@ impl WasmModel {
         Ok(about)
     }
 
-    /// The model on its device, brought there if it is not.
-    pub(crate) async fn backend(&self) -> Result<Arc<CandleBackend>, JsError> {
-        let (loaded, device, dtype) = {
-            let state = self.state.borrow();
-            (
-                state.loaded.clone(),
-                state.place.device.clone(),
-                state.dtype,
-            )
-        };
-        match loaded {
-            Some(backend) => Ok(backend),
-            None => self.place(device, dtype, None).await,
-        }
-    }
-
     async fn place(
         &self,
         device: Device,
@@ -289,6 +273,24 @@ impl WasmModel {
         let backend = Arc::new(loading.await.map_err(error)?);
         self.state.borrow_mut().loaded = Some(backend.clone());
         Ok(backend)
+    }
+}
+
+impl WasmModel {
+    /// The model on its device, brought there if it is not.
+    pub async fn backend(&self) -> Result<Arc<CandleBackend>, JsError> {
+        let (loaded, device, dtype) = {
+            let state = self.state.borrow();
+            (
+                state.loaded.clone(),
+                state.place.device.clone(),
+                state.dtype,
+            )
+        };
+        match loaded {
+            Some(backend) => Ok(backend),
+            None => self.place(device, dtype, None).await,
+        }
     }
 }
 

@@ -1,8 +1,8 @@
 // The machine, beside the page's thread: browsers slow the timers of hidden tabs down, and those of their workers less.
-import { load } from "../candle-wasm/index.js";
+import { loadDvm } from "../candle-wasm/dvm.js";
 import { answer, fetched, languageModel, originOf } from "../worker.js";
 
-const wasm = fetched(load);
+const wasm = fetched(loadDvm);
 let loaded = null;
 let dvm = null;
 

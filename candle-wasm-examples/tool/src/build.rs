@@ -22,11 +22,11 @@ struct Module {
     threads: bool,
 }
 
-const MODULES: [Module; 6] = [
+const MODULES: [Module; 7] = [
     Module {
         krate: "candle-wasm",
         to: "candle-wasm",
-        most: Some(3_090_000),
+        most: Some(2_700_000),
         threads: true,
     },
     Module {
@@ -42,11 +42,18 @@ const MODULES: [Module; 6] = [
         most: Some(1_900_000),
         threads: true,
     },
+    // With relays and a journal besides.
+    Module {
+        krate: "browser-dvm",
+        to: "candle-wasm/dvm",
+        most: Some(3_320_000),
+        threads: true,
+    },
     // Next to them too: answers that keep to a schema.
     Module {
         krate: "grammar",
         to: "candle-wasm/grammar",
-        most: Some(500_000),
+        most: Some(450_000),
         threads: false,
     },
     Module {

@@ -1,9 +1,13 @@
-//! `candle-dvm serve` in a tab's worker.
+//! `candle-dvm serve` in a tab's worker, in a module apart: relays, signatures and a journal are a tenth of it, which a page that only runs a
+//! model does not load. It has all that the module of language models has.
+
+#![deny(missing_docs)]
 
 mod events;
 mod storage;
 
-use crate::model::{error, WasmModel};
+pub use candle_wasm::WasmModel;
+
 use browser::files::JsSource;
 use candle_dvm::journal::RedbJournal;
 use candle_dvm::payment::Free;
@@ -32,8 +36,8 @@ extern "C" {
     pub type JsListener;
 }
 
-// The package's own, one folder above the module.
-#[wasm_bindgen(raw_module = "../files.js")]
+// The package's own, two folders above the module.
+#[wasm_bindgen(raw_module = "../../files.js")]
 extern "C" {
     #[wasm_bindgen(js_name = fromAddress, catch)]
     async fn from_address(address: &str) -> Result<JsValue, JsValue>;
@@ -163,7 +167,8 @@ impl BrowserDvm {
         let done = model
             .backend
             .complete_steps(&request, Wait::HERE, &mut on_piece);
-        Ok(done.await.map_err(error)?.text)
+        let done = done.await;
+        Ok(done.map_err(|err| JsError::new(&err.one_line()))?.text)
     }
 
     /// Calls `listener` for all events of every machine of this worker, until another listener replaces it.
