@@ -1,4 +1,4 @@
-//! What rank 0 tells the others, and how they follow.
+//! The commands of rank 0, and the threads that follow them.
 
 use std::collections::HashMap;
 use std::sync::mpsc::Receiver;
@@ -88,7 +88,7 @@ impl Edit {
     }
 }
 
-/// What all ranks do with the tokens of a call.
+/// A call that all ranks make with the same tokens.
 #[derive(Debug, Clone)]
 pub(super) enum Call {
     /// [`Decoder::next_logits`] at this offset.
