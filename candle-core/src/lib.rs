@@ -138,6 +138,8 @@ pub mod metal_backend;
 pub mod nditer;
 pub mod npy;
 pub mod op;
+#[cfg(any(feature = "cuda", feature = "webgpu"))]
+mod parts;
 pub mod pickle;
 pub mod quantized;
 mod resample;

@@ -149,8 +149,7 @@ impl Load for TensorView<'_> {
             }
             dtype => {
                 let shape = Shape::from(dims);
-                let storage = storage_from_bytes(data, dtype.try_into()?, &shape)?;
-                let storage = device.storage_from_cpu_owned(storage)?;
+                let storage = storage_from_bytes(data, dtype.try_into()?, &shape, device)?;
                 Ok(Tensor::from_storage(
                     storage,
                     shape,

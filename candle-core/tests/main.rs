@@ -35,6 +35,7 @@ mod quantized_blocks;
 mod quantized_device;
 mod quantized_files;
 mod quantized_ggml;
+mod quantized_parts;
 #[cfg(feature = "all-ggml-types")]
 mod quantized_tables;
 #[cfg(all(feature = "tokenizers", not(target_arch = "wasm32")))]

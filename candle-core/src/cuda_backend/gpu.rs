@@ -3,7 +3,7 @@
 use std::any::{Any, TypeId};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use cudarc::cublas::CudaBlas;
 use cudarc::driver::{sys, CudaContext, CudaSlice, CudaStream, DevicePtr};
@@ -19,6 +19,8 @@ use super::lt::{Lt, WORKSPACE};
 use super::pinned::Staging;
 use super::pool::keep_freed_memory;
 use super::profile::{Profiler, Timer};
+use super::spares::Spares;
+use super::upload::Uploads;
 use crate::Result;
 
 /// The backend's name in logs.
@@ -53,6 +55,8 @@ pub struct Gpu {
     pub(super) kernels: Kernels,
     faults: Faults,
     staging: Staging,
+    uploads: Uploads,
+    spares: Mutex<Weak<Spares>>,
     pub(super) profiler: Profiler,
     launches: AtomicU64,
     /// Whether work is being recorded instead of executed.
@@ -98,6 +102,8 @@ impl Gpu {
             kernels: Kernels::new(context.clone(), card.capability)?,
             faults: Faults::new(&context)?,
             staging: Staging::default(),
+            uploads: Uploads::default(),
+            spares: Mutex::default(),
             profiler: Profiler::default(),
             launches: AtomicU64::new(0),
             recording: AtomicBool::new(false),
@@ -125,6 +131,15 @@ impl Gpu {
 
     pub(super) fn staging(&self) -> &Staging {
         &self.staging
+    }
+
+    pub(super) fn uploads(&self) -> &Uploads {
+        &self.uploads
+    }
+
+    /// See [`Gpu::keep_spares`].
+    pub(super) fn spares(&self) -> &Mutex<Weak<Spares>> {
+        &self.spares
     }
 
     pub(super) fn faults(&self) -> &Faults {

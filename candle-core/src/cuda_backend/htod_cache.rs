@@ -48,7 +48,7 @@ impl CudaGraphHtodCacheGuard {
 }
 
 impl Gpu {
-    fn captures(&self) -> Result<bool> {
+    pub(super) fn captures(&self) -> Result<bool> {
         Ok(self.stream().capture_status().w()? == CU_STREAM_CAPTURE_STATUS_ACTIVE)
     }
 

@@ -13,6 +13,7 @@ use crate::Result;
 impl Gpu {
     /// Returns freed memory, which is kept for later tensors, to the driver. Waits for the card.
     pub(super) fn return_memory(&self) -> Result<()> {
+        self.return_spares();
         self.wait()?;
         let pool = pool(self.context())?;
         // SAFETY: the pool belongs to the card, which stays open.

@@ -22,7 +22,8 @@
 //!
 //! # When it waits
 //! All work of a device is in one stream, in the order of the calls. Memory is freed in stream order as well. The host waits when results
-//! are read back and in `synchronize`. A program with other streams orders them with events. Collectives of [`NcclGroup`] are in the stream
+//! are read back and in `synchronize`. Copies of 1 MiB or more from the host are in a second stream (`upload.rs`); events order them with
+//! the kernels around them. A program with other streams orders them with events. Collectives of [`NcclGroup`] are in the stream
 //! too; a card waits there for the others.
 //!
 //! # Dtypes
@@ -65,7 +66,9 @@ mod precision;
 mod profile;
 pub(crate) mod quantized;
 mod readback;
+mod spares;
 mod storage;
+mod upload;
 mod views;
 
 pub use crate::kernel_time::KernelTime;
@@ -90,6 +93,7 @@ pub use precision::{
     set_gemm_reduced_precision_f32,
 };
 pub use readback::PendingRead;
+pub(crate) use spares::Spares;
 /// Upstream's short name.
 pub use storage::CudaStorageSlice as S;
 pub use storage::{CudaDType, CudaStorage, CudaStorageSlice};

@@ -1,10 +1,11 @@
 //! Quantised blocks on the device, in a file's format.
 
-use cudarc::driver::{CudaSlice, CudaStream, DevicePtr, SyncOnDrop};
+use cudarc::driver::{CudaStream, DevicePtr, SyncOnDrop};
 
 use super::device::CudaDevice;
 use super::error::WrapErr;
 use super::ops::quantized as ops;
+use super::spares::WeightMemory;
 use super::storage::CudaStorage;
 use crate::backend::{BackendDevice, BackendStorage};
 use crate::quantized::{GgmlDType, QuantizedType};
@@ -17,7 +18,7 @@ pub const MATRIX_ROW_PADDING: usize = 512;
 #[derive(Debug)]
 pub struct QCudaStorage {
     /// The blocks, then padding.
-    data: CudaSlice<u8>,
+    data: WeightMemory,
     /// Length of the blocks in bytes.
     len: usize,
     dtype: GgmlDType,
@@ -49,30 +50,35 @@ impl QCudaStorage {
     pub fn zeros(device: &CudaDevice, el_count: usize, dtype: GgmlDType) -> Result<Self> {
         check("quantized zeros", device, dtype)?;
         let len = el_count.div_ceil(dtype.block_size()) * dtype.type_size();
+        let (mut data, _) = device.weight_memory(len + padding(dtype), "alloc_zeros")?;
+        device.stream().memset_zeros(&mut *data).w()?;
         Ok(Self {
-            data: device.zeros_slice(len + padding(dtype), "alloc_zeros")?,
+            data,
             len,
             dtype,
             device: device.clone(),
         })
     }
 
-    /// Uploads the bytes of a whole number of blocks.
+    /// Uploads the bytes of a whole number of blocks, the concatenation of `parts`.
     ///
     /// # Errors
     /// When the device cannot allocate the memory.
-    pub(crate) fn from_data(device: &CudaDevice, dtype: GgmlDType, data: &[u8]) -> Result<Self> {
-        check("quantized from_data", device, dtype)?;
-        let padding = padding(dtype);
-        let mut slice = device.alloc_slice::<u8>(data.len() + padding, "quantized from_data")?;
-        if !data.is_empty() {
-            device.upload_to(data, &mut slice.slice_mut(..data.len()), "memcpy_htod")?;
-        }
-        let mut rest = slice.slice_mut(data.len()..);
+    pub(crate) fn from_parts(
+        device: &CudaDevice,
+        dtype: GgmlDType,
+        parts: &[&[u8]],
+    ) -> Result<Self> {
+        const OP: &str = "quantized from_data";
+        check(OP, device, dtype)?;
+        let len: usize = parts.iter().map(|part| part.len()).sum();
+        let (mut data, free) = device.weight_memory(len + padding(dtype), OP)?;
+        device.upload_parts(parts, &mut data, free, "memcpy_htod")?;
+        let mut rest = data.slice_mut(len..);
         device.stream().memset_zeros(&mut rest).w()?;
         Ok(Self {
-            data: slice,
-            len: data.len(),
+            data,
+            len,
             dtype,
             device: device.clone(),
         })
@@ -208,7 +214,11 @@ impl QCudaStorage {
         if !floats.is_empty() {
             fill(&mut *blocks, &floats);
         }
-        *self = Self::from_data(&self.device, self.dtype, crate::quantized::bytes(&*blocks))?;
+        *self = Self::from_parts(
+            &self.device,
+            self.dtype,
+            &[crate::quantized::bytes(&*blocks)],
+        )?;
         Ok(())
     }
 

@@ -65,7 +65,11 @@ macro_rules! storage_slice {
 
             fn upload(device: &CudaDevice, data: &CpuStorage) -> Result<Self> {
                 Ok(match data {
-                    $(CpuStorage::$dtype(data) => Self::$dtype(device.upload(data, "clone_htod")?),)+
+                    $(CpuStorage::$dtype(data) => {
+                        let mut slice = device.alloc_slice(data.len(), "clone_htod")?;
+                        device.upload_bytes(bytes_of(data), &mut slice, "clone_htod")?;
+                        Self::$dtype(slice)
+                    },)+
                 })
             }
 
@@ -81,6 +85,12 @@ macro_rules! storage_slice {
 storage_slice! {
     U8(u8), U32(u32), I16(i16), I32(i32), I64(i64), BF16(bf16), F16(f16), F32(f32), F64(f64),
     F8E4M3(F8E4M3), F6E2M3(u8), F6E3M2(u8), F4(u8), F8E8M0(u8),
+}
+
+/// The bytes of elements.
+fn bytes_of<T: DeviceRepr>(elements: &[T]) -> &[u8] {
+    // SAFETY: types with the same representation on the card are plain bits.
+    unsafe { std::slice::from_raw_parts(elements.as_ptr().cast(), std::mem::size_of_val(elements)) }
 }
 
 /// Converts bytes to elements.
@@ -103,6 +113,16 @@ fn read<T: DeviceRepr>(device: &CudaDevice, slice: &CudaSlice<T>) -> Result<Vec<
     match slice.len() {
         0 => Ok(vec![]),
         _ => device.download(slice, "clone_dtoh"),
+    }
+}
+
+impl CudaDevice {
+    /// A storage from the bytes of its elements.
+    pub(crate) fn storage_from_bytes(&self, bytes: &[u8], dtype: DType) -> Result<CudaStorage> {
+        let len = bytes.len() / dtype.size_in_bytes();
+        let mut storage = CudaStorage::alloc(self, len, dtype, "clone_htod")?;
+        storage.fill_from(bytes)?;
+        Ok(storage)
     }
 }
 
@@ -203,6 +223,12 @@ impl CudaStorage {
             slice: CudaStorageSlice::upload(device, data)?,
             device: device.clone(),
         })
+    }
+
+    /// Copies the elements' bytes, of which there are as many as the storage has.
+    fn fill_from(&mut self, bytes: &[u8]) -> Result<()> {
+        let device = &self.device;
+        on_slice!(&mut self.slice => |s| device.upload_bytes(bytes, s, "memcpy_htod"))
     }
 
     pub(super) fn download(&self) -> Result<CpuStorage> {

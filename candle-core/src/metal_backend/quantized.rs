@@ -19,12 +19,16 @@ impl QMetalStorage {
     /// If the allocation fails.
     pub fn zeros(device: &MetalDevice, elem_count: usize, dtype: GgmlDType) -> Result<Self> {
         let bytes = elem_count.div_ceil(dtype.block_size()) * dtype.type_size();
-        Self::from_data(device, dtype, &vec![0; bytes])
+        Self::from_parts(device, dtype, &[&vec![0; bytes]])
     }
 
-    /// Uploads the bytes of a whole number of blocks.
-    pub(crate) fn from_data(device: &MetalDevice, dtype: GgmlDType, data: &[u8]) -> Result<Self> {
-        on_metal(QWebGpuStorage::from_data(device.webgpu(), dtype, data))
+    /// Uploads the bytes of a whole number of blocks, the concatenation of `parts`.
+    pub(crate) fn from_parts(
+        device: &MetalDevice,
+        dtype: GgmlDType,
+        parts: &[&[u8]],
+    ) -> Result<Self> {
+        on_metal(QWebGpuStorage::from_parts(device.webgpu(), dtype, parts))
     }
 
     /// The inner blocks.

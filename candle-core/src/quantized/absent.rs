@@ -18,10 +18,10 @@ macro_rules! absent_storage {
                     match self.0 {}
                 }
 
-                pub(in crate::quantized) fn from_data(
+                pub(in crate::quantized) fn from_parts(
                     device: &$device,
                     _: GgmlDType,
-                    _: &[u8],
+                    _: &[&[u8]],
                 ) -> Result<Self> {
                     device.never()
                 }

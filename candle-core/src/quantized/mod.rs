@@ -7,7 +7,7 @@
 //! - [`QTensor`], [`QMatMul`]: the types for models.
 //! - [`gguf_file`], [`ggml_file`], [`imatrix_file`]: files; `tokenizer` (feature `tokenizers`): the tokenizer in a GGUF file.
 //! - [`k_quants`]: the block formats; [`GgmlType`] is the interface of a format.
-//! - [`QStorage`], [`QuantizedType`]: blocks on a device, in any format.
+//! - [`QStorage`], [`QuantizedType`]: blocks on a device, in any format; [`SpareMemory`]: memory for weights that are copied there in turn.
 
 #![deny(clippy::undocumented_unsafe_blocks)]
 
@@ -44,6 +44,7 @@ mod reader;
 pub mod simd128;
 #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
 mod simd128_panels;
+mod spare;
 mod storage;
 #[cfg(any(
     all(feature = "tokenizers", not(target_arch = "wasm32")),
@@ -58,6 +59,7 @@ pub use crate::cuda_backend::compat::{fast_mmq, fast_mmvq, quantized as cuda};
 pub use dtype::GgmlDType;
 pub use qmatmul::QMatMul;
 pub use qtensor::QTensor;
+pub use spare::SpareMemory;
 #[cfg(feature = "cuda")]
 pub(crate) use storage::bytes;
 pub use storage::QStorage;

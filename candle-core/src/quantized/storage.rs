@@ -35,25 +35,35 @@ impl QStorage {
     /// # Errors
     /// If the bytes are not a whole number of blocks, or the device cannot allocate the memory.
     pub fn from_data(data: Cow<'_, [u8]>, device: &Device, dtype: GgmlDType) -> Result<Self> {
-        if !data.len().is_multiple_of(dtype.type_size()) {
-            return Err(Error::Msg(format!(
-                "{} bytes are not a whole number of {dtype:?} blocks of {} bytes",
-                data.len(),
-                dtype.type_size()
-            ))
-            .bt());
+        match device {
+            Device::Cpu => {
+                check_blocks(data.len(), dtype)?;
+                Ok(Self::Cpu(dtype.from_data(data)))
+            }
+            _ => Self::from_parts(&[&data], device, dtype),
+        }
+    }
+
+    /// Blocks of `dtype` on `device`, from the concatenation of `parts`, each of whole blocks. A GPU's memory is filled from each part where
+    /// it is: the parts are not joined on the host.
+    ///
+    /// # Errors
+    /// As [`from_data`](Self::from_data).
+    pub fn from_parts(parts: &[&[u8]], device: &Device, dtype: GgmlDType) -> Result<Self> {
+        for part in parts {
+            check_blocks(part.len(), dtype)?;
         }
         match device {
-            Device::Cpu => Ok(Self::Cpu(dtype.from_data(data))),
+            Device::Cpu => Ok(Self::Cpu(dtype.from_data(parts.concat().into()))),
             Device::Cuda(device) => {
-                cuda::QCudaStorage::from_data(device, dtype, &data).map(Self::Cuda)
+                cuda::QCudaStorage::from_parts(device, dtype, parts).map(Self::Cuda)
             }
             Device::Metal(device) => {
-                metal::QMetalStorage::from_data(device, dtype, &data).map(Self::Metal)
+                metal::QMetalStorage::from_parts(device, dtype, parts).map(Self::Metal)
             }
             #[cfg(feature = "webgpu")]
             Device::WebGpu(device) => {
-                QWebGpuStorage::from_data(device, dtype, &data).map(Self::WebGpu)
+                QWebGpuStorage::from_parts(device, dtype, parts).map(Self::WebGpu)
             }
         }
     }
@@ -224,6 +234,18 @@ impl QStorage {
             Self::WebGpu(blocks) => Err(no_address(&self.device(), blocks.dtype())),
         }
     }
+}
+
+/// An error if bytes are not whole blocks.
+fn check_blocks(bytes: usize, dtype: GgmlDType) -> Result<()> {
+    if bytes.is_multiple_of(dtype.type_size()) {
+        return Ok(());
+    }
+    Err(Error::Msg(format!(
+        "{bytes} bytes are not a whole number of {dtype:?} blocks of {} bytes",
+        dtype.type_size()
+    ))
+    .bt())
 }
 
 /// The error for the address of a GPU's buffer.

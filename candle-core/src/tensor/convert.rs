@@ -80,29 +80,58 @@ pub(crate) fn bytes_of(storage: &CpuStorage) -> Cow<'_, [u8]> {
     )
 }
 
-/// Decodes little-endian bytes into a storage.
-///
 /// # Errors
 /// If there are fewer or more bytes than `shape` needs.
-pub(crate) fn storage_from_bytes(bytes: &[u8], dtype: DType, shape: &Shape) -> Result<CpuStorage> {
+fn check_bytes(bytes: &[u8], dtype: DType, shape: &Shape) -> Result<()> {
     let bits = match dtype {
         DType::F4 => 4,
         DType::F6E2M3 | DType::F6E3M2 => 6,
         dtype => 8 * dtype.size_in_bytes(),
     };
-    if shape
-        .elem_count()
-        .checked_mul(bits)
-        .map(|bits| bits.div_ceil(8))
-        != Some(bytes.len())
-    {
+    let needed = shape.elem_count().checked_mul(bits);
+    if needed.map(|bits| bits.div_ceil(8)) != Some(bytes.len()) {
         crate::bail!(
             "{} bytes do not match a {} tensor of shape {shape:?}",
             bytes.len(),
             dtype.as_str()
         )
     }
-    Ok(match dtype {
+    Ok(())
+}
+
+/// Copies little-endian bytes to a device's storage. A GPU's memory is filled from where they are, such as a mapped file.
+///
+/// # Errors
+/// If there are fewer or more bytes than `shape` needs, or the device refuses the dtype.
+pub(crate) fn storage_from_bytes(
+    bytes: &[u8],
+    dtype: DType,
+    shape: &Shape,
+    device: &Device,
+) -> Result<Storage> {
+    check_bytes(bytes, dtype, shape)?;
+    let is_packed = matches!(
+        dtype,
+        DType::F4 | DType::F6E2M3 | DType::F6E3M2 | DType::F8E8M0
+    );
+    let plain = cfg!(target_endian = "little") && !is_packed;
+    match device {
+        #[cfg(feature = "cuda")]
+        Device::Cuda(device) if plain => device.storage_from_bytes(bytes, dtype).map(Storage::Cuda),
+        #[cfg(feature = "webgpu")]
+        Device::WebGpu(device) if plain => {
+            device.upload_parts(&[bytes], dtype).map(Storage::WebGpu)
+        }
+        _ => {
+            let _ = plain;
+            device.storage_from_cpu_owned(decoded(bytes, dtype))
+        }
+    }
+}
+
+/// A storage of little-endian bytes.
+fn decoded(bytes: &[u8], dtype: DType) -> CpuStorage {
+    match dtype {
         DType::U8 => CpuStorage::U8(bytes.to_vec()),
         DType::U32 => CpuStorage::U32(LittleEndian::read_all(bytes)),
         DType::I16 => CpuStorage::I16(LittleEndian::read_all(bytes)),
@@ -117,7 +146,7 @@ pub(crate) fn storage_from_bytes(bytes: &[u8], dtype: DType, shape: &Shape) -> R
         DType::F6E3M2 => CpuStorage::F6E3M2(bytes.to_vec()),
         DType::F4 => CpuStorage::F4(bytes.to_vec()),
         DType::F8E8M0 => CpuStorage::F8E8M0(bytes.to_vec()),
-    })
+    }
 }
 
 /// Splits row-major elements into rows of `len`.

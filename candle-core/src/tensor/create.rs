@@ -127,11 +127,8 @@ impl Tensor {
         device: &Device,
     ) -> Result<Self> {
         let shape = Shape::from(shape);
-        let storage = super::storage_from_bytes(data, dtype, &shape)?;
-        Ok(Self::constant(
-            device.storage_from_cpu_owned(storage)?,
-            shape,
-        ))
+        let storage = super::storage_from_bytes(data, dtype, &shape, device)?;
+        Ok(Self::constant(storage, shape))
     }
 
     /// A tensor of zeros.

@@ -313,8 +313,14 @@ impl WebGpuDevice {
 
     /// A storage from the bytes of its elements.
     pub(super) fn upload_bytes(&self, bytes: &[u8], dtype: DType) -> Result<WebGpuStorage> {
-        let storage = self.alloc(bytes.len() / dtype.size_in_bytes(), dtype, "upload")?;
-        self.gpu().queue.upload(storage.memory(), bytes)?;
+        self.upload_parts(&[bytes], dtype)
+    }
+
+    /// A storage from the bytes of its elements, the concatenation of `parts`.
+    pub(crate) fn upload_parts(&self, parts: &[&[u8]], dtype: DType) -> Result<WebGpuStorage> {
+        let bytes: usize = parts.iter().map(|part| part.len()).sum();
+        let storage = self.alloc(bytes / dtype.size_in_bytes(), dtype, "upload")?;
+        self.gpu().queue.upload(storage.memory(), parts)?;
         Ok(storage)
     }
 

@@ -67,6 +67,7 @@ mod shared;
 mod status;
 mod storage;
 mod unroll;
+mod upload;
 mod warm_up;
 
 pub use crate::kernel_time::KernelTime;

@@ -51,29 +51,32 @@ impl Window {
 }
 
 impl QWebGpuStorage {
-    /// Uploads the bytes of a whole number of blocks.
+    /// Uploads the bytes of a whole number of blocks, the concatenation of `parts`.
     ///
     /// # Errors
     /// If the allocation fails.
-    pub(crate) fn from_data(device: &WebGpuDevice, dtype: GgmlDType, data: &[u8]) -> Result<Self> {
-        let format = Format::of(dtype);
-        let blocks = data.len() / dtype.type_size();
-        let data = match format {
-            Some(format) => format.arranged(data),
-            None => data.into(),
-        };
-        let data = &*data;
-        let planes = match (format, dtype) {
-            (Some(format), _) => ops::quantized::upload(device, format, data)?,
-            (None, GgmlDType::F16) => vec![device.upload_bytes(data, DType::F16)?],
-            (None, GgmlDType::BF16) => vec![device.upload_bytes(data, DType::BF16)?],
-            (None, _) => vec![device.upload_bytes(data, DType::F32)?],
+    pub(crate) fn from_parts(
+        device: &WebGpuDevice,
+        dtype: GgmlDType,
+        parts: &[&[u8]],
+    ) -> Result<Self> {
+        let bytes: usize = parts.iter().map(|part| part.len()).sum();
+        let (planes, reach) = match Format::of(dtype) {
+            Some(format) => ops::quantized::upload(device, format, dtype, parts)?,
+            None => {
+                let floats = match dtype {
+                    GgmlDType::F16 => DType::F16,
+                    GgmlDType::BF16 => DType::BF16,
+                    _ => DType::F32,
+                };
+                (vec![device.upload_parts(parts, floats)?], 0.)
+            }
         };
         Ok(Self {
             dtype,
-            blocks,
+            blocks: bytes / dtype.type_size(),
             planes,
-            reach: format.map_or(0., |format| format.reach(data)),
+            reach,
         })
     }
 

@@ -12,11 +12,11 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::limits::{MAX_BUFFERS, PARAM_BYTES, WINDOW_ALIGN};
-use super::memory::Memory;
 use super::pipelines::Pipeline;
 use super::pool::{Buffer, Pool};
 use super::profile::Profile;
 use super::status::STATUS_BYTES;
+use super::upload::Uploads;
 use crate::{watch, Error, Result};
 
 /// Dispatches in a submission to a GPU that may be idle. The first submission after a wait is shorter, so that it starts early.
@@ -27,8 +27,6 @@ pub(super) const FIRST_BATCH: usize = 16;
 const MOST: usize = 256;
 /// Maximum number of cached bind groups; the cache is then cleared.
 const MAX_BIND_GROUPS: usize = 4096;
-/// Uploads are split into chunks of this size, because each needs a staging buffer of its size.
-const UPLOAD_BYTES: u64 = 32 << 20;
 /// Failures of the device, as its callbacks report them.
 #[derive(Debug, Default)]
 pub(super) struct Health {
@@ -92,6 +90,7 @@ pub(super) struct Queue {
     pub(super) status: wgpu::Buffer,
     pub(super) health: Arc<Health>,
     pub(super) state: Mutex<State>,
+    pub(super) uploads: Uploads,
     /// Number of readbacks in flight: while it is not 0, the GPU is busy.
     pub(super) reads: Arc<AtomicUsize>,
     log: bool,
@@ -166,6 +165,7 @@ impl Queue {
                 staging: Vec::new(),
                 profile: None,
             }),
+            uploads: Uploads::default(),
             reads: Arc::default(),
             log,
             dispatches: AtomicU64::new(0),
@@ -388,33 +388,6 @@ impl Queue {
         self.health.check("synchronize")
     }
 
-    /// Writes `data` to the start of a storage's memory.
-    pub(super) fn upload(&self, memory: &Memory, data: &[u8]) -> Result<()> {
-        // `write_buffer` runs before everything not yet submitted, which may still read the buffer's old contents.
-        self.flush()?;
-        self.health.check("upload")?;
-        let mut rest = data;
-        for piece in memory.pieces(data.len() as u64, UPLOAD_BYTES) {
-            let (now, later) = rest.split_at(piece.bytes as usize);
-            rest = later;
-            let (words, end) = now.split_at(now.len() & !3);
-            let raw = piece.buffer.raw();
-            if !words.is_empty() {
-                self.queue.write_buffer(raw, piece.offset, words);
-            }
-            if !end.is_empty() {
-                let mut word = [0; 4];
-                word[..end.len()].copy_from_slice(end);
-                let offset = piece.offset + words.len() as u64;
-                self.queue.write_buffer(raw, offset, &word);
-            }
-            if piece.bytes == UPLOAD_BYTES {
-                self.queue.submit([]);
-            }
-        }
-        self.health.check("upload")
-    }
-
     /// Starts or stops timing each dispatch; see [`super::profile`].
     pub(super) fn set_profile(&self, profile: Option<Profile>) -> Result<Option<Profile>> {
         self.flush()?;
@@ -426,5 +399,6 @@ impl Queue {
         let state = &mut *self.state.lock();
         state.bind_groups.clear();
         state.staging.clear();
+        self.uploads.clear();
     }
 }

@@ -40,5 +40,5 @@ pub fn load_quantized<T: GgmlType + Send + Sync + 'static>(
     let bytes = unsafe {
         std::slice::from_raw_parts(data.as_ptr().cast::<u8>(), std::mem::size_of_val(data))
     };
-    QCudaStorage::from_data(device, T::DTYPE, bytes).map(QStorage::Cuda)
+    QCudaStorage::from_parts(device, T::DTYPE, &[bytes]).map(QStorage::Cuda)
 }

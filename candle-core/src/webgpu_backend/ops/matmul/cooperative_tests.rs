@@ -170,7 +170,7 @@ impl Case {
         let dense = Tensor::from_vec(numbers(self.n * self.k, 5), (self.n, self.k), &Device::Cpu)?;
         // So small that f16 would lose it without a factor.
         let blocks = QTensor::quantize(&(dense * 1e-4)?, dtype)?;
-        let weight = QWebGpuStorage::from_data(device, dtype, &blocks.data()?)?;
+        let weight = QWebGpuStorage::from_parts(device, dtype, &[&blocks.data()?])?;
         let window = weight.window(format(dtype), 0, self.n * self.k)?;
         Ok(Side {
             rhs: Rhs::Blocks(format(dtype)),

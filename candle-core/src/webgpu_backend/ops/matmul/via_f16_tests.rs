@@ -80,7 +80,7 @@ fn products_via_f16() -> Result<()> {
                     dense.iter_mut().for_each(|w| *w *= 1e-3 / rhs_size);
                     let dense = Tensor::from_vec(dense, (n, k), &Device::Cpu)?;
                     let quantized = QTensor::quantize(&dense, dtype)?;
-                    blocks = QWebGpuStorage::from_data(&device, dtype, &quantized.data()?)?;
+                    blocks = QWebGpuStorage::from_parts(&device, dtype, &[&quantized.data()?])?;
                     let values = quantized.dequantize(&Device::Cpu)?.flatten_all()?;
                     let rows = WeightRows {
                         weight: &blocks,

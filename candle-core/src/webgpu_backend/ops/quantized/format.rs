@@ -14,11 +14,10 @@
 //! No bit is lost: a plane is a list of bit positions in the block, and the host applies the list in reverse ([`Format::join`]).
 //!
 //! The formats with tables (IQ, TQ, MXFP4) find codes through grids and signs, each differently. The host converts them to one form before
-//! they are packed ([`Format::arranged`]): an f32 and codes of four bits, and for 256 elements scales of every 16. That is 4.5 bits per
+//! they are packed ([`Format::arrange`]): an f32 and codes of four bits, and for 256 elements scales of every 16. That is 4.5 bits per
 //! element, and kernels need no grids. The bytes of the file are kept in a separate plane, since the conversion is not invertible.
 
-use std::borrow::Cow;
-
+use crate::cpu::threads;
 use crate::quantized::k_quants::TableFormat;
 use crate::quantized::GgmlDType;
 
@@ -127,20 +126,24 @@ impl Format {
         })
     }
 
-    /// The blocks of a file in the form from which planes are packed.
-    pub(in crate::webgpu_backend) fn arranged(self, data: &[u8]) -> Cow<'_, [u8]> {
+    /// Appends the blocks of a file in the form from which planes are packed.
+    pub(super) fn arrange(self, data: &[u8], arranged: &mut Vec<u8>) {
         let Some(table) = TableFormat::of(self.dtype) else {
-            return Cow::Borrowed(data);
+            arranged.extend_from_slice(data);
+            return;
         };
         let block = self.bytes_of_block() as usize;
-        let blocks = data.chunks_exact(self.dtype.type_size());
-        let mut arranged = Vec::with_capacity(blocks.len() * block);
-        for (i, bytes) in blocks.enumerate() {
-            (table.write)(bytes, &mut arranged);
+        for bytes in data.chunks_exact(self.dtype.type_size()) {
+            let end = arranged.len() + block;
+            (table.write)(bytes, arranged);
             arranged.extend(bytes);
-            arranged.resize((i + 1) * block, 0);
+            arranged.resize(end, 0);
         }
-        Cow::Owned(arranged)
+    }
+
+    /// Whether [`arrange`](Self::arrange) changes the blocks.
+    pub(super) fn is_rearranged(self) -> bool {
+        TableFormat::of(self.dtype).is_some()
     }
 
     /// The offsets of the scales of sub-blocks, the codes, and the bytes of the file in an arranged block.
@@ -210,7 +213,7 @@ impl Format {
         self.planes().iter().map(Plane::words).collect()
     }
 
-    /// Bytes of a block, [arranged](Self::arranged).
+    /// Bytes of a block, [arranged](Self::arrange).
     pub(super) fn bytes_of_block(self) -> u32 {
         let in_file = self.dtype.type_size() as u32;
         match self.table {
@@ -341,9 +344,19 @@ impl Format {
         }
     }
 
-    /// Upper bound on the elements' magnitude in these [arranged](Self::arranged) blocks, from their scales alone; infinite if a scale is
+    /// Upper bound on the elements' magnitude in these [arranged](Self::arrange) blocks, from their scales alone; infinite if a scale is
     /// NaN.
-    pub(in crate::webgpu_backend) fn reach(self, data: &[u8]) -> f32 {
+    pub(super) fn reach(self, data: &[u8]) -> f32 {
+        const BLOCKS_PER_TASK: usize = 1 << 13;
+        let bytes = BLOCKS_PER_TASK * self.bytes_of_block() as usize;
+        let mut reaches = vec![0f32; data.len().div_ceil(bytes)];
+        threads::zip_chunks(data, bytes, &mut reaches, 1, |data, reach| {
+            reach.fill(self.reach_of(data));
+        });
+        reaches.into_iter().fold(0., f32::max)
+    }
+
+    fn reach_of(self, data: &[u8]) -> f32 {
         let half = |block: &[u8], at: usize| {
             half::f16::from_le_bytes([block[at], block[at + 1]])
                 .to_f32()

@@ -8,6 +8,8 @@ use super::indexing::{ids_elem, number, reads_ids};
 use super::windows::{fit, Operand, Split};
 use super::{bind, index, WORKGROUP};
 use crate::backend::{BackendDevice, BackendStorage};
+use crate::parts::chunks_of;
+use crate::quantized::GgmlDType;
 use crate::webgpu_backend::kernel::{params, Caps, Elem, Kernel, Shader};
 use crate::webgpu_backend::quantized::QWebGpuStorage;
 use crate::webgpu_backend::queue::Binding;
@@ -107,18 +109,22 @@ impl Kernel for QuantizedEmbedding {
 /// Bytes of blocks that are uploaded before they are packed: memory that the device needs in addition to the planes.
 const PIECE_BYTES: usize = 32 << 20;
 
-/// The planes of [arranged](Format::arranged) blocks, as storages of words.
+/// The planes of blocks, as storages of words, and an upper bound on the elements' magnitude. The blocks are the concatenation of `parts`,
+/// each of whole blocks.
 ///
 /// # Errors
 /// If a plane is larger than the device supports.
 pub(in crate::webgpu_backend) fn upload(
     device: &WebGpuDevice,
     format: Format,
-    data: &[u8],
-) -> Result<Vec<WebGpuStorage>> {
+    dtype: GgmlDType,
+    parts: &[&[u8]],
+) -> Result<(Vec<WebGpuStorage>, f32)> {
     const OP: &str = "quantized upload";
-    let unit_bytes = format.unit() * format.bytes_of_block() as usize;
-    let units = data.len().div_ceil(unit_bytes);
+    let block_bytes = format.bytes_of_block() as usize;
+    let unit_bytes = format.unit() * block_bytes;
+    let bytes: usize = parts.iter().map(|part| part.len()).sum();
+    let units = (bytes / dtype.type_size()).div_ceil(format.unit());
     let planes = format.planes();
     let mut storages = Vec::with_capacity(planes.len());
     let mut places = Vec::with_capacity(planes.len());
@@ -132,11 +138,25 @@ pub(in crate::webgpu_backend) fn upload(
         units @ ..64 => units.max(1),
         units => units / 64 * 64,
     };
-    for (piece, data) in data.chunks(piece_units * unit_bytes).enumerate() {
-        let blocks = device.storage_from_slice(data)?;
+    let file_bytes = piece_units * format.unit() * dtype.type_size();
+    let mut reach = 0f32;
+    let mut arranged = Vec::new();
+    for (piece, mut parts) in chunks_of(parts, file_bytes).enumerate() {
+        if format.is_rearranged() {
+            arranged.clear();
+            for part in parts.drain(..) {
+                format.arrange(part, &mut arranged);
+            }
+            parts.push(&arranged);
+        }
+        reach = parts
+            .iter()
+            .fold(reach, |reach, part| reach.max(format.reach(part)));
+        let bytes: usize = parts.iter().map(|part| part.len()).sum();
+        let blocks = device.upload_parts(&parts, DType::U8)?;
         for ((plane, storage), places) in planes.iter().zip(&storages).zip(&places) {
             let unit_words = plane.words();
-            let words = data.len().div_ceil(unit_bytes) * unit_words;
+            let words = bytes.div_ceil(unit_bytes) * unit_words;
             let first = piece * piece_units * unit_words;
             let target = Target::new(storage, first, words, OP)?;
             device.run(
@@ -148,14 +168,14 @@ pub(in crate::webgpu_backend) fn upload(
                 &[bind(&blocks), bind(places), bind(&target.part)],
                 &RepackParams {
                     words: index(words)?,
-                    bytes: index(data.len())?,
+                    bytes: index(bytes)?,
                 },
                 device.grid(words, WORKGROUP),
             )?;
             target.finish()?;
         }
     }
-    Ok(storages)
+    Ok((storages, reach))
 }
 
 /// The destination of a kernel: a window of a storage, or a buffer that is then copied, if there is no window.
