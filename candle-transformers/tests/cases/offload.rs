@@ -3,10 +3,14 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
 
-use candle_core::{test_device, DType, Device, IndexOp, Result, Tensor};
+use candle_core::quantized::{GgmlDType, QTensor};
+use candle_core::{test_device, DType, Device, IndexOp, Result, Shape, Tensor};
 use candle_nn::VarBuilder;
 use candle_transformers::auto::config_spec;
-use candle_transformers::blocks::{Decoder, DecoderPart, Offload, Placement, Reread, WeightSource};
+use candle_transformers::blocks::{
+    at_once, Decoder, DecoderPart, Offload, Placement, Reading, Reread, Stored, Wanted,
+    WeightSource,
+};
 use candle_transformers::generation::Draw;
 
 use super::encoders::{assert_error, lacking};
@@ -149,6 +153,73 @@ fn long_pieces_run_on_the_device(device: &Device) -> Result<()> {
     Ok(())
 }
 test_device!(long_pieces_run_on_the_device);
+
+/// The weights of a family with matrices in blocks.
+#[derive(Debug)]
+struct InBlocks;
+
+impl WeightSource for InBlocks {
+    fn contains(&self, name: &str) -> bool {
+        weights(DType::F32).contains(name)
+    }
+
+    fn shape(&self, _: &str) -> Option<Shape> {
+        None
+    }
+
+    fn read<'a>(&'a mut self, wanted: Wanted<'a>) -> Reading<'a> {
+        let read = || {
+            let tensor = at_once(weights(DType::F32).read(wanted))?;
+            match tensor {
+                Stored::Dense(tensor) if tensor.rank() == 2 => {
+                    QTensor::quantize(&tensor, GgmlDType::Q8_0).map(Stored::from)
+                }
+                tensor => Ok(tensor),
+            }
+        };
+        Box::pin(std::future::ready(read()))
+    }
+}
+
+impl Reread for InBlocks {
+    fn reread(&self, load: &mut dyn FnMut(&mut dyn WeightSource) -> Result<()>) -> Result<()> {
+        load(&mut InBlocks)
+    }
+}
+
+/// Blocks that are copied in turn have the same bits as those that stay: merged, longer than what a card copies directly, prompt for
+/// prompt.
+fn copied_blocks_are_the_same(device: &Device) -> Result<()> {
+    const T: usize = Decoder::STREAMED_FROM;
+    let config = r#"{"model_type": "mistral", "sliding_window": null, "vocab_size": 61, "hidden_size": 256, "intermediate_size": 2048,
+        "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 512,
+        "rms_norm_eps": 1e-5}"#;
+    let offload = |layers| Offload {
+        to: Placement {
+            device: Device::Cpu,
+            dtype: DType::F32,
+        },
+        layers,
+        experts: false,
+    };
+    let load = |layers| -> Result<Decoder> {
+        let (spec, offload) = (config_spec(config)?, offload(layers));
+        let decoder = Decoder::load_offloaded(spec, &mut InBlocks, DType::F32, device, offload)?;
+        Ok(decoder.with_streamed_layers(Arc::new(InBlocks)))
+    };
+    let logits = |decoder: &Decoder, prompt: &Tensor| {
+        let logits = decoder.next_logits(prompt, 0, &mut decoder.new_state())?;
+        logits.flatten_all()?.to_vec1::<f32>()
+    };
+    let (whole, parts) = (load(0)?, load(LAYERS)?);
+    for length in [T, T + 1, T] {
+        let prompt = token_ids(1, length, VOCAB, &Device::Cpu)?;
+        let wanted = logits(&whole, &prompt.to_device(device)?)?;
+        assert_eq!(logits(&parts, &prompt)?, wanted, "{length} tokens");
+    }
+    Ok(())
+}
+test_device!(copied_blocks_are_the_same);
 
 /// The same of texts in slots, which begin at different positions and share a cache.
 fn long_pieces_in_slots(device: &Device) -> Result<()> {

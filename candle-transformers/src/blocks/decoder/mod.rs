@@ -39,6 +39,7 @@ use candle_nn::{Init, VarBuilder};
 
 use self::offload::MovedStep;
 use self::seen::How;
+use self::streamed::Copies;
 use super::weights::{at_once, TokenEmbedding, WeightSource, Weights};
 use super::{Norm, Projection, Residual, Rotary, RotaryPairs, RotaryTables, Rows};
 
@@ -526,39 +527,50 @@ impl Decoder {
             )
         }
         let use_cache = state.use_cache;
-        let copies = self.copies(&xs, step)?;
-        let forward = |from: usize, states: &mut [LayerState], deep: &[Tensor], xs, step: &Step| {
+        let mut copies = self.copies(&xs, step)?;
+        let forward = |from: usize,
+                       states: &mut [LayerState],
+                       deep: &[Tensor],
+                       xs,
+                       step: &Step,
+                       copies: &mut Option<Copies>| {
             let mut deep = deep.iter();
             let mut xs = Residual::new(xs);
+            let mut before = None;
             for ((i, layer), state) in self.layers.iter().enumerate().skip(from).zip(states) {
-                let whole = match copies && layer.is_parted() {
-                    true => Some(self.layer_here(i)?),
-                    false => None,
+                let whole = match copies {
+                    Some(copies) if layer.is_parted() => Some(copies.layer(i)?),
+                    _ => None,
                 };
+                drop(before.take());
                 let layer = whole.as_ref().unwrap_or(layer);
                 xs = layer.forward(xs, step, use_cache.then_some(state))?;
                 if let Some(deep) = deep.next() {
                     xs = xs.plus_moved(deep)?;
                 }
+                before = whole;
             }
             Ok::<_, candle_core::Error>(xs)
         };
         let xs = match self.elsewhere() {
-            0 => forward(0, &mut state.layers, deep, xs, step)?,
+            0 => forward(0, &mut state.layers, deep, xs, step, &mut copies)?,
             count => {
                 let (first_states, states) = state.layers.split_at_mut(count);
                 let (first_deep, deep) = deep.split_at(count.min(deep.len()));
                 let here = self.placement();
                 let moved = MovedStep::new(step, &here)?;
-                let xs = if copies && self.spec.can_stream(count) {
-                    let (xs, there) = (here.moved(&xs)?, moved.step());
-                    let first = (first_deep, first_states);
-                    self.run_streamed(xs, &there, step.rows, first, use_cache)?
-                } else {
-                    let xs = forward(0, first_states, first_deep, xs, step)?;
-                    here.moved(&xs.normed(None)?.1)?
+                let xs = match &mut copies {
+                    Some(copies) if self.spec.can_stream(count) => {
+                        let (xs, there) = (here.moved(&xs)?, moved.step());
+                        let first = (first_deep, first_states);
+                        self.run_streamed(copies, xs, &there, step.rows, first, use_cache)?
+                    }
+                    _ => {
+                        let xs = forward(0, first_states, first_deep, xs, step, &mut None)?;
+                        here.moved(&xs.normed(None)?.1)?
+                    }
                 };
-                forward(count, states, deep, xs, &moved.step())?
+                forward(count, states, deep, xs, &moved.step(), &mut copies)?
             }
         };
         Ok(Hidden { decoder: self, xs })

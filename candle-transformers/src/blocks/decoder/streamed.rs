@@ -3,7 +3,9 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
+use candle_core::quantized::SpareMemory;
 use candle_core::{Result, Tensor};
 
 use super::{Decoder, DecoderSpec, Layer, LayerSpec, LayerState, MixerSpec, Placement, Step};
@@ -50,21 +52,23 @@ impl Decoder {
         self.streamed.is_some() && (elsewhere > 0 || experts) && self.spec.can_stream(elsewhere)
     }
 
-    /// Whether weights are copied in this call, `xs` being `(b, t, hidden_size)`.
-    pub(super) fn copies(&self, xs: &Tensor, step: &Step) -> Result<bool> {
+    /// The copies of a call that is long enough for them, `xs` being `(b, t, hidden_size)`.
+    pub(super) fn copies(&self, xs: &Tensor, step: &Step) -> Result<Option<Copies<'_>>> {
         let (b, t, _) = xs.dims3()?;
         let is_long = match step.rows {
             // A step of many texts has many keys and few tokens.
             Some(rows) => t >= Self::STREAMED_FROM && rows.pages.is_none(),
             None => b * t >= Self::STREAMED_FROM,
         };
-        Ok(self.streamed.is_some() && is_long)
+        let copies = self.streamed.is_some() && is_long;
+        Ok(copies.then(|| Copies::new(self)))
     }
 
     /// Runs the first layers, one for each of `states`, on the decoder's device. The arguments are there; the states stay elsewhere,
     /// where `rows` are those of the step.
     pub(super) fn run_streamed(
         &self,
+        copies: &mut Copies,
         xs: Tensor,
         step: &Step,
         rows: Option<&Rows>,
@@ -86,7 +90,7 @@ impl Decoder {
             growth: step.growth.clone(),
         };
         let mut xs = Residual::new(xs);
-        let mut next = Some(self.layer_here(0)?);
+        let mut next = Some(copies.layer(0)?);
         for (i, state) in states.iter_mut().enumerate() {
             let Some(layer) = next.take() else { break };
             let mut ran = match use_cache {
@@ -99,7 +103,7 @@ impl Decoder {
             }
             // Copied while the device runs this one.
             if i + 1 < self.elsewhere() {
-                next = Some(self.layer_here(i + 1)?);
+                next = Some(copies.layer(i + 1)?);
             }
             if let (Some(ran), Some(to)) = (ran, self.input()) {
                 state.take_last(&ran, t, to, rows)?;
@@ -108,8 +112,8 @@ impl Decoder {
         Ok(xs.normed(None)?.1)
     }
 
-    /// A copy of a layer on the decoder's device.
-    pub(super) fn layer_here(&self, index: usize) -> Result<Layer> {
+    /// A copy of a layer on the decoder's device, and the stored size of its weights in bytes.
+    fn layer_here(&self, index: usize) -> Result<(Layer, u64)> {
         let (Some(weights), Some(layer)) = (&self.streamed, self.spec.layers.get(index)) else {
             candle_core::bail!("{}: layer {index} cannot be copied", self.spec.family)
         };
@@ -120,12 +124,12 @@ impl Decoder {
             weights.set_factors(&self.spec.factors);
             let (hidden, names) = (self.spec.hidden, &self.spec.names);
             let prefix = names.layer(index);
-            let layer = Layer::load(layer, hidden, &mut weights, names, &prefix);
-            loaded = Some(at_once(layer)?);
+            let layer = at_once(Layer::load(layer, hidden, &mut weights, names, &prefix))?;
+            loaded = Some((layer, weights.read_bytes()));
             Ok(())
         })?;
         match loaded {
-            Some(layer) => Ok(layer),
+            Some(loaded) => Ok(loaded),
             None => candle_core::bail!("{}: layer {index} was not read", self.spec.family),
         }
     }
@@ -141,5 +145,58 @@ impl Decoder {
     /// Number of layers elsewhere.
     pub(super) fn elsewhere(&self) -> usize {
         self.offload.as_ref().map_or(0, |offload| offload.layers)
+    }
+}
+
+/// The layers whose weights are copied in a call. Their memory is that of two layers: one is copied while the device runs the other. So
+/// that it is free, a layer is dropped before the next one is queued.
+pub(super) struct Copies<'a> {
+    decoder: &'a Decoder,
+    _memory: SpareMemory,
+    layers: usize,
+    bytes: u64,
+    time: Duration,
+}
+
+impl<'a> Copies<'a> {
+    fn new(decoder: &'a Decoder) -> Self {
+        Self {
+            decoder,
+            _memory: SpareMemory::keep(&decoder.device),
+            layers: 0,
+            bytes: 0,
+            time: Duration::ZERO,
+        }
+    }
+
+    /// A copy of a layer on the decoder's device.
+    pub(super) fn layer(&mut self, index: usize) -> Result<Layer> {
+        // There is no such clock in a browser.
+        #[cfg(not(target_family = "wasm"))]
+        let begun = std::time::Instant::now();
+        let (layer, bytes) = self.decoder.layer_here(index)?;
+        #[cfg(not(target_family = "wasm"))]
+        {
+            self.time += begun.elapsed();
+        }
+        self.layers += 1;
+        self.bytes += bytes;
+        Ok(layer)
+    }
+}
+
+impl Drop for Copies<'_> {
+    fn drop(&mut self) {
+        let seconds = self.time.as_secs_f64();
+        if self.layers > 0 && seconds > 0. {
+            let (layers, bytes) = (self.layers, self.bytes);
+            let rate = bytes as f64 / 1e9 / seconds;
+            tracing::debug!(
+                layers,
+                bytes,
+                seconds,
+                "copied weights for a prompt at {rate:.2} GB/s"
+            );
+        }
     }
 }

@@ -16,6 +16,7 @@ pub use kind::{Dense, Quantized, WeightKind};
 pub use low_rank::LowRank;
 pub use merged_linear::MergedLinear;
 pub use names::Names;
+use projection::place_as;
 pub use projection::{place, place_dense, Projection, StoredLinear, TokenEmbedding};
 pub use source::{at_once, GgufReader, Reading, Stored, Wanted, WeightSource};
 
@@ -78,6 +79,8 @@ pub struct Weights<'a> {
     /// Weights of linear layers are `(inputs, outputs)`.
     transposed: bool,
     factors: Vec<WeightFactors>,
+    /// Bytes of the tensors that were read.
+    read_bytes: u64,
 }
 
 impl<'a> Weights<'a> {
@@ -93,6 +96,7 @@ impl<'a> Weights<'a> {
             group: None,
             transposed: false,
             factors: Vec::new(),
+            read_bytes: 0,
         }
     }
 
@@ -200,6 +204,7 @@ impl<'a> Weights<'a> {
             group: None,
             transposed: false,
             factors: Vec::new(),
+            read_bytes: 0,
         }
     }
 
@@ -265,7 +270,14 @@ impl<'a> Weights<'a> {
         }
         let wanted = Wanted { name, shape, init };
         let stored = self.source.read(wanted).await;
-        stored.with_context(|| format!("reading tensor {name:?}"))
+        let stored = stored.with_context(|| format!("reading tensor {name:?}"))?;
+        self.read_bytes += stored.bytes();
+        Ok(stored)
+    }
+
+    /// Bytes of the tensors that were read, as the source has them.
+    pub(super) fn read_bytes(&self) -> u64 {
+        self.read_bytes
     }
 
     /// A tensor as numbers.
@@ -596,10 +608,15 @@ impl<'a> Weights<'a> {
             let name = format!("{}.weight", each.replace("{}", &expert.to_string()));
             let stored = self.stored(&name, &[out_dim, in_dim], init).await?;
             if !self.is_check() {
-                parts.push(unsqueezed(stored)?);
+                parts.push(stored);
             }
         }
-        self.placed(parts, each)
+        if self.is_check() {
+            return self.placed(parts, each);
+        }
+        let shape = [count, out_dim, in_dim];
+        place_as(parts, self.dtype(), self.device(), Some(&shape))
+            .with_context(|| format!("placing tensor {each:?}"))
     }
 
     /// Concatenates parts on the device.
@@ -615,17 +632,6 @@ impl<'a> Weights<'a> {
 /// A tensor of this shape that takes no memory.
 fn nothing(shape: &[usize]) -> Result<Tensor> {
     Tensor::zeros((), DType::F32, &Device::Cpu)?.broadcast_as(shape)
-}
-
-fn unsqueezed(stored: Stored) -> Result<Stored> {
-    Ok(match stored {
-        Stored::Dense(tensor) => tensor.unsqueeze(0)?.into(),
-        Stored::Quantized(tensor) => {
-            let (n, k) = tensor.shape().dims2()?;
-            let storage = QStorage::from_data(tensor.data()?, &Device::Cpu, tensor.dtype())?;
-            QTensor::new(storage, (1, n, k))?.into()
-        }
-    })
 }
 
 /// The rows of a weight, or the elements of a bias, in another order.

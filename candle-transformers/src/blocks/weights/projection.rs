@@ -276,8 +276,22 @@ impl Stored {
 /// # Errors
 /// If the parts differ in format or in the size of a row, or the device refuses them.
 pub fn place(parts: Vec<Stored>, dtype: DType, device: &Device) -> Result<QMatMul> {
+    place_as(parts, dtype, device, None)
+}
+
+/// As [`place`], with a shape of as many elements.
+pub(super) fn place_as(
+    parts: Vec<Stored>,
+    dtype: DType,
+    device: &Device,
+    dims: Option<&[usize]>,
+) -> Result<QMatMul> {
     if parts.iter().all(|part| part.format().is_none()) {
-        return Ok(QMatMul::Tensor(place_dense(parts, dtype, device)?));
+        let dense = place_dense(parts, dtype, device)?;
+        return Ok(QMatMul::Tensor(match dims {
+            Some(dims) => dense.reshape(dims)?,
+            None => dense,
+        }));
     }
     let blocks = parts.into_iter().map(|part| match part {
         Stored::Quantized(tensor) => Ok(tensor),
@@ -285,8 +299,8 @@ pub fn place(parts: Vec<Stored>, dtype: DType, device: &Device) -> Result<QMatMu
     });
     let blocks = blocks.collect::<Result<Vec<_>>>()?;
     QMatMul::from_arc(match blocks.as_slice() {
-        [part] if part.device().same_device(device) => part.clone(),
-        parts => Arc::new(on_device(parts, device)?),
+        [part] if part.device().same_device(device) && dims.is_none() => part.clone(),
+        parts => Arc::new(on_device(parts, device, dims)?),
     })
 }
 
@@ -303,10 +317,14 @@ pub fn place_dense(parts: Vec<Stored>, dtype: DType, device: &Device) -> Result<
     }
 }
 
-fn on_device(parts: &[Arc<QTensor>], device: &Device) -> Result<QTensor> {
-    let (format, dims) = stacked_shape(parts)?;
-    let storage = QStorage::from_data(stacked_bytes(parts)?, device, format)?;
-    QTensor::new(storage, dims)
+/// The parts go from where they are to their places on the device: no copy of all is made on the host.
+fn on_device(parts: &[Arc<QTensor>], device: &Device, dims: Option<&[usize]>) -> Result<QTensor> {
+    let (format, stacked) = stacked_shape(parts)?;
+    let dims = dims.map_or(stacked, <[usize]>::to_vec);
+    let bytes = parts.iter().map(|part| part.data());
+    let bytes = bytes.collect::<Result<Vec<Cow<'_, [u8]>>>>()?;
+    let parts: Vec<&[u8]> = bytes.iter().map(|part| &**part).collect();
+    QTensor::new(QStorage::from_parts(&parts, device, format)?, dims)
 }
 
 /// The format of the parts, and the shape of their concatenation.
@@ -323,17 +341,6 @@ fn stacked_shape(parts: &[Arc<QTensor>]) -> Result<(GgmlDType, Vec<usize>)> {
         dims[0] += others[0];
     }
     Ok((first.dtype(), dims))
-}
-
-fn stacked_bytes(parts: &[Arc<QTensor>]) -> Result<Cow<'_, [u8]>> {
-    if let [part] = parts {
-        return part.data();
-    }
-    let mut bytes = Vec::with_capacity(parts.iter().map(|p| p.storage_size_in_bytes()).sum());
-    for part in parts {
-        bytes.extend_from_slice(&part.data()?);
-    }
-    Ok(bytes.into())
 }
 
 /// The tensor dtype with the same bytes, for a format without blocks.

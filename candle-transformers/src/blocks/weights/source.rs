@@ -33,6 +33,15 @@ impl Stored {
             Self::Quantized(tensor) => tensor.shape(),
         }
     }
+
+    /// The size in bytes.
+    pub(super) fn bytes(&self) -> u64 {
+        let bytes = match self {
+            Self::Dense(tensor) => tensor.elem_count() * tensor.dtype().size_in_bytes(),
+            Self::Quantized(tensor) => tensor.storage_size_in_bytes(),
+        };
+        bytes as u64
+    }
 }
 
 impl From<QTensor> for Stored {
