@@ -11,7 +11,8 @@ use candle_engine::{DeviceKind, KvType, WeightFormat};
 on_each_device!(
     demo_shape,
     behind_a_context_and_together,
-    keys_and_values_of_a_dtype
+    keys_and_values_of_a_dtype,
+    layers_on_the_cpu
 );
 
 fn demo_shape(kind: DeviceKind) {
@@ -35,6 +36,7 @@ fn demo_shape(kind: DeviceKind) {
             generate: 3,
             context: 0,
             batch: 1,
+            gpu_layers: None,
             repeat: 2,
             bandwidth: Some(100.0),
             profile: false,
@@ -62,6 +64,7 @@ fn behind_a_context_and_together(kind: DeviceKind) {
             generate: 2,
             context,
             batch,
+            gpu_layers: None,
             repeat: 1,
             bandwidth: None,
             profile: false,
@@ -82,6 +85,38 @@ fn behind_a_context_and_together(kind: DeviceKind) {
     );
 }
 
+/// Prompts of 128 tokens or more copy the layers that are on the CPU.
+fn layers_on_the_cpu(kind: DeviceKind) {
+    let device = registry().select(choice(kind)).unwrap().open().unwrap();
+    let run = |format, gpu_layers| {
+        let request = BenchRequest {
+            shape: ModelShape::Demo,
+            format,
+            kv_type: KvType::Auto,
+            prompt: 130,
+            generate: 2,
+            context: 0,
+            batch: 1,
+            gpu_layers: Some(gpu_layers),
+            repeat: 1,
+            bandwidth: None,
+            profile: false,
+        };
+        run(&request, device, kind.name())
+    };
+    let blocks = WeightFormat::Blocks(GgmlDType::Q8_0);
+    let report = run(blocks, 4).unwrap();
+    assert!(report.prompt.median > 0.0 && report.generation.median > 0.0);
+    assert!(report.table().contains("4 layers on the device"));
+    for (format, layers, expected) in [
+        (blocks, 7, "7 of 6 layers"),
+        (WeightFormat::Dense(DType::F32), 4, "q8_0"),
+    ] {
+        let err = run(format, layers).unwrap_err().to_string();
+        assert!(err.contains(expected), "{err}");
+    }
+}
+
 fn keys_and_values_of_a_dtype(kind: DeviceKind) {
     let device = registry().select(choice(kind)).unwrap().open().unwrap();
     let run = |format, kv_type| {
@@ -93,6 +128,7 @@ fn keys_and_values_of_a_dtype(kind: DeviceKind) {
             generate: 2,
             context: 200,
             batch: 1,
+            gpu_layers: None,
             repeat: 1,
             bandwidth: None,
             profile: false,

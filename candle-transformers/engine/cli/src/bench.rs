@@ -34,6 +34,10 @@ pub(super) struct Args {
     /// Number of sequences to decode together; the reported speed is their total
     #[arg(long, value_name = "N", default_value_t = 1)]
     batch: usize,
+    /// Layers on the device, the last ones, of weights in blocks; the others run on the CPU, where prompts of 128 tokens or more copy them
+    /// from (`RUST_LOG=candle_transformers=debug` logs how fast) [default: all]
+    #[arg(long, value_name = "N", conflicts_with_all = ["draft", "ops"])]
+    gpu_layers: Option<usize>,
     /// Number of measurements; the median is reported
     #[arg(long, value_name = "N", default_value_t = 5)]
     repeat: usize,
@@ -147,6 +151,7 @@ pub(super) fn run(args: Args) -> Result<()> {
         generate: args.generate,
         context: args.context,
         batch: args.batch,
+        gpu_layers: args.gpu_layers,
         repeat: args.repeat,
         bandwidth: args.bandwidth,
         profile: args.profile,

@@ -9,6 +9,7 @@ pub mod ops;
 pub(crate) mod random;
 pub mod shapes;
 pub mod speculation;
+mod split;
 
 use crate::backend::per_second;
 use crate::bench::shapes::{bytes_per_token, Dimensions, ModelShape, Steps};
@@ -16,9 +17,11 @@ use crate::error::Doing;
 use crate::format::{KvType, WeightFormat};
 use crate::progress::note;
 use crate::{Error, Result};
+use candle_core::quantized::GgmlDType;
 #[cfg(any(feature = "cuda", feature = "webgpu"))]
 use candle_core::KernelTime;
 use candle_core::{DType, Device, PendingVec1, Tensor, D};
+use candle_transformers::blocks::DecoderSpec;
 use candle_transformers::generation::{Draw, NextToken};
 use candle_transformers::parallel::{ParallelDecoder, ParallelState};
 use serde::Serialize;
@@ -41,6 +44,8 @@ pub struct BenchRequest {
     pub context: usize,
     /// Sequences that are decoded together, at least 1.
     pub batch: usize,
+    /// Number of layers on the device, the last ones, of weights in blocks; the others are on the CPU. `None` for all.
+    pub gpu_layers: Option<usize>,
     /// Number of measurements of each, at least 1.
     pub repeat: usize,
     /// The memory bandwidth in GB/s to compare with.
@@ -70,6 +75,8 @@ pub struct BenchReport {
     pub context: usize,
     /// Sequences that were decoded together.
     pub batch: usize,
+    /// Layers on the device, if the others were on the CPU.
+    pub gpu_layers: Option<usize>,
     /// The pass over the prompt, of one sequence.
     pub prompt: Speed,
     /// Single-token steps; the tokens of all sequences together.
@@ -140,7 +147,12 @@ pub fn run_shared(
     let start = Instant::now();
     let spec = random::spec(request.shape, positions, request.format);
     let spec = spec.doing("generating random weights")?;
-    let model = random::model(&spec, request.format, [dtype, kv_dtype], devices);
+    let model = match cpu_layers(request, &spec, devices)? {
+        None => random::model(&spec, request.format, [dtype, kv_dtype], devices),
+        Some((format, layers)) => split::model(&spec, format, dtype, device, layers)
+            .and_then(|model| model.with_kv_dtype(kv_dtype))
+            .map(ParallelDecoder::from),
+    };
     let model = model.doing("generating random weights")?;
     device.synchronize().doing("generating random weights")?;
     let dimensions = Dimensions::from(&spec);
@@ -193,6 +205,7 @@ pub fn run_shared(
         repeat: request.repeat,
         context: request.context,
         batch: request.batch,
+        gpu_layers: request.gpu_layers,
         prompt: prompt_speed,
         generation,
         bytes_per_token,
@@ -202,6 +215,42 @@ pub fn run_shared(
         peak_bytes: Counters::read(device).map(|counters| counters.peak_bytes),
         profile,
     })
+}
+
+/// The format and the number of layers on the CPU.
+///
+/// # Errors
+/// If the model has fewer layers than are to be on the device; with several devices, or without blocks.
+fn cpu_layers(
+    request: &BenchRequest,
+    spec: &DecoderSpec,
+    devices: &[Device],
+) -> Result<Option<(GgmlDType, usize)>> {
+    let Some(count) = request.gpu_layers else {
+        return Ok(None);
+    };
+    let refused = |value: String, expected| {
+        Err(Error::Parameter {
+            name: "gpu_layers",
+            value,
+            expected,
+        })
+    };
+    match (request.format, spec.layers.len().checked_sub(count)) {
+        (_, None) => refused(
+            format!("{count} of {} layers", spec.layers.len()),
+            "at most the model's layers",
+        ),
+        _ if devices.len() > 1 => refused(
+            format!("{count} on {} devices", devices.len()),
+            "one device",
+        ),
+        (WeightFormat::Blocks(format), Some(layers)) => Ok(Some((format, layers))),
+        (format, _) => refused(
+            format!("{count} with weights of {}", format.name()),
+            "a dtype of blocks, such as q8_0",
+        ),
+    }
 }
 
 /// Time that an idle GPU needs to raise its clocks.
@@ -494,6 +543,11 @@ impl BenchReport {
             1 => format!("generated token: {}", counts(&self.generation)),
             batch => format!("step of {batch}: {}", counts(&self.generation)),
         });
+        if let Some(layers) = self.gpu_layers {
+            lines.push(format!(
+                "{layers} layers on the device, the others on the CPU"
+            ));
+        }
         if self.context > 0 {
             lines.push(format!("cached tokens: {}", self.context));
         }

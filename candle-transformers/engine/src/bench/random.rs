@@ -57,7 +57,7 @@ fn with_source<T>(
             dtype,
             device: device.clone(),
         }),
-        WeightFormat::Blocks(format) => load(&mut RandomBlocks { format, state: 0 }),
+        WeightFormat::Blocks(format) => load(&mut RandomBlocks::new(format)),
     }
 }
 
@@ -105,13 +105,17 @@ impl WeightSource for RandomFloats {
 
 /// Blocks of random bits with scales that give the weights their deviation and a mean near 0; norms are ones. Quantising floats
 /// would take minutes.
-struct RandomBlocks {
+pub(super) struct RandomBlocks {
     format: GgmlDType,
     /// The state of the generator.
     state: u64,
 }
 
 impl RandomBlocks {
+    pub(super) fn new(format: GgmlDType) -> Self {
+        Self { format, state: 0 }
+    }
+
     /// The next number of SplitMix64 (Steele, Lea, Flood 2014).
     fn next(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -172,7 +176,7 @@ fn scales(format: GgmlDType) -> Result<Vec<(usize, f64)>> {
 }
 
 impl RandomBlocks {
-    fn tensor(&mut self, wanted: Wanted) -> Result<QTensor> {
+    pub(super) fn tensor(&mut self, wanted: Wanted) -> Result<QTensor> {
         match wanted.shape {
             [_] => {
                 let ones = Tensor::ones(wanted.shape, DType::F32, &Device::Cpu)?;
@@ -220,7 +224,7 @@ mod tests {
             let WeightFormat::Blocks(format) = *format else {
                 continue;
             };
-            let mut weights = RandomBlocks { format, state: 0 };
+            let mut weights = RandomBlocks::new(format);
             let weights = weights.blocks((768, 256).into()).unwrap();
             let weights = weights.dequantize(&Device::Cpu).unwrap();
             let weights = weights.flatten_all().unwrap().to_vec1::<f32>().unwrap();

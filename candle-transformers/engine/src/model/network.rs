@@ -30,13 +30,23 @@ impl fmt::Debug for Network {
     }
 }
 
-/// For prompts of a model whose first layers are on the CPU.
-impl Reread for Network {
+/// The weights of a model whose first layers are on the CPU, for prompts that run elsewhere.
+#[derive(Debug)]
+struct Again {
+    network: Network,
+    /// The dtype and the device of copies.
+    to: (DType, Device),
+}
+
+impl Reread for Again {
     fn reread(
         &self,
         load: &mut dyn FnMut(&mut dyn WeightSource) -> candle_core::Result<()>,
     ) -> candle_core::Result<()> {
-        self.load(None, &|_| (), load)
+        let (dtype, device) = &self.to;
+        // An adapter changes weights where they are: copies have to be equal to those on the CPU.
+        let to = self.network.plan.is_none().then_some((*dtype, device));
+        self.network.load(to, &|_| (), load)
     }
 }
 
@@ -143,7 +153,10 @@ impl Network {
                     Decoder::load_offloaded(spec, source, dtype, device, offload)
                 });
                 loaded.map(|decoder| match streamed {
-                    true => decoder.with_streamed_layers(Arc::new(self.clone())),
+                    true => decoder.with_streamed_layers(Arc::new(Again {
+                        network: self.clone(),
+                        to: (dtype, device.clone()),
+                    })),
                     false => decoder,
                 })
             }
