@@ -72,6 +72,29 @@ fn short_names_of_options() {
 }
 
 #[test]
+fn the_prompt_can_be_given_without_its_option() {
+    let prompt = &golden().prompts[0];
+    let args = ["generate", &prompt.text, "--max-tokens", "48"];
+    let output = run(&[&args[..], &["--device", "cpu"]].concat());
+    assert_eq!(stdout(&output), format!("{}\n", prompt.greedy_text));
+
+    let both = ["generate", "--prompt", "fn main", "other"];
+    assert_one_line(&both, &["--prompt <TEXT>", "cannot be used with", "[TEXT]"]);
+    assert_one_line(&["generate"], &["TEXT", "--prompt <TEXT>"]);
+    let several = ["generate", "one", "two"];
+    assert_one_line(&several, &["unexpected argument 'two'"]);
+}
+
+/// Commands whose text goes elsewhere say where.
+#[test]
+fn a_text_where_none_is_taken() {
+    let chat = ["chat", "Who are you?"];
+    assert_one_line(&chat, &["Who are you?", "--model", "standard input"]);
+    let rerank = ["rerank", "--model", "FOLDER", "a question", "a document"];
+    assert_one_line(&rerank, &["--query <TEXT>"]);
+}
+
+#[test]
 fn json_is_one_object() {
     let prompt = &golden().prompts[7];
     let output = run(&[

@@ -31,6 +31,7 @@ use think::{Printer, Think};
 
 #[derive(Debug, clap::Args)]
 #[command(allow_negative_numbers = true)]
+#[command(arg = clap::Arg::new("text").hide(true).value_name("TEXT").value_parser(no_text))]
 pub(super) struct Args {
     /// A GGUF file, a Hugging Face folder (config.json, tokenizer.json, safetensors) or a Hub model, owner/name[@revision][:file.gguf]
     #[arg(short, long, value_name = "MODEL")]
@@ -74,6 +75,11 @@ pub(super) struct Args {
     think: Think,
     #[command(flatten)]
     sampling: Sampling,
+}
+
+/// The answer to a text as an argument, which has no other use.
+fn no_text(_: &str) -> std::result::Result<String, &'static str> {
+    Err("`chat` takes no text: --model names the model, and messages are typed or come from standard input")
 }
 
 pub(super) fn run(args: Args) -> Result<()> {

@@ -25,9 +25,8 @@ use std::time::Instant;
 #[derive(Debug, clap::Args)]
 #[command(allow_negative_numbers = true)]
 pub(super) struct Args {
-    /// Text to complete; `-` reads it from standard input and drops the last line break
-    #[arg(short, long, value_name = "TEXT", allow_hyphen_values = true)]
-    prompt: String,
+    #[command(flatten)]
+    prompt: Prompt,
     /// PNG or JPEG image for a model that takes images; may be given several times. Images come before the text, or where the prompt has the
     /// model's own placeholder, such as <start_of_image>
     #[arg(long, value_name = "FILE")]
@@ -70,6 +69,18 @@ pub(super) struct Args {
     json: bool,
 }
 
+/// The prompt, in one of two forms.
+#[derive(Debug, clap::Args)]
+#[group(required = true, multiple = false)]
+struct Prompt {
+    /// Text to complete; `-` reads it from standard input and drops the last line break
+    #[arg(value_name = "TEXT")]
+    text: Option<String>,
+    /// The same as an option, for a text that begins with a hyphen
+    #[arg(short, long, value_name = "TEXT", allow_hyphen_values = true)]
+    prompt: Option<String>,
+}
+
 /// The output of `--json`.
 #[derive(Serialize)]
 struct Report<'a> {
@@ -86,7 +97,7 @@ pub(super) fn run(args: Args) -> Result<()> {
     let request = CompletionRequest {
         prompt_lookup: args.prompt_lookup,
         pictures: images(&args.image)?,
-        ..args.sampling.request(prompt(args.prompt)?, args.max_tokens)
+        ..args.sampling.request(args.prompt.read()?, args.max_tokens)
     };
     request.validate()?;
     let schema = args.schema.as_deref().map(schema).transpose()?;
@@ -190,20 +201,23 @@ fn schema(argument: &str) -> Result<Value> {
     serde_json::from_str(&text).map_err(|error| Error::file(file, error))
 }
 
-/// The prompt itself, or standard input for `-`.
-fn prompt(argument: String) -> Result<String> {
-    if argument != "-" {
-        return Ok(argument);
-    }
-    let mut text = String::new();
-    std::io::stdin()
-        .read_to_string(&mut text)
-        .map_err(Error::Stdin)?;
-    if text.ends_with('\n') {
-        text.pop();
-        if text.ends_with('\r') {
-            text.pop();
+impl Prompt {
+    /// The text itself, or standard input for `-`.
+    fn read(self) -> Result<String> {
+        let argument = self.text.or(self.prompt).unwrap_or_default();
+        if argument != "-" {
+            return Ok(argument);
         }
+        let mut text = String::new();
+        std::io::stdin()
+            .read_to_string(&mut text)
+            .map_err(Error::Stdin)?;
+        if text.ends_with('\n') {
+            text.pop();
+            if text.ends_with('\r') {
+                text.pop();
+            }
+        }
+        Ok(text)
     }
-    Ok(text)
 }
