@@ -28,7 +28,7 @@ export function fetched(load) {
 export const from = folder => async ({ onProgress }) => {
     const build = new URL(supportsSimd() ? "simd/" : "plain/", folder);
     const module = await import(new URL("candle.js", build));
-    await module.default({ module_or_path: await fetchWasm(new URL("candle_bg.wasm", build), onProgress) });
+    await module.default({ module_or_path: await fetchWasm(new URL("candle_bg.wasm", build), onProgress, module.wasmSize) });
     return module;
 };
 

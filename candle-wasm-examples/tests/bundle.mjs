@@ -1,12 +1,15 @@
 // The npm package in an app that Vite has bundled, as it is served afterwards.
+import { execFile } from "node:child_process";
 import { cp, mkdir, mkdtemp, readdir, readFile, rm, stat, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
-import { extname, join, relative } from "node:path";
+import { dirname, extname, join, relative } from "node:path";
+import { promisify } from "node:util";
 import { build } from "vite";
 import { contains, equal, launch, name, open, test } from "./harness.mjs";
 import { modelFiles, serve } from "./models.mjs";
 
 const PACKAGE = "target/web/site/candle-wasm";
+const SOURCES = "candle-wasm-examples/candle-wasm/package";
 const MODEL = "candle-transformers/engine/model";
 
 const INDEX = '<!doctype html><html lang="en"><title>App</title><main id="app"></main><script type="module" src="/main.js"></script></html>';
@@ -35,6 +38,7 @@ export async function run() {
     const app = await mkdtemp(join(tmpdir(), "candle-app-"));
     try {
         await test("package::bundled_by_vite::cpu", () => bundled(app));
+        await test("package::packed_by_npm", () => packed(join(app, "packed")));
     } finally {
         await rm(app, { recursive: true });
     }
@@ -69,6 +73,20 @@ async function bundled(app) {
         await browser.close();
         server.stop();
     }
+}
+
+/** The compressed copies that servers send are not for npm, which compresses by itself. The modules are short, as npm compresses them here too. */
+async function packed(folder) {
+    await cp(SOURCES, folder, { recursive: true });
+    const modules = ["simd/candle_bg.wasm", "speech/simd/candle_bg.wasm"];
+    for (const name of modules) {
+        await mkdir(dirname(join(folder, name)), { recursive: true });
+        for (const ending of ["", ".br", ".gz"]) await writeFile(join(folder, name + ending), "short");
+    }
+    const { stdout } = await promisify(execFile)("npm", ["pack", "--dry-run", "--json"], { cwd: folder });
+    const paths = JSON.parse(stdout)[0].files.map(file => file.path);
+    contains(paths.join(), "index.js", ...modules);
+    equal(paths.filter(path => /\.(br|gz)$/.test(path)), [], "compressed copies");
 }
 
 /** Puts the package where npm would; where a build was not made, another's files take its place, and nothing loads them. */

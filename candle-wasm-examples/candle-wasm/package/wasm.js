@@ -8,8 +8,11 @@ const VECTORS = new Uint8Array([
 
 export const supportsSimd = () => WebAssembly.validate(VECTORS);
 
-/** The answer of a server; `onProgress` hears how much of it is there. What is no address is given back. */
-export async function fetchWasm(wasm, onProgress) {
+/**
+ * The answer of a server; `onProgress` hears how much of it is there, and of how much: `wasmSize`, or what the server says. What is no
+ * address is given back.
+ */
+export async function fetchWasm(wasm, onProgress, wasmSize) {
     if (typeof wasm !== "string" && !(wasm instanceof URL)) return wasm;
     const failed = problem => new Error(`cannot load ${wasm}: ${problem}`);
     const response = await fetch(wasm).catch(error => {
@@ -19,7 +22,7 @@ export async function fetchWasm(wasm, onProgress) {
     if (!onProgress || !response.body) return response;
     // Of a compressed answer the length says nothing about what comes out of it.
     const length = response.headers.get("Content-Encoding") ? null : response.headers.get("Content-Length");
-    const size = Number(length) || undefined;
+    const size = wasmSize ?? (Number(length) || undefined);
     let done = 0;
     const counting = new TransformStream({
         transform(piece, controller) {
@@ -76,7 +79,7 @@ export async function loadFrom(builds, { build, device, threads, wasm, onProgres
     const problem = chosen === "threads" ? whyOneThread(threads) : null;
     if (problem) throw new Error(`build: threads cannot run here: ${problem}`);
     const [module, address, spawn] = await builds[chosen]();
-    const fetched = await fetchWasm(wasm ?? address, onProgress);
+    const fetched = await fetchWasm(wasm ?? address, onProgress, wasm ? undefined : module.wasmSize);
     const compiled = spawn ? await compile(fetched) : fetched;
     await module.default({ module_or_path: compiled });
     if (spawn) await startThreads(module, compiled, spawn, threads);

@@ -1,12 +1,10 @@
 //! From crates and pages to a folder that a server can give out.
 
+use crate::compress;
 use crate::pages::{self, PAGES};
 use crate::target::{Toolchain, TARGET};
 use crate::{at, examples, site, target_dir};
-use flate2::write::GzEncoder;
-use flate2::Compression;
 use std::fs;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -16,8 +14,8 @@ use wasm_bindgen_cli_support::Bindgen;
 struct Module {
     krate: &'static str,
     to: &'static str,
-    /// The most bytes that it may have, compressed as servers send it.
-    most: Option<usize>,
+    /// The most bytes that it may have as gzip, which every server can send.
+    most: Option<u64>,
     /// Whether it is also built with threads.
     threads: bool,
 }
@@ -134,9 +132,15 @@ const WASM_OPT: [&str; 9] = [
     "--strip-producers",
 ];
 
-/// Builds the modules, or those of one of [`BUILDS`], and copies them next to the pages. A `quick` build is for tests: its modules are not
-/// shrunk, so their sizes are not checked either.
-pub fn build(only: &[String], quick: bool, names: bool) -> Result<(), String> {
+/// Builds the modules, or those of one of [`BUILDS`], and copies them next to the pages. A `quick` build is for tests, one
+/// with `names` for a profiler: their files are neither shrunk nor compressed, and their sizes not checked. `formats` are those of
+/// [`compress`].
+pub fn build(
+    only: &[String],
+    quick: bool,
+    names: bool,
+    formats: &[&'static str],
+) -> Result<(), String> {
     let start = Instant::now();
     let toolchain = Toolchain::find()?;
     let site = site();
@@ -166,8 +170,9 @@ pub fn build(only: &[String], quick: bool, names: bool) -> Result<(), String> {
         copy(&from, &model.join(file))?;
     }
     let profile = if quick { "web-quick" } else { "web" };
-    let shrinks = !quick && !names && has_wasm_opt();
-    let mut too_large = Vec::new();
+    let published = !quick && !names;
+    let shrinks = published && has_wasm_opt();
+    let mut modules = Vec::new();
     let wanted = |build: &&Build| only.is_empty() || only.iter().any(|name| name == build.name);
     let builds: Vec<_> = BUILDS.iter().filter(wanted).collect();
     if builds.iter().any(|build| build.threads) {
@@ -200,28 +205,62 @@ pub fn build(only: &[String], quick: bool, names: bool) -> Result<(), String> {
                 println!("{} ({name}): wasm-opt", module.krate);
                 shrink(&built, build.threads)?;
             }
-            let bytes = fs::read(&built).map_err(at(&built))?;
-            let sent = compressed(&bytes)?;
-            println!(
-                "{} ({name}): {:.2} MB, {:.2} MB compressed",
-                module.krate,
-                bytes.len() as f64 / 1e6,
-                sent as f64 / 1e6
-            );
-            if !quick && !names && module.most.is_some_and(|most| sent > most) {
-                too_large.push(format!(
-                    "{} is {sent} bytes compressed, more than {}",
-                    built.display(),
-                    module.most.unwrap_or(0)
-                ));
-            }
+            let size = fs::metadata(&built).map_err(at(&built))?.len();
+            tell_size(&to.join("candle.js"), size)?;
+            modules.push((module, name, built, size));
         }
     }
-    if !too_large.is_empty() {
-        return Err(too_large.join("\n"));
+    if published {
+        println!("compressing all files for servers");
+        compress::folder(&site, formats)?;
+        check_sizes(&modules, formats)?;
+    } else {
+        for (module, name, _, size) in &modules {
+            println!("{} ({name}): {}", module.krate, megabytes(*size));
+        }
     }
     println!("built {} in {}", site.display(), minutes(start.elapsed()));
     Ok(())
+}
+
+/// A module, the build's name, its file and that one's length.
+type Built = (&'static Module, &'static str, PathBuf, u64);
+
+/// Prints the sizes of modules, and returns an error that names those which are too large.
+fn check_sizes(modules: &[Built], formats: &[&'static str]) -> Result<(), String> {
+    let mut too_large = Vec::new();
+    for (module, name, file, size) in modules {
+        let mut line = format!("{} ({name}): {}", module.krate, megabytes(*size));
+        for format in formats {
+            let sent = compress::size(file, format)?;
+            line += &format!(", .{format} {}", megabytes(sent));
+            let most = module.most.filter(|most| sent > *most);
+            if let (&compress::GZIP, Some(most)) = (format, most) {
+                too_large.push(format!(
+                    "{} is {sent} bytes as gzip, more than {most}",
+                    file.display()
+                ));
+            }
+        }
+        println!("{line}");
+    }
+    if too_large.is_empty() {
+        Ok(())
+    } else {
+        Err(too_large.join("\n"))
+    }
+}
+
+fn megabytes(bytes: u64) -> String {
+    format!("{:.2} MB", bytes as f64 / 1e6)
+}
+
+/// Adds the module's length to its JavaScript, for a bar: of a compressed answer `Content-Length` does not say how much comes out of it.
+fn tell_size(script: &Path, size: u64) -> Result<(), String> {
+    let mut text = fs::read_to_string(script).map_err(at(script))?;
+    text +=
+        &format!("\n/** The length of the module, in bytes. */\nexport const wasmSize = {size};\n");
+    fs::write(script, text).map_err(at(script))
 }
 
 /// `3 min 20 s`.
@@ -312,14 +351,6 @@ fn shrink(wasm: &Path, threads: bool) -> Result<(), String> {
         Ok(status) => Err(format!("{opt:?} exited with {status}")),
         Err(err) => Err(format!("{opt:?}: {err}")),
     }
-}
-
-fn compressed(bytes: &[u8]) -> Result<usize, String> {
-    let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
-    let written = encoder.write_all(bytes).and_then(|()| encoder.finish());
-    written
-        .map(|sent| sent.len())
-        .map_err(|err| format!("gzip: {err}"))
 }
 
 /// Copies a file, or a folder with what is in it.

@@ -2,6 +2,7 @@
 
 use crate::at;
 use crate::build::copy;
+use crate::compress;
 use std::fs;
 use std::path::Path;
 
@@ -15,7 +16,7 @@ const FILES: [(&str, &str); 2] = [
 ];
 
 /// Copies `site` to `to`, with a service worker that makes its pages cross-origin isolated. All links in it are relative, so that the folder
-/// may be served at any path.
+/// may be served at any path. Where the site's files have compressed copies, so do those of the folder.
 ///
 /// # Errors
 /// The site is not built, or `to` has something else in it.
@@ -44,6 +45,8 @@ pub fn export(site: &Path, to: &Path) -> Result<(), String> {
         fs::write(&file, text).map_err(at(&file))?;
     }
     isolate(to, to)?;
+    // The list of pages is long enough to have copies.
+    compress::folder(to, &compress::formats_of(&site.join("index.html")))?;
     println!("{}: serve it as it is, over https", to.display());
     Ok(())
 }
@@ -63,6 +66,7 @@ fn isolate(folder: &Path, root: &Path) -> Result<(), String> {
                 .map_or(0, |below| below.components().count());
             let text = fs::read_to_string(&path).map_err(at(&path))?;
             fs::write(&path, with_script(&text, depth)).map_err(at(&path))?;
+            compress::remove_copies(&path)?;
         }
     }
     Ok(())
@@ -78,6 +82,7 @@ fn with_script(page: &str, depth: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::{export, with_script};
+    use crate::compress;
     use std::fs;
 
     #[test]
@@ -87,6 +92,33 @@ mod tests {
             page,
             "<html><head>\n    <script src=\"../../isolation.js\"></script>\n<title>T</title></head>"
         );
+    }
+
+    /// Copies of pages contain the script too, or are not there.
+    #[test]
+    fn copies_are_those_of_the_exported_files() {
+        let folder = std::env::temp_dir().join(format!("candle-copies-{}", std::process::id()));
+        let (site, to) = (folder.join("site"), folder.join("to"));
+        fs::create_dir_all(site.join("chat")).unwrap();
+        let page = format!(
+            "<html><head></head>{}</html>",
+            "<p>A line.</p>\n".repeat(100)
+        );
+        for file in ["index.html", "chat/index.html", "chat/page.js"] {
+            fs::write(site.join(file), &page).unwrap();
+        }
+        export(&site, &to).unwrap();
+        assert!(compress::formats_of(&to.join("index.html")).is_empty());
+
+        compress::folder(&site, &compress::FORMATS).unwrap();
+        export(&site, &to).unwrap();
+        for file in ["index.html", "chat/index.html", "chat/page.js"] {
+            let mut bytes = Vec::new();
+            let copy = fs::read(to.join(format!("{file}.br"))).unwrap();
+            brotli::BrotliDecompress(&mut &copy[..], &mut bytes).unwrap();
+            assert_eq!(bytes, fs::read(to.join(file)).unwrap(), "{file}");
+        }
+        fs::remove_dir_all(folder).unwrap();
     }
 
     #[test]

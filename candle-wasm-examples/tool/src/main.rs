@@ -1,6 +1,7 @@
 //! `cargo xtask web` and `cargo xtask serve`: builds the pages into a folder, serves them on this machine, and writes them for a static host.
 
 mod build;
+mod compress;
 mod export;
 mod pages;
 mod serve;
@@ -24,12 +25,15 @@ enum Task {
         /// Some of the builds alone, of `simd`, `threads` and `plain`: faster while a page is being written
         #[arg(long, value_delimiter = ',', value_parser = ["simd", "threads", "plain"])]
         only: Vec<String>,
-        /// Optimise little: larger and slower modules, in a third of the time
+        /// Optimise little and compress nothing: larger and slower modules, in a third of the time
         #[arg(long)]
         quick: bool,
         /// Keep the names of functions in the modules, for a browser's profiler; their sizes are not checked
         #[arg(long)]
         names: bool,
+        /// Write gzip copies alone: brotli's take minutes
+        #[arg(long)]
+        no_brotli: bool,
     },
     /// Write what was built into a folder for a host that only serves files
     Export {
@@ -46,7 +50,19 @@ enum Task {
 
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
-        Task::Build { only, quick, names } => build::build(&only, quick, names),
+        Task::Build {
+            only,
+            quick,
+            names,
+            no_brotli,
+        } => {
+            let formats: &[_] = if no_brotli {
+                &[compress::GZIP]
+            } else {
+                &compress::FORMATS
+            };
+            build::build(&only, quick, names, formats)
+        }
         Task::Export { to } => export::export(&site(), &to),
         Task::Serve { port } => serve::serve(&site(), port),
     };

@@ -1,7 +1,7 @@
 //! A server for this machine alone: the site's files, with the headers that isolate a page.
 
 use axum::extract::Request;
-use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use axum::http::header::{ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_TYPE, RANGE};
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use axum::middleware::{from_fn, Next};
 use axum::response::Response;
@@ -61,11 +61,15 @@ pub fn serve(site: &Path, port: u16) -> Result<(), String> {
 
 fn routes(site: &Path) -> Router {
     Router::new()
-        .fallback_service(ServeDir::new(site))
+        .fallback_service(ServeDir::new(site).precompressed_br().precompressed_gzip())
         .layer(from_fn(with_headers))
 }
 
-async fn with_headers(request: Request, next: Next) -> Response {
+async fn with_headers(mut request: Request, next: Next) -> Response {
+    // Parts are of the file and not of its compressed copy, whatever a browser takes.
+    if request.headers().contains_key(RANGE) {
+        request.headers_mut().remove(ACCEPT_ENCODING);
+    }
     let path = request.uri().path();
     let is_text = SHOWN_AS_TEXT.iter().any(|end| path.ends_with(end));
     let mut response = next.run(request).await;
@@ -85,12 +89,18 @@ async fn with_headers(request: Request, next: Next) -> Response {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::compress;
     use std::io::{Read, Write};
     use std::net::{SocketAddr, TcpStream};
     use std::time::Duration;
 
     /// A server of this crate's folder, which ends with the test's process.
     fn served() -> SocketAddr {
+        served_from(Path::new(env!("CARGO_MANIFEST_DIR")))
+    }
+
+    fn served_from(folder: &Path) -> SocketAddr {
+        let folder = folder.to_path_buf();
         let (send, receive) = std::sync::mpsc::channel();
         std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread()
@@ -100,8 +110,7 @@ mod tests {
             runtime.block_on(async {
                 let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
                 send.send(listener.local_addr().unwrap()).unwrap();
-                let site = routes(Path::new(env!("CARGO_MANIFEST_DIR")));
-                axum::serve(listener, site).await.unwrap();
+                axum::serve(listener, routes(&folder)).await.unwrap();
             });
         });
         receive.recv().unwrap()
@@ -116,13 +125,27 @@ mod tests {
 
     /// The whole answer to a request for `path`, its head in lower case.
     fn answer(address: SocketAddr, method: &str, path: &str, headers: &str) -> (String, String) {
+        let (head, body) = answer_in_bytes(address, method, path, headers);
+        (head, String::from_utf8(body).unwrap())
+    }
+
+    fn answer_in_bytes(
+        address: SocketAddr,
+        method: &str,
+        path: &str,
+        headers: &str,
+    ) -> (String, Vec<u8>) {
         let mut stream = connected(address);
         let request = format!("{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n");
         write!(stream, "{request}{headers}\r\n").unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-        (head.to_lowercase(), body.to_string())
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).unwrap();
+        let end = answer
+            .windows(4)
+            .position(|bytes| bytes == b"\r\n\r\n")
+            .unwrap();
+        let head = String::from_utf8(answer[..end].to_vec()).unwrap();
+        (head.to_lowercase(), answer.split_off(end + 4))
     }
 
     #[test]
@@ -152,6 +175,61 @@ mod tests {
         assert_eq!(body, whole[3..12]);
         let (head, _) = answer(address, "GET", "/Cargo.toml", "Range: bytes=99999-\r\n");
         assert!(head.starts_with("http/1.1 416"), "{head}");
+    }
+
+    #[test]
+    fn compressed_copies_are_sent_to_those_who_take_them() {
+        let folder = std::env::temp_dir().join(format!("candle-serve-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let text = "a line of a page\n".repeat(200);
+        for name in ["index.html", "candle_bg.wasm", "candle.d.ts"] {
+            std::fs::write(folder.join(name), &text).unwrap();
+        }
+        std::fs::write(folder.join("short.js"), "short()").unwrap();
+        compress::folder(&folder, &compress::FORMATS).unwrap();
+        let address = served_from(&folder);
+        let both = "Accept-Encoding: gzip, deflate, br, zstd\r\n";
+        for (path, kind) in [
+            ("/", "text/html"),
+            ("/candle_bg.wasm", "application/wasm"),
+            ("/candle.d.ts", "text/plain; charset=utf-8"),
+        ] {
+            for (accepted, encoding) in [
+                (both, Some("br")),
+                ("Accept-Encoding: gzip\r\n", Some("gzip")),
+                ("Accept-Encoding: identity\r\n", None),
+                ("", None),
+            ] {
+                let (head, body) = answer_in_bytes(address, "GET", path, accepted);
+                assert!(head.starts_with("http/1.1 200"), "{head}");
+                assert!(head.contains(&format!("content-type: {kind}")), "{head}");
+                assert!(head.contains("vary: accept-encoding"), "{head}");
+                assert!(head.contains(&format!("content-length: {}", body.len())));
+                let mut bytes = Vec::new();
+                match encoding {
+                    Some("br") => brotli::BrotliDecompress(&mut &body[..], &mut bytes).unwrap(),
+                    Some(_) => {
+                        let mut decoder = flate2::read::GzDecoder::new(&body[..]);
+                        decoder.read_to_end(&mut bytes).map(drop).unwrap();
+                    }
+                    None => bytes = body,
+                }
+                let named = head.split("content-encoding: ").nth(1);
+                assert_eq!(named.and_then(|rest| rest.lines().next()), encoding);
+                assert_eq!(String::from_utf8(bytes).unwrap(), text);
+            }
+        }
+        let (head, body) = answer(address, "GET", "/short.js", both);
+        assert!(!head.contains("content-encoding") && body == "short()");
+
+        // Parts are of the file, and so is its length.
+        let part = format!("{both}Range: bytes=2-9\r\n");
+        let (head, body) = answer(address, "GET", "/candle_bg.wasm", &part);
+        assert!(head.starts_with("http/1.1 206"), "{head}");
+        let range = format!("content-range: bytes 2-9/{}", text.len());
+        assert!(head.contains(&range) && !head.contains("content-encoding"));
+        assert_eq!(body, text[2..10]);
+        std::fs::remove_dir_all(folder).unwrap();
     }
 
     /// Relative links would be wrong in a page whose URL lacks its slash.

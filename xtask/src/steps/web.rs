@@ -57,7 +57,7 @@ const NATIVE: [(&str, &str); 3] = [
 enum Modules {
     /// In a third of the time, larger and slower.
     Quick,
-    /// As they are published.
+    /// As they are published, but without brotli copies.
     Published,
 }
 
@@ -65,7 +65,7 @@ impl Modules {
     fn build(self) -> Result<(), String> {
         match self {
             Self::Quick => tool(&format!("build --only {BUILT} --quick")).run(),
-            Self::Published => build(Some(BUILT)),
+            Self::Published => tool(&format!("build --only {BUILT} --no-brotli")).run(),
         }
     }
 }
@@ -155,7 +155,7 @@ fn tried(browser: &str, modules: Modules) -> Result<String, String> {
 /// `cargo xtask versus`: ops in Chromium, ours and those of onnxruntime-web.
 pub fn versus() -> Result<(), String> {
     let chromium = chrome::program()?;
-    build(Some(BUILT))?;
+    Modules::Published.build()?;
     let scripts = node_folder(VERSUS)?;
     let server = Server::start()?;
     cmd(&format!(
