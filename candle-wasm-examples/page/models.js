@@ -65,3 +65,18 @@ export const SENTENCE_MODELS = {
     },
     files: "config.json, tokenizer.json and .safetensors files together",
 };
+
+/** For a search: vectors, or words with weights. */
+export const SEARCH_MODELS = {
+    ...SENTENCE_MODELS,
+    models: [
+        {
+            name: "MiniLM", address: "sentence-transformers/all-MiniLM-L6-v2", bytes: 91e6, licence: "Apache 2.0",
+            about: "Compares meanings as vectors",
+        },
+        {
+            name: "SPLADE tiny", address: "rasyosef/splade-tiny", bytes: 17.7e6, licence: "see its page there",
+            about: "Compares words, also those that a text is about without saying them, and shows them: fast, English",
+        },
+    ],
+};

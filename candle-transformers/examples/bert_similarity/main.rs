@@ -8,13 +8,16 @@
 //! The model is a folder with `config.json`, `tokenizer.json` and `model.safetensors` or `pytorch_model.bin`, or one on the Hugging Face
 //! Hub. Prints the matrix of the sentences' cosines as JSON.
 
+#[path = "../common/bert.rs"]
+mod bert;
 #[path = "../common/mod.rs"]
 mod common;
 mod sentences;
 
+use bert::{read_config, read_tokenizer};
 use candle_core::{bail, Device, Result};
 use common::Checkpoint;
-use sentences::{read_config, read_tokenizer, Sentences};
+use sentences::Sentences;
 
 fn main() -> Result<()> {
     let mut args = std::env::args().skip(1).peekable();

@@ -1,56 +1,16 @@
 //! Sentences as vectors, as the models of `sentence-transformers` make them: the mean of a sentence's tokens, of length 1.
 
+use super::bert::token_ids;
 use candle_core::{bail, Result, Tensor, D};
 use candle_nn::VarBuilder;
 use candle_transformers::models::bert::{BertModel, Config};
-use tokenizers::{Tokenizer, TruncationParams};
+use tokenizers::Tokenizer;
 
 /// A BERT and its tokenizer.
 pub struct Sentences {
     model: BertModel,
     tokenizer: Tokenizer,
     pad_token_id: u32,
-}
-
-/// Reads and checks `config.json`.
-///
-/// # Errors
-/// It is not the configuration of a BERT.
-pub fn read_config(json: &[u8]) -> Result<Config> {
-    #[derive(serde::Deserialize)]
-    struct Kind {
-        model_type: Option<String>,
-    }
-    let wrong = |err| candle_core::Error::Msg(format!("config.json: {err}"));
-    let Kind { model_type } = serde_json::from_slice(json).map_err(wrong)?;
-    match model_type.as_deref() {
-        None | Some("bert") => serde_json::from_slice(json).map_err(wrong),
-        Some(other) => bail!(
-            "config.json: field `model_type`: the model is a {other}, expected a bert, such as \
-             sentence-transformers/all-MiniLM-L6-v2"
-        ),
-    }
-}
-
-/// Reads `tokenizer.json`; texts are truncated to the model's length.
-///
-/// # Errors
-/// It is not a tokenizer.
-pub fn read_tokenizer(json: &[u8], config: &Config) -> Result<Tokenizer> {
-    let wrong = |err| candle_core::Error::Msg(format!("tokenizer.json: {err}"));
-    let mut tokenizer = Tokenizer::from_bytes(json).map_err(wrong)?;
-    let mut truncation = tokenizer
-        .get_truncation()
-        .cloned()
-        .unwrap_or(TruncationParams {
-            max_length: usize::MAX,
-            ..TruncationParams::default()
-        });
-    truncation.max_length = truncation.max_length.min(config.max_position_embeddings);
-    tokenizer.with_padding(None);
-    let truncated = tokenizer.with_truncation(Some(truncation));
-    truncated.map_err(wrong)?;
-    Ok(tokenizer)
 }
 
 impl Sentences {
@@ -73,13 +33,7 @@ impl Sentences {
     pub fn embed(&self, texts: &[String]) -> Result<Tensor> {
         let mut rows = Vec::with_capacity(texts.len());
         for (i, text) in texts.iter().enumerate() {
-            let encoded = self.tokenizer.encode(text.as_str(), true);
-            let encoded =
-                encoded.map_err(|err| candle_core::Error::Msg(format!("text {}: {err}", i + 1)))?;
-            if encoded.get_ids().is_empty() {
-                bail!("text {} has no tokens: write something", i + 1)
-            }
-            rows.push(encoded.get_ids().to_vec());
+            rows.push(token_ids(&self.tokenizer, i, text)?);
         }
         let Some(longest) = rows.iter().map(Vec::len).max() else {
             bail!("there are no texts to compare")

@@ -74,7 +74,7 @@ pub fn tiny_weights() -> Result<HashMap<String, Tensor>> {
 }
 
 /// The weights with the names that a checkpoint of `BertForMaskedLM` has.
-fn tiny_checkpoint() -> Result<HashMap<String, Tensor>> {
+pub fn tiny_checkpoint() -> Result<HashMap<String, Tensor>> {
     let name = |name: String| match name.as_str() {
         n if n.starts_with("embeddings") || n.starts_with("encoder") => format!("bert.{name}"),
         _ => format!("cls.predictions.{name}"),

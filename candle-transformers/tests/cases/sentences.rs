@@ -1,15 +1,22 @@
-//! The vectors of sentences that `examples/bert_similarity` makes.
+//! The vectors of sentences that `examples/bert_similarity` makes, and the words that `examples/splade` finds.
 
+#[path = "../../examples/common/bert.rs"]
+mod bert;
 #[path = "../../examples/bert_similarity/sentences.rs"]
 mod made;
+#[path = "../../examples/splade/words.rs"]
+mod words;
 
 use candle_core::{test_device, DType, Device, Result, Tensor};
 use candle_nn::VarBuilder;
+use candle_transformers::models::bert::BertForMaskedLM;
 use serde_json::json;
 
-use super::bert::{tiny_config, tiny_weights};
+use super::bert::{tiny_checkpoint, tiny_config, tiny_weights};
 use super::support::assert_close;
-use made::{read_config, read_tokenizer, Sentences};
+use bert::{read_config, read_tokenizer};
+use made::Sentences;
+use words::Splade;
 
 /// Words of one letter, between [CLS] and [SEP]; cut at `longest`, if it is given.
 fn tokenizer_json(longest: Option<usize>) -> Vec<u8> {
@@ -65,6 +72,47 @@ fn vectors_of_sentences(device: &Device) -> Result<()> {
     Ok(())
 }
 test_device!(vectors_of_sentences);
+
+/// The maximum over the tokens of each text alone, as the paper has it, of log(1 + relu(logit)).
+fn words_of_texts(device: &Device) -> Result<()> {
+    let config = tiny_config();
+    let weights = VarBuilder::from_tensors(tiny_checkpoint()?, DType::F32, device);
+    let model = BertForMaskedLM::load(weights.clone(), &config)?;
+    let tokenizer = read_tokenizer(&tokenizer_json(None), &config)?;
+    let splade = Splade::new(&config, tokenizer, weights)?;
+    // [CLS], letters from 4 on, [SEP].
+    let texts: [(&str, &[u32]); 2] = [("a b c", &[2, 4, 5, 6, 3]), ("x", &[2, 27, 3])];
+    let found = splade.weights(&strings(&texts.map(|(text, _)| text)))?;
+    assert_eq!(found.dims(), &[2, 61]);
+    for (row, (_, ids)) in found.to_vec2::<f32>()?.iter().zip(texts) {
+        let ids = Tensor::new(ids, device)?.unsqueeze(0)?;
+        let logits = model.forward(&ids, &ids.zeros_like()?, None)?;
+        let logits = logits.squeeze(0)?.to_vec2::<f32>()?;
+        for (word, weight) in row.iter().enumerate() {
+            let weights = logits.iter().map(|token| token[word].max(0.).ln_1p());
+            let expected = weights.fold(0., f32::max);
+            assert!((weight - expected).abs() < 1e-5, "{weight} {expected}");
+        }
+        let words = splade.words(row);
+        assert!(words.is_sorted_by(|a, b| a.1 >= b.1));
+        let named = row[..30].iter().filter(|weight| **weight > 0.).count();
+        assert_eq!(words.len(), named);
+        for (word, weight) in words {
+            let id = match word.as_bytes() {
+                [letter] => 4 + usize::from(letter - b'a'),
+                _ => ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
+                    .iter()
+                    .position(|special| *special == word)
+                    .unwrap(),
+            };
+            assert_eq!(row[id], weight, "{word}");
+        }
+        assert!((1..30).contains(&named), "{named}");
+    }
+    assert!(splade.weights(&[]).is_err());
+    Ok(())
+}
+test_device!(words_of_texts);
 
 #[test]
 fn long_sentences_are_cut() -> Result<()> {

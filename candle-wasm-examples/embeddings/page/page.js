@@ -29,7 +29,12 @@ async function load() {
     loaded = false;
     busy(true);
     at("text-error").textContent = "";
-    loaded = await form.load(tasks) !== null;
+    const ready = await form.load(tasks);
+    loaded = ready !== null;
+    if (ready?.output === "words") {
+        at("notice").textContent = "This model (BertForMaskedLM) gives each sentence words with weights, not a vector: the table compares the "
+            + "weights. The page Search shows the words.";
+    }
     busy(false);
     if (loaded) await compare();
 }

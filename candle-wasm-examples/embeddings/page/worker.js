@@ -6,6 +6,17 @@ const module = fetched(from(new URL("wasm/", import.meta.url)));
 const BATCH = 16;
 let model = null;
 
+/** Results of `of` for each text, from a batch at a time: the page hears how far it is. */
+async function each(texts, of) {
+    if (!model) throw new Error("no model loaded: load one first");
+    const made = [];
+    for (let first = 0; first < texts.length; first += BATCH) {
+        made.push(...await of(texts.slice(first, first + BATCH)));
+        postMessage({ kind: "embedded", done: made.length, of: texts.length });
+    }
+    return made;
+}
+
 answer({
     async load(request) {
         const { Embedder } = await module();
@@ -14,22 +25,20 @@ answer({
         const loaded = await checked(async () => Embedder.load(await sourceOf(request), request.device === "cpu"));
         model?.free();
         model = loaded;
-        return { device: model.device, reason: model.cpu_reason ?? null, seconds: (performance.now() - start) / 1000 };
+        const { device, output, cpu_reason: reason = null } = model;
+        return { device, output, reason, seconds: (performance.now() - start) / 1000 };
     },
 
-    /** Vectors of length 1, of a batch of texts at a time: the page hears how far it is. */
-    async vectors({ texts }) {
-        if (!model) throw new Error("no model loaded: load one first");
-        const vectors = [];
-        for (let first = 0; first < texts.length; first += BATCH) {
-            const some = texts.slice(first, first + BATCH);
-            const flat = await model.vectors(some);
-            const length = flat.length / some.length;
-            for (let i = 0; i < some.length; i++) vectors.push(flat.slice(i * length, (i + 1) * length));
-            postMessage({ kind: "embedded", done: vectors.length, of: texts.length });
-        }
-        return vectors;
-    },
+    /** Vectors of length 1. */
+    vectors: ({ texts }) => each(texts, async some => {
+        const flat = await model.vectors(some);
+        const length = flat.length / some.length;
+        return some.map((_, i) => flat.slice(i * length, (i + 1) * length));
+    }),
+
+    /** Weights by word, heaviest first. */
+    words: ({ texts }) => each(texts, async some =>
+        (await model.words(some)).map(words => new Map(words.map(({ word, weight }) => [word, weight])))),
 
     async compare({ texts }) {
         if (!model) throw new Error("no model loaded: load one first");

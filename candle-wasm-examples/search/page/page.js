@@ -1,18 +1,22 @@
 // What the page shows. All work is done in the worker of `embeddings`, whose module this page has too.
 import { ModelForm, takeFiles } from "../model.js";
-import { SENTENCE_MODELS } from "../models.js";
+import { SEARCH_MODELS } from "../models.js";
 import { at, Tasks } from "../shared.js";
 import { QUESTION, TEXT } from "./example.js";
+import { commonWords, LIKENESS } from "./likeness.js";
 import { passages, sentences } from "./passages.js";
 
 /** Passages that are shown. */
 const MOST = 5;
+/** Words of the question that are shown, and those that a passage shares. */
+const [MOST_ASKED, MOST_COMMON] = [20, 8];
 
+/** The worker's report of the loaded model; `output` is `vectors` or `words`. */
 let loaded = null;
-/** The passages whose vectors are known: `{ texts, vectors }`. */
+/** The passages whose meanings are known: `{ texts, meanings }`. */
 let known = null;
 
-const form = new ModelForm(at("model"), SENTENCE_MODELS, load);
+const form = new ModelForm(at("model"), SEARCH_MODELS, load);
 const tasks = new Tasks(new URL("../embeddings/worker.js", import.meta.url), {
     ...ModelForm.receive,
     embedded: ({ done, of }) => { at("embedding").value = done / of; },
@@ -42,13 +46,13 @@ async function load() {
     return loaded !== null;
 }
 
-const vectors = texts => tasks.ask({ kind: "vectors", texts });
-/** The cosine of their angle: both have length 1. */
-const likeness = (a, b) => a.reduce((sum, value, i) => sum + value * b[i], 0);
+/** Vectors, or words, of each text. */
+const meanings = texts => tasks.ask({ kind: loaded.output, texts });
 
 async function search() {
     at("search-error").textContent = at("status").textContent = "";
     at("results").replaceChildren();
+    at("asked").hidden = true;
     const texts = passages(at("document").value);
     const question = at("question").value.trim();
     if (texts.length === 0 || !question) {
@@ -67,11 +71,12 @@ async function search() {
         if (known?.texts.join("\n") !== texts.join("\n")) {
             at("embedding").value = 0;
             at("embedding").hidden = false;
-            known = { texts, vectors: await vectors(texts) };
+            known = { texts, meanings: await meanings(texts) };
         }
-        const [asked] = await vectors([question]);
-        const found = texts.map((text, i) => ({ text, score: likeness(asked, known.vectors[i]) }));
+        const [asked] = await meanings([question]);
+        const found = texts.map((text, i) => ({ text, meaning: known.meanings[i], score: LIKENESS[loaded.output].of(asked, known.meanings[i]) }));
         found.sort((a, b) => b.score - a.score);
+        if (loaded.output === "words") showWords(question, asked);
         await show(asked, found.slice(0, MOST));
         const seconds = (performance.now() - start) / 1000;
         at("status").textContent = `The best ${Math.min(MOST, texts.length)} of ${texts.length} passages, in ${seconds.toFixed(1)} s`;
@@ -82,19 +87,43 @@ async function search() {
     busy(false);
 }
 
+/** A list of words with numbers; `isNew` marks those of which it is true. */
+function wordList(words, label, isNew = () => false) {
+    const list = Object.assign(document.createElement("ul"), { className: "words", ariaLabel: label });
+    list.append(...words.map(([word, weight]) => {
+        const item = Object.assign(document.createElement("li"), { className: isNew(word) ? "new" : "" });
+        // Parts of words, as the vocabulary has them.
+        item.append(word.replace(/^##/, "…"), Object.assign(document.createElement("small"), { textContent: ` ${weight.toFixed(2)}` }));
+        Object.assign(item.dataset, { word, weight });
+        return item;
+    }));
+    return list;
+}
+
+/** Shows the words that the question is about. */
+function showWords(question, asked) {
+    const said = question.toLowerCase();
+    const wordsOf = new Set(said.match(/[\p{L}\p{N}]+/gu));
+    const isNew = word => word.startsWith("##") ? !said.includes(word.slice(2)) : !wordsOf.has(word);
+    at("asked-words").replaceChildren(wordList([...asked].slice(0, MOST_ASKED), "Words of the question, with their weights", isNew));
+    at("asked").hidden = false;
+}
+
 /** Shows passages, with the sentence of each that is nearest to the question marked. */
 async function show(asked, found) {
     const parts = found.map(({ text }) => sentences(text));
-    const all = await vectors(parts.flat().map(part => part.trim() || "."));
+    const all = await meanings(parts.flat().map(part => part.trim() || "."));
+    const { of, largest = found[0].score || 1 } = LIKENESS[loaded.output];
     let first = 0;
-    at("results").replaceChildren(...found.map(({ text, score }, i) => {
-        const scores = all.slice(first, first += parts[i].length).map(vector => likeness(asked, vector));
+    at("results").replaceChildren(...found.map(({ text, meaning, score }, i) => {
+        const scores = all.slice(first, first += parts[i].length).map(part => of(asked, part));
         const best = parts[i].length > 1 ? scores.indexOf(Math.max(...scores)) : -1;
         const item = document.createElement("li");
         const head = Object.assign(document.createElement("div"), { className: "score" });
-        const meter = Object.assign(document.createElement("meter"), { min: 0, max: 1, value: Math.max(0, score) });
+        const meter = Object.assign(document.createElement("meter"), { min: 0, max: largest, value: Math.max(0, score) });
         meter.ariaHidden = "true";
         head.append(meter, `${score.toFixed(2)}`);
+        if (loaded.output === "words") head.append(wordList(commonWords(asked, meaning).slice(0, MOST_COMMON), "Words that it shares with the question"));
         const body = document.createElement("p");
         body.append(...parts[i].map((part, j) => j === best ? Object.assign(document.createElement("mark"), { textContent: part.trim() }) : part)
             .flatMap((part, j) => j === best && j < parts[i].length - 1 ? [part, " "] : [part]));

