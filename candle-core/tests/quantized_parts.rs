@@ -96,6 +96,22 @@ fn parts_longer_than_a_copy(device: &Device) -> Result<()> {
 }
 test_device!(parts_longer_than_a_copy);
 
+/// Copies from rayon's threads, which run each other's tasks while they wait: none waits for a copy that waits for it.
+fn copies_of_many_threads(device: &Device) -> Result<()> {
+    use rayon::prelude::*;
+    let bytes: Vec<Vec<u8>> = (1..=24).map(|seed| noise(3 << 20, seed)).collect();
+    let copied: Result<Vec<bool>> = bytes
+        .par_iter()
+        .map(|bytes| {
+            let copy = Tensor::from_slice(bytes.as_slice(), bytes.len(), device)?;
+            Ok(copy.to_vec1::<u8>()? == *bytes)
+        })
+        .collect();
+    assert_eq!(copied?, [true; 24]);
+    Ok(())
+}
+test_device!(copies_of_many_threads);
+
 /// A part ends within a block, though the sum is whole blocks.
 fn parts_of_blocks_are_refused(device: &Device) -> Result<()> {
     let bytes = noise(68, 1);

@@ -178,8 +178,8 @@ impl Gpu {
         self.upload_to(bytes, &mut dst, op)
     }
 
-    /// Copies `parts` through pinned memory; returns false for few bytes, while a stream captures, and without pinned memory. `dst` has as
-    /// many bytes.
+    /// Copies `parts` through pinned memory; returns false for few bytes, while a stream captures, without pinned memory, and while another
+    /// copy uses it. `dst` has as many bytes.
     fn upload_pinned(
         &self,
         parts: &[&[u8]],
@@ -192,7 +192,10 @@ impl Gpu {
             return Ok(false);
         }
         self.refuse_while_recording(op)?;
-        let mut lane = self.uploads().0.lock();
+        // A rayon thread that waits for the others in the loop below may run another task, which copies too: it must not wait for this one.
+        let Some(mut lane) = self.uploads().0.try_lock() else {
+            return Ok(false);
+        };
         if matches!(*lane, Lane::Unused) {
             *lane = match Chunks::new(self.context()) {
                 Ok(chunks) => Lane::Open(chunks),

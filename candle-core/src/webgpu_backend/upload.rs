@@ -54,16 +54,21 @@ impl Queue {
         self.health.check("upload")?;
         let bytes = parts.iter().map(|part| part.len() as u64).sum();
         let mut rest = Parts::new(parts);
-        if bytes < STAGED_FROM || cfg!(target_family = "wasm") {
-            for piece in memory.pieces(bytes, WRITTEN_BYTES) {
-                self.write(&piece, rest.take(piece.bytes as usize));
+        let is_staged = bytes >= STAGED_FROM && !cfg!(target_family = "wasm");
+        // A rayon thread that waits for the others in a loop may run another task, which copies too: it must not wait for this one.
+        let stagings = is_staged.then(|| self.uploads.0.try_lock()).flatten();
+        match stagings {
+            Some(mut stagings) => {
+                let size = STAGING_BYTES.min(self.pool.max_buffer_size());
+                for piece in memory.pieces(bytes, size) {
+                    let parts = rest.take(piece.bytes as usize);
+                    self.stage(&mut stagings, size, &piece, &parts)?;
+                }
             }
-        } else {
-            let size = STAGING_BYTES.min(self.pool.max_buffer_size());
-            let mut stagings = self.uploads.0.lock();
-            for piece in memory.pieces(bytes, size) {
-                let parts = rest.take(piece.bytes as usize);
-                self.stage(&mut stagings, size, &piece, &parts)?;
+            None => {
+                for piece in memory.pieces(bytes, WRITTEN_BYTES) {
+                    self.write(&piece, rest.take(piece.bytes as usize));
+                }
             }
         }
         self.health.check("upload")

@@ -11,8 +11,8 @@ use candle_core::{bail, test_device, DType, Device, Result, Shape, Tensor, D};
 use candle_nn::var_builder::ShardedSafeTensors;
 use candle_transformers::auto;
 use candle_transformers::blocks::{
-    AttentionSpec, Decoder, DecoderSpec, FeedForwardSpec, GgufMetadata, GgufReader, MixerSpec,
-    QkNorm, Reading, StateSpaceNorm, StateSpaceSpec, Wanted, WeightSource,
+    AttentionSpec, Decoder, DecoderSpec, FeedForwardSpec, GgufMetadata, GgufReader, LayerSpec,
+    MixerSpec, QkNorm, Reading, StateSpaceNorm, StateSpaceSpec, Wanted, WeightSource,
 };
 use candle_transformers::parallel::{groups, ParallelDecoder};
 
@@ -300,10 +300,8 @@ fn slots(device: &Device) -> Result<()> {
         if !can_share(&spec, 2) {
             continue;
         }
-        let in_pages = spec.layers.iter();
-        let in_pages = in_pages
-            .map(|layer| matches!(layer.mixer, MixerSpec::Attention(_)))
-            .all(|is_attention| is_attention);
+        let is_attention = |layer: &LayerSpec| matches!(layer.mixer, MixerSpec::Attention(_));
+        let in_pages = spec.layers.iter().all(is_attention);
         let (one, two) = (
             decoder(&config, DType::F32, device)?,
             made(&config, 2, device)?,

@@ -171,7 +171,7 @@ impl<'a> Copies<'a> {
 
     /// A copy of a layer on the decoder's device.
     pub(super) fn layer(&mut self, index: usize) -> Result<Layer> {
-        // There is no such clock in a browser.
+        // A browser does not have this clock.
         #[cfg(not(target_family = "wasm"))]
         let begun = std::time::Instant::now();
         let (layer, bytes) = self.decoder.layer_here(index)?;
