@@ -2,7 +2,7 @@
 
 use candle_core::{test_device, DType, Device, Result};
 use candle_nn::VarBuilder;
-use candle_transformers::models::silero_vad::{SileroVad, WINDOW};
+use candle_transformers::models::silero_vad::{Options, Phrases, SileroVad, Speech, WINDOW};
 
 use super::encoders::{assert_error, lacking};
 use super::support::Numbers;
@@ -136,3 +136,47 @@ fn probabilities_are_those_of_the_formula(device: &Device) -> Result<()> {
     Ok(())
 }
 test_device!(probabilities_are_those_of_the_formula);
+
+/// A recording in parts has the probabilities of the whole, and its phrases are the stretches of speech.
+fn parts_are_heard_as_the_whole(device: &Device) -> Result<()> {
+    let vad = SileroVad::load(lacking(&[], DType::F32, device))?;
+    let mut numbers = Numbers::new(6);
+    let samples: Vec<f32> = (0..40 * WINDOW + 77).map(|_| numbers.next(0.1)).collect();
+    let whole = vad.probabilities(&samples)?;
+    // Half of the windows are speech.
+    let mut sorted = whole.clone();
+    sorted.sort_by(f32::total_cmp);
+    let threshold = sorted[whole.len() / 2];
+    let options = Options {
+        threshold,
+        end_threshold: threshold,
+        min_speech: 0.,
+        min_silence: 0.,
+        padding: 0.,
+    };
+    let mut hearing = vad.begin()?;
+    let mut phrases = Phrases::new(vad.clone(), &options)?;
+    let (mut found, mut ranges) = (Vec::new(), Vec::new());
+    let mut rest = samples.as_slice();
+    for len in [0, 1, WINDOW - 1, 3, 5 * WINDOW, 2000, usize::MAX] {
+        let (part, after) = rest.split_at(len.min(rest.len()));
+        rest = after;
+        found.extend(vad.hear(&mut hearing, part)?);
+        ranges.extend(phrases.hear(part)?);
+    }
+    assert_error(
+        vad.hear(&mut hearing, &[0., f32::NAN]).map(drop),
+        &["silero_vad", "sample 20558"],
+    );
+    found.extend(vad.end(hearing)?);
+    assert_eq!(found.len(), whole.len());
+    for (found, whole) in found.iter().zip(&whole) {
+        assert!((found - whole).abs() < 1e-6, "{found}, {whole}");
+    }
+    ranges.extend(phrases.end()?);
+    let speech = Speech::of(&found, samples.len(), &options);
+    assert!(speech.ranges.len() > 3, "{speech:?}");
+    assert_eq!(ranges, speech.ranges);
+    Ok(())
+}
+test_device!(parts_are_heard_as_the_whole);

@@ -8,12 +8,11 @@ use candle_engine::error::Doing;
 use candle_engine::model::ModelSource;
 use candle_engine::progress::{note, SpeechBar};
 use candle_engine::registry::BackendRegistry;
-use candle_engine::speech::{speech_in, SpeechFiles, UNDETERMINED};
+use candle_engine::speech::{Speech, SpeechFiles, Vad, UNDETERMINED};
 use candle_engine::transcript::{subtitle, timed};
-use candle_transformers::models::silero_vad::{self, Speech};
+use candle_transformers::models::silero_vad;
 use candle_transformers::models::whisper::transcribe::{Options, Segment, Transcript};
 use serde::Serialize;
-use std::borrow::Cow;
 use std::path::PathBuf;
 use std::time::Instant;
 
@@ -122,21 +121,15 @@ pub(super) fn run(args: Args) -> Result<()> {
     ));
 
     let start = Instant::now();
-    let speech = args.vad.map(|file| speech_in(&file, &audio.samples));
-    let speech = speech.transpose()?;
-    let samples = match &speech {
-        Some(speech) => Cow::from(speech.cut(&audio.samples)),
-        None => Cow::from(&audio.samples),
-    };
-    let in_recording = |segment: &Segment| match &speech {
-        Some(speech) => placed(segment, speech),
-        None => segment.clone(),
+    let samples = &audio.samples;
+    let speech = match &args.vad {
+        Some(file) => Some(Vad::open(file)?.speech(samples).doing("detect speech")?),
+        None => None,
     };
     let bar = SpeechBar::new(audio.seconds);
     let mut count = 0;
     let mut written = Ok(());
-    let transcript = model.transcribe(&samples, |segment| {
-        let segment = &in_recording(segment);
+    let heard = |segment: &Segment| {
         bar.reach(segment.end);
         count += 1;
         if args.json {
@@ -152,14 +145,12 @@ pub(super) fn run(args: Args) -> Result<()> {
             Ok(()) => Ok(()),
             Err(_) => Err(candle_core::Error::msg("standard output is closed")),
         }
-    });
+    };
+    let transcript = model.transcribe_speech(samples, speech.as_ref(), heard);
     bar.finish();
     written?;
     let mut transcript = transcript.doing("transcribe")?;
     transcript.duration = audio.seconds;
-    for segment in &mut transcript.segments {
-        *segment = in_recording(segment);
-    }
     let seconds = start.elapsed().as_secs_f64();
     let speed = audio.seconds / seconds;
     if args.json {
@@ -191,14 +182,4 @@ fn in_seconds(speech: &Speech) -> Vec<[f64; 2]> {
     ranges
         .map(|range| [range.start, range.end].map(seconds))
         .collect()
-}
-
-/// A segment of the speech alone, with the times of the recording.
-fn placed(segment: &Segment, speech: &Speech) -> Segment {
-    let mut segment = segment.clone();
-    (segment.start, segment.end) = (speech.start(segment.start), speech.end(segment.end));
-    for word in &mut segment.words {
-        (word.start, word.end) = (speech.start(word.start), speech.end(word.end));
-    }
-    segment
 }

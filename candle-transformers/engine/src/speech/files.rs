@@ -1,14 +1,13 @@
-//! A speech model from a folder, and the detection of speech.
+//! A speech model from a folder.
 
 use super::about::{About, GENERATION};
 use super::model::SpeechModel;
 use super::LOADING;
-use crate::error::{brief, Doing};
+use crate::error::Doing;
 use crate::model::{expect_folder, open_weights, read, Hub, ModelSource, CONFIG, TOKENIZER};
 use crate::{Error, Result};
 use candle_core::{DType, Device};
 use candle_nn::VarBuilder;
-use candle_transformers::models::silero_vad::{self, SileroVad, Speech};
 use candle_transformers::models::whisper::quantized_model;
 use candle_transformers::models::whisper::transcribe::Options;
 use std::ffi::OsStr;
@@ -143,25 +142,6 @@ pub(super) fn tokens(tokenizer: &Tokenizer, text: &str) -> Result<Vec<u32>> {
     let encoding = tokenizer.encode(format!(" {}", text.trim()), false);
     let encoding = encoding.map_err(|err| Error::Tokenizer(err.to_string()))?;
     Ok(encoding.get_ids().to_vec())
-}
-
-/// The stretches of speech in `samples` at 16 kHz, detected by Silero VAD on the CPU: `file` is `silero_vad_16k.safetensors` of the Python
-/// package `silero-vad`.
-///
-/// # Errors
-/// A file of another network, or of none.
-pub fn speech_in(file: &Path, samples: &[f32]) -> Result<Speech> {
-    // SAFETY: as for all mapped weights: nothing changes the file while it is in use.
-    let vb = unsafe { VarBuilder::from_mmaped_safetensors(&[file], DType::F32, &Device::Cpu) };
-    let heard = vb
-        .and_then(SileroVad::load)
-        .and_then(|vad| vad.probabilities(samples));
-    let heard = heard.map_err(|err| Error::file(file, brief(&err)))?;
-    Ok(Speech::of(
-        &heard,
-        samples.len(),
-        &silero_vad::Options::default(),
-    ))
 }
 
 impl Weights {

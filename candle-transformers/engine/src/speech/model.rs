@@ -1,10 +1,13 @@
 //! A model of speech of any kind that is known.
 
+use super::vad::in_recording;
 use super::windowed::{check, Windowed};
 use candle_core::Result;
+use candle_transformers::models::silero_vad::{Speech, SAMPLE_RATE};
 use candle_transformers::models::whisper::transcribe::{
     Heard, Options, Segment, Transcriber, Transcript,
 };
+use std::borrow::Cow;
 
 /// A loaded model of speech.
 pub enum SpeechModel {
@@ -99,5 +102,59 @@ impl SpeechModel {
             Self::Whisper(model) => model.transcribe_async(samples, heard).await,
             Self::Windowed(model) => model.transcribe_async(samples, heard).await,
         }
+    }
+
+    /// As [`transcribe`](Self::transcribe), of the speech in a recording alone if it is given; the times are those of the recording.
+    ///
+    /// # Errors
+    /// As for [`transcribe`](Self::transcribe).
+    pub fn transcribe_speech(
+        &mut self,
+        samples: &[f32],
+        speech: Option<&Speech>,
+        mut heard: impl FnMut(&Segment) -> Result<()>,
+    ) -> Result<Transcript> {
+        let parts = parts(samples, speech);
+        let heard = |segment: &Segment| heard(&in_recording(segment, speech));
+        let transcript = self.transcribe(&parts, heard)?;
+        Ok(of_recording(transcript, samples, speech))
+    }
+
+    /// As [`transcribe_async`](Self::transcribe_async), of the speech in a recording alone if it is given; the times are those of the
+    /// recording.
+    ///
+    /// # Errors
+    /// As for [`transcribe_async`](Self::transcribe_async).
+    pub async fn transcribe_speech_async(
+        &mut self,
+        samples: &[f32],
+        speech: Option<&Speech>,
+        mut heard: impl AsyncFnMut(Heard<'_>) -> Result<()>,
+    ) -> Result<Transcript> {
+        let parts = parts(samples, speech);
+        let heard = async |it: Heard<'_>| match it {
+            Heard::Segment(segment) => heard(Heard::Segment(&in_recording(segment, speech))).await,
+            draft @ Heard::Draft(_) => heard(draft).await,
+        };
+        let transcript = self.transcribe_async(&parts, heard).await?;
+        Ok(of_recording(transcript, samples, speech))
+    }
+}
+
+/// The samples that are transcribed.
+fn parts<'a>(samples: &'a [f32], speech: Option<&Speech>) -> Cow<'a, [f32]> {
+    match speech {
+        Some(speech) => Cow::from(speech.cut(samples)),
+        None => Cow::from(samples),
+    }
+}
+
+/// A transcript of the speech alone, with the times of the recording.
+fn of_recording(transcript: Transcript, samples: &[f32], speech: Option<&Speech>) -> Transcript {
+    let segments = transcript.segments.iter();
+    Transcript {
+        duration: samples.len() as f64 / SAMPLE_RATE as f64,
+        segments: segments.map(|it| in_recording(it, speech)).collect(),
+        ..transcript
     }
 }
