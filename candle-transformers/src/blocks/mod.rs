@@ -60,7 +60,7 @@ pub use row_states::{MixerState, RowStates};
 pub use short_conv::{ShortConv, ShortConvSpec};
 pub use state_space::{StateSpace, StateSpaceHeads, StateSpaceNorm, StateSpaceSpec};
 pub use weights::{
-    at_once, place, place_dense, Cut, Dense, GgufMetadata, GgufReader, LinearSpec, LowRank,
+    at_once, place, place_dense, Blocks, Cut, Dense, GgufMetadata, GgufReader, LinearSpec, LowRank,
     MergedLinear, Names, Order, Projection, Quantized, Reading, Stored, StoredLinear,
     TokenEmbedding, Wanted, WeightFactors, WeightKind, WeightSource, Weights,
 };

@@ -4,10 +4,10 @@ use std::collections::HashMap;
 use std::future::ready;
 use std::ops::Range;
 
-use candle_core::quantized::{GgmlDType, QStorage, QTensor};
+use candle_core::quantized::GgmlDType;
 use candle_core::{bail, Context as _, DType, Device, Result, Shape, Tensor};
 
-use super::{LowRank, Reading, Stored, Wanted, WeightSource};
+use super::{Blocks, LowRank, Reading, Stored, Wanted, WeightSource};
 
 /// A part of a tensor.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -88,7 +88,7 @@ fn zeros(dims: &[usize]) -> Result<Stored> {
 
 /// Ranges of a dimension of a tensor of blocks, which are copied as they are.
 fn blocks(
-    tensor: &QTensor,
+    tensor: &Blocks,
     dim: usize,
     ranges: &[Range<usize>],
     part: Vec<usize>,
@@ -117,8 +117,8 @@ fn blocks(
             bytes.extend_from_slice(&outer[start..end]);
         }
     }
-    let storage = QStorage::from_data(bytes.into(), &Device::Cpu, format)?;
-    Ok(QTensor::new(storage, part)?.into())
+    let part = tensor.like(bytes.into(), &Device::Cpu, part)?;
+    Ok(Stored::Quantized(part))
 }
 
 fn check_blocks(format: GgmlDType, ranges: &[Range<usize>]) -> Result<()> {
@@ -192,7 +192,6 @@ pub(super) fn part_of(whole: &Stored, wanted: Wanted, cut: &Cut) -> Result<Store
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::Arc;
 
     /// The parts of a tensor, dense or of blocks, put together again.
     #[test]
@@ -214,7 +213,7 @@ mod tests {
                 Stored::Dense(tensor) => Ok(tensor.clone()),
                 Stored::Quantized(tensor) => tensor.dequantize(&Device::Cpu),
             };
-            for stored in [Stored::Quantized(Arc::new(tensor)), exact.clone().into()] {
+            for stored in [Stored::from(tensor), exact.clone().into()] {
                 let halves = [0..256, 256..512].map(|range| Cut::columns(vec![range]).of(&stored));
                 let halves = halves.into_iter().map(|half| dense(&half?));
                 let halves = halves.collect::<Result<Vec<_>>>()?;

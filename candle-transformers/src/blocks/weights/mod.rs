@@ -18,12 +18,12 @@ pub use merged_linear::MergedLinear;
 pub use names::Names;
 use projection::place_as;
 pub use projection::{place, place_dense, Projection, StoredLinear, TokenEmbedding};
-pub use source::{at_once, GgufReader, Reading, Stored, Wanted, WeightSource};
+pub use source::{at_once, Blocks, GgufReader, Reading, Stored, Wanted, WeightSource};
 
 use std::sync::Arc;
 
 use candle_core::distributed::Communicator;
-use candle_core::quantized::{QMatMul, QStorage, QTensor};
+use candle_core::quantized::QMatMul;
 use candle_core::{bail, Context as _, DType, Device, Result, Shape, Tensor};
 use candle_nn::{init, Init};
 
@@ -653,8 +653,8 @@ fn permuted(stored: &Stored, rows: &[u32]) -> Result<Stored> {
         };
         moved.extend_from_slice(row);
     }
-    let storage = QStorage::from_data(moved.into(), &Device::Cpu, tensor.dtype())?;
-    Ok(QTensor::new(storage, tensor.shape().clone())?.into())
+    let moved = tensor.like(moved.into(), &Device::Cpu, tensor.shape().clone())?;
+    Ok(Stored::Quantized(moved))
 }
 
 /// The rows of a joined weight or bias, one layer after another.

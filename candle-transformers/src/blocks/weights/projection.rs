@@ -1,14 +1,13 @@
 //! Linear layers and embeddings whose weight is dense or quantised.
 
 use std::borrow::Cow;
-use std::sync::Arc;
 
-use candle_core::quantized::{GgmlDType, QMatMul, QStorage, QTensor};
+use candle_core::quantized::{GgmlDType, QMatMul};
 use candle_core::{bail, DType, Device, Module, Result, Tensor};
 use candle_nn::ops::{gated, linear_with, rms_norm, LinearExtras};
 use candle_nn::{Embedding, Linear};
 
-use super::{LowRank, Stored};
+use super::{Blocks, LowRank, Stored};
 
 /// A linear layer over a dense or a quantised weight, `(out_dim, in_dim)`.
 #[derive(Debug, Clone)]
@@ -298,10 +297,13 @@ pub(super) fn place_as(
         Stored::Dense(tensor) => bail!("cannot merge {tensor:?} with quantised weights"),
     });
     let blocks = blocks.collect::<Result<Vec<_>>>()?;
-    QMatMul::from_arc(match blocks.as_slice() {
-        [part] if part.device().same_device(device) && dims.is_none() => part.clone(),
-        parts => Arc::new(on_device(parts, device, dims)?),
-    })
+    QMatMul::from_arc(
+        match blocks.as_slice() {
+            [part] if part.device().same_device(device) && dims.is_none() => part.clone(),
+            parts => on_device(parts, device, dims)?,
+        }
+        .into_tensor(),
+    )
 }
 
 /// As [`place`], but a dense tensor for every format.
@@ -318,20 +320,20 @@ pub fn place_dense(parts: Vec<Stored>, dtype: DType, device: &Device) -> Result<
 }
 
 /// The parts go from where they are to their places on the device: no copy of all is made on the host.
-fn on_device(parts: &[Arc<QTensor>], device: &Device, dims: Option<&[usize]>) -> Result<QTensor> {
-    let (format, stacked) = stacked_shape(parts)?;
+fn on_device(parts: &[Blocks], device: &Device, dims: Option<&[usize]>) -> Result<Blocks> {
+    let Some(first) = parts.first() else {
+        bail!("no tensors to place on a device; at least one is required")
+    };
+    let stacked = stacked_shape(first, parts)?;
     let dims = dims.map_or(stacked, <[usize]>::to_vec);
     let bytes = parts.iter().map(|part| part.data());
     let bytes = bytes.collect::<Result<Vec<Cow<'_, [u8]>>>>()?;
     let parts: Vec<&[u8]> = bytes.iter().map(|part| &**part).collect();
-    QTensor::new(QStorage::from_parts(&parts, device, format)?, dims)
+    first.like_parts(&parts, device, dims)
 }
 
-/// The format of the parts, and the shape of their concatenation.
-fn stacked_shape(parts: &[Arc<QTensor>]) -> Result<(GgmlDType, Vec<usize>)> {
-    let Some(first) = parts.first() else {
-        bail!("no tensors to place on a device; at least one is required")
-    };
+/// The shape of the concatenation of the parts.
+fn stacked_shape(first: &Blocks, parts: &[Blocks]) -> Result<Vec<usize>> {
     let mut dims = first.shape().dims().to_vec();
     for part in &parts[1..] {
         let others = part.shape().dims();
@@ -340,7 +342,7 @@ fn stacked_shape(parts: &[Arc<QTensor>]) -> Result<(GgmlDType, Vec<usize>)> {
         }
         dims[0] += others[0];
     }
-    Ok((first.dtype(), dims))
+    Ok(dims)
 }
 
 /// The tensor dtype with the same bytes, for a format without blocks.

@@ -1,13 +1,15 @@
 //! Sources of a model's tensors.
 
+use std::borrow::Cow;
 use std::future::{ready, Future};
 use std::io::{Read, Seek};
+use std::ops::Deref;
 use std::pin::{pin, Pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use candle_core::quantized::gguf_file::{Content, MmapedContent};
-use candle_core::quantized::QTensor;
+use candle_core::quantized::{GgmlDType, QStorage, QTensor};
 use candle_core::{bail, Device, Result, Shape, Tensor};
 use candle_nn::var_builder::ShardedVarBuilder;
 use candle_nn::{Init, VarBuilder};
@@ -22,7 +24,86 @@ pub enum Stored {
     /// Numbers.
     Dense(Tensor),
     /// Blocks, or numbers in a file that also holds blocks.
-    Quantized(Arc<QTensor>),
+    Quantized(Blocks),
+}
+
+/// Functions that know all formats.
+#[derive(Debug)]
+struct Formats {
+    of_bytes: fn(Cow<'_, [u8]>, &Device, GgmlDType) -> Result<QStorage>,
+    of_parts: fn(&[&[u8]], &Device, GgmlDType) -> Result<QStorage>,
+}
+
+static FORMATS: Formats = Formats {
+    of_bytes: QStorage::from_data,
+    of_parts: QStorage::from_parts,
+};
+
+/// A tensor of blocks. It brings the functions that make others of its format, the only ones here that know all formats: a program that
+/// loads no blocks is linked without their kernels. In the browser's module of speech these were a seventh of the code.
+#[derive(Debug, Clone)]
+pub struct Blocks {
+    tensor: Arc<QTensor>,
+    formats: &'static Formats,
+}
+
+impl Blocks {
+    /// Blocks of this format on `device`.
+    ///
+    /// # Errors
+    /// As for [`QStorage::from_data`] and [`QTensor::new`].
+    pub(super) fn like(
+        &self,
+        bytes: Cow<'_, [u8]>,
+        device: &Device,
+        shape: impl Into<Shape>,
+    ) -> Result<Self> {
+        let storage = (self.formats.of_bytes)(bytes, device, self.tensor.dtype())?;
+        self.with(storage, shape.into())
+    }
+
+    /// As [`like`](Self::like), of parts that follow each other.
+    ///
+    /// # Errors
+    /// As for [`QStorage::from_parts`] and [`QTensor::new`].
+    pub(super) fn like_parts(
+        &self,
+        parts: &[&[u8]],
+        device: &Device,
+        shape: impl Into<Shape>,
+    ) -> Result<Self> {
+        let storage = (self.formats.of_parts)(parts, device, self.tensor.dtype())?;
+        self.with(storage, shape.into())
+    }
+
+    fn with(&self, storage: QStorage, shape: Shape) -> Result<Self> {
+        Ok(Self {
+            tensor: Arc::new(QTensor::new(storage, shape)?),
+            formats: self.formats,
+        })
+    }
+
+    /// The tensor.
+    pub(super) fn into_tensor(self) -> Arc<QTensor> {
+        self.tensor
+    }
+}
+
+impl Deref for Blocks {
+    type Target = QTensor;
+
+    fn deref(&self) -> &QTensor {
+        &self.tensor
+    }
+}
+
+impl From<Arc<QTensor>> for Blocks {
+    fn from(tensor: Arc<QTensor>) -> Self {
+        Self {
+            tensor,
+            formats: &FORMATS,
+        }
+    }
 }
 
 impl Stored {
@@ -46,7 +127,7 @@ impl Stored {
 
 impl From<QTensor> for Stored {
     fn from(tensor: QTensor) -> Self {
-        Self::Quantized(Arc::new(tensor))
+        Self::Quantized(Arc::new(tensor).into())
     }
 }
 
@@ -137,7 +218,7 @@ impl From<Tensor> for Stored {
 
 impl From<Arc<QTensor>> for Stored {
     fn from(tensor: Arc<QTensor>) -> Self {
-        Self::Quantized(tensor)
+        Self::Quantized(tensor.into())
     }
 }
 
