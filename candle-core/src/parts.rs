@@ -2,7 +2,7 @@
 
 /// The bytes of several parts, from first to last.
 pub(crate) struct Parts<'a> {
-    /// What is left of the first part, then the others in reverse order.
+    /// The rest of the first part, then the others in reverse order.
     rest: Vec<&'a [u8]>,
 }
 

@@ -83,7 +83,7 @@ fn parts_longer_than_a_copy(device: &Device) -> Result<()> {
         blocks(64 << 10),
     ];
     assert_joined(device, GgmlDType::Q8_0, &counts)?;
-    // Exactly one copy of 8 MiB, one byte's worth of blocks more, and 1 MiB, from which on there is one.
+    // Exactly one copy of 8 MiB, one byte's worth of blocks more, and 1 MiB, the minimum for one.
     let whole = |bytes: usize| bytes / GgmlDType::F32.type_size();
     for counts in [
         [whole(8 << 20), 0],

@@ -26,7 +26,7 @@ struct Spare {
 }
 
 impl Spares {
-    /// Memory of `len` bytes. If there is none, as many bytes of other sizes return to the pool, so that sizes that are no longer requested
+    /// Memory of `len` bytes. If there is none, the same number of bytes of other sizes returns to the pool, so that sizes that are no longer requested
     /// do not add up.
     fn take(&self, len: usize) -> Option<Spare> {
         let mut all = self.0.lock();

@@ -225,7 +225,7 @@ impl CudaStorage {
         })
     }
 
-    /// Copies the elements' bytes, of which there are as many as the storage has.
+    /// Copies the bytes of all elements.
     fn fill_from(&mut self, bytes: &[u8]) -> Result<()> {
         let device = &self.device;
         on_slice!(&mut self.slice => |s| device.upload_bytes(bytes, s, "memcpy_htod"))

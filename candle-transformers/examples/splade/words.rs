@@ -30,7 +30,7 @@ impl Splade {
     /// Texts are read one at a time, without padding: the logits of one are megabytes.
     ///
     /// # Errors
-    /// There are no texts, or one has no tokens.
+    /// No texts, or one without tokens.
     pub fn weights(&self, texts: &[String]) -> Result<Tensor> {
         if texts.is_empty() {
             bail!("there are no texts to find words for")

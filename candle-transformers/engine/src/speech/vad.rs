@@ -65,7 +65,7 @@ impl Vad {
         at_once(self.speech_while(samples, async |_| Ok(())))
     }
 
-    /// As [`speech`](Self::speech); `heard` hears how many samples have been looked at, and ends the detection with an error.
+    /// As [`speech`](Self::speech); `heard` hears how many samples have been heard, and ends the detection with an error.
     ///
     /// # Errors
     /// If a sample is NaN, and those of `heard`.

@@ -122,7 +122,7 @@ impl Splitter {
         Some(self.phrase(last.start..(last.end + self.padding).min(samples)))
     }
 
-    /// The range with the padding before it, as far as no other phrase has it.
+    /// The range with the padding before it, if no other phrase has that.
     fn phrase(&mut self, range: Range<usize>) -> Range<usize> {
         let start = range.start.saturating_sub(self.padding).max(self.previous);
         self.previous = range.end;
@@ -159,7 +159,7 @@ mod tests {
     #[test]
     fn pauses_end_phrases() {
         assert_eq!(heard(&[(10, 20), (25, 40)], 60), [(8, 22), (23, 42)]);
-        // Four windows are no pause, and seven are a noise.
+        // Four windows are not a pause, and seven are a noise.
         assert_eq!(heard(&[(10, 20), (24, 40)], 60), [(8, 42)]);
         assert!(heard(&[(10, 17)], 60).is_empty());
         // At both ends of the recording.
