@@ -192,6 +192,7 @@ pub(super) fn part_of(whole: &Stored, wanted: Wanted, cut: &Cut) -> Result<Store
 #[cfg(test)]
 mod tests {
     use super::*;
+    use candle_core::quantized::QTensor;
 
     /// The parts of a tensor, dense or of blocks, put together again.
     #[test]
