@@ -175,24 +175,28 @@ test_device!(weights_in_turn);
 
 /// A dropped weight's memory is for the next one of its size alone, and for nobody once the guard is gone.
 #[cfg(feature = "cuda")]
-#[test]
-fn spare_memory_is_reused_cuda() -> Result<()> {
-    let device = Device::new_cuda(0)?;
-    let bytes = noise(34 << 12, 3);
-    let upload = |bytes: &[u8]| QStorage::from_parts(&[bytes], &device, GgmlDType::Q8_0);
-    let address = |weight: &QStorage| weight.device_ptr().map(|address| address as usize);
-    let memory = SpareMemory::keep(&device);
-    let (first, second) = (upload(&bytes)?, upload(&bytes)?);
-    let wanted = address(&first)?;
-    drop(first);
-    // A tensor of that many bytes, with the padding of blocks, does not take it.
-    let tensor = Tensor::zeros(bytes.len() + 16 * 34, DType::U8, &device)?;
-    let third = upload(&bytes)?;
-    assert_eq!(address(&third)?, wanted);
-    drop(third);
-    let other = upload(&bytes[..34 << 4])?;
-    drop((second, tensor, other, memory));
-    let same = QTensor::new(upload(&bytes)?, 32 << 12)?;
-    assert!(*same.data()? == bytes);
-    Ok(())
+mod spare_memory_is_reused {
+    use super::*;
+
+    #[test]
+    fn cuda() -> Result<()> {
+        let device = Device::new_cuda(0)?;
+        let bytes = noise(34 << 12, 3);
+        let upload = |bytes: &[u8]| QStorage::from_parts(&[bytes], &device, GgmlDType::Q8_0);
+        let address = |weight: &QStorage| weight.device_ptr().map(|address| address as usize);
+        let memory = SpareMemory::keep(&device);
+        let (first, second) = (upload(&bytes)?, upload(&bytes)?);
+        let wanted = address(&first)?;
+        drop(first);
+        // A tensor of that many bytes, with the padding of blocks, does not take it.
+        let tensor = Tensor::zeros(bytes.len() + 16 * 34, DType::U8, &device)?;
+        let third = upload(&bytes)?;
+        assert_eq!(address(&third)?, wanted);
+        drop(third);
+        let other = upload(&bytes[..34 << 4])?;
+        drop((second, tensor, other, memory));
+        let same = QTensor::new(upload(&bytes)?, 32 << 12)?;
+        assert!(*same.data()? == bytes);
+        Ok(())
+    }
 }

@@ -89,7 +89,6 @@ fn what_cannot_work_is_one_line() {
             &["--draft-tokens 65", "1 to 64"],
         ),
         (&["--draft", "no/where/at/all"], &["no/where/at/all"]),
-        (&["--draft", model, "--gpus", "2"], &["--draft", "--gpus 1"]),
     ];
     for (args, parts) in cases {
         let first = ["generate", "--device", "cpu", "--prompt", "x"];
