@@ -1,4 +1,4 @@
-//! `candle-dvm serve` in a tab's worker, in a module apart: relays, signatures and a journal are a tenth of it, which a page that only runs a
+//! `candle-dvm serve` in a tab's worker, in a module apart: relays, signatures and a journal are a fifth of it, which a page that only runs a
 //! model does not load. It has all that the module of language models has.
 
 #![deny(missing_docs)]
