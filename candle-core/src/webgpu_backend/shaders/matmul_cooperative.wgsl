@@ -1,6 +1,6 @@
 // A tile of TILE_M x TILE_N of dst in DOWN by ACROSS subgroups of 32, each with ROWS x COLS cooperative matrices of 16 x 16. Both operands
-// are staged through workgroup memory, DEPTH deep, eight elements at a time; rows are padded against bank conflicts. rhs is dense or
-// blocks, which `rhs_eight` dequantises between registers and workgroup memory. While a step is multiplied, the loads of the next one to
+// are staged through workgroup memory, DEPTH deep; rows are padded against bank conflicts. An invocation loads eight elements of lhs, and
+// EIGHTS times eight of rhs, at a time. rhs is dense or blocks, which `rhs_eight` dequantises between registers and workgroup memory. While a step is multiplied, the loads of the next one to
 // registers are in flight; with two BUFFERS it is stored while other subgroups still read the last one. Parts of `k` have separate results.
 //
 // Loops to ROWS, COLS, LHS_LOADS and RHS_LOADS are unrolled, and their arrays are variables (unroll.rs): naga does not support arrays of
@@ -10,11 +10,13 @@ const TILE_M = DOWN * ROWS * 16u;
 const TILE_N = ACROSS * COLS * 16u;
 const WG = DOWN * ACROSS * 32u;
 const PITCH = DEPTH / 4u + 2u;
-// Rows of a tile that the workgroup loads at once.
+// Rows of each tile that the workgroup loads at once.
 const STEP = WG / (DEPTH / 8u);
+const RHS_PER_ROW = DEPTH / (8u * EIGHTS);
+const RHS_STEP = WG / RHS_PER_ROW;
 // SLOTS adjacent matrices of a subgroup, whose elements are located by row and column.
 const SLOT_PITCH = SLOTS * 16u + SLOT_PAD;
-const_assert LHS_LOADS * STEP == TILE_M && RHS_LOADS * STEP == TILE_N && COLS % SLOTS == 0u;
+const_assert LHS_LOADS * STEP == TILE_M && RHS_LOADS * RHS_STEP == TILE_N && COLS % SLOTS == 0u;
 
 var<workgroup> lhs_tile: array<vec4<Half>, BUFFERS * TILE_M * PITCH>;
 var<workgroup> rhs_tile: array<vec4<Half>, BUFFERS * TILE_N * PITCH>;
@@ -60,11 +62,13 @@ fn main(
   let m0 = tile % tiles_m * TILE_M;
   let n0 = tile / tiles_m % tiles_n * TILE_N;
 
-  // Loads of an invocation: eight elements of every STEP-th row. Past the last row it loads that row again; the sums are not stored.
+  // Loads of an invocation: the same elements of every STEP-th row. Past the last row it loads that row again; the sums are not stored.
   let r = local / (DEPTH / 8u);
   let c = local % (DEPTH / 8u);
   let lhs_first = lhs_offset(batch) + c * 8u;
-  let rhs_first = rhs_offset(batch) + c * 8u;
+  let rhs_r = local / RHS_PER_ROW;
+  let rhs_c = local % RHS_PER_ROW * EIGHTS;
+  let rhs_first = rhs_offset(batch) + rhs_c * 8u;
   var lhs_at: array<u32, LHS_LOADS>;
   var rhs_at: array<u32, RHS_LOADS>;
   var next_lhs: array<Eight, LHS_LOADS>;
@@ -74,7 +78,7 @@ fn main(
     next_lhs[i] = lhs[(lhs_at[i] + k_first) / 8u];
   }
   for (var i = 0u; i < RHS_LOADS; i++) {
-    rhs_at[i] = rhs_first + min(n0 + r + i * STEP, p.n - 1u) * p.rhs_row;
+    rhs_at[i] = rhs_first + min(n0 + rhs_r + i * RHS_STEP, p.n - 1u) * p.rhs_row;
     next_rhs[i] = rhs_load(rhs_at[i] + k_first);
   }
 
@@ -92,10 +96,13 @@ fn main(
       lhs_tile[lhs_buffer + place + i * STEP * PITCH] = next_lhs[i].low;
       lhs_tile[lhs_buffer + place + i * STEP * PITCH + 1u] = next_lhs[i].high;
     }
+    let rhs_place = rhs_r * PITCH + rhs_c * 2u;
     for (var i = 0u; i < RHS_LOADS; i++) {
-      let eight = rhs_eight(next_rhs[i]);
-      rhs_tile[rhs_buffer + place + i * STEP * PITCH] = eight.low;
-      rhs_tile[rhs_buffer + place + i * STEP * PITCH + 1u] = eight.high;
+      for (var j = 0u; j < EIGHTS; j++) {
+        let eight = rhs_eight(next_rhs[i], j);
+        rhs_tile[rhs_buffer + rhs_place + i * RHS_STEP * PITCH + j * 2u] = eight.low;
+        rhs_tile[rhs_buffer + rhs_place + i * RHS_STEP * PITCH + j * 2u + 1u] = eight.high;
+      }
     }
     workgroupBarrier();
     // After the last step there is none to load; it is loaded again.

@@ -63,6 +63,23 @@ fn takes(format: Format, caps: &Caps) -> Option<(Pieces, u32)> {
 }
 
 impl BlocksShape {
+    pub(super) fn pieces(self) -> Pieces {
+        self.pieces
+    }
+
+    pub(super) fn subgroup(self) -> u32 {
+        self.subgroup
+    }
+
+    pub(super) fn workgroup(self) -> u32 {
+        self.workgroup
+    }
+
+    /// Columns of the result per subgroup.
+    pub(super) fn cols(self) -> u32 {
+        self.cols
+    }
+
     /// The kernel for few rows, or `None` if it does not support them.
     pub(super) fn choose(
         problem: &Problem,

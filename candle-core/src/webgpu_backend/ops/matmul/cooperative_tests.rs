@@ -114,9 +114,12 @@ fn every_cooperative_kernel_is_valid_wgsl() {
 fn tiles_fit_the_workgroup_memory() {
     for tile in tiles() {
         assert!(tile.shared_bytes() <= 48 << 10, "{tile:?}");
-        let step = tile.threads() / (tile.depth / 8);
-        assert!(tile.tile_m().is_multiple_of(step), "{tile:?}");
-        assert!(tile.tile_n().is_multiple_of(step), "{tile:?}");
+        assert!(tile.tile_m().is_multiple_of(tile.step(1)), "{tile:?}");
+        let formats = FORMATS.iter().map(|dtype| Rhs::Blocks(format(*dtype)));
+        for rhs in formats.chain([Rhs::Dense(Elem::F16)]) {
+            let step = tile.step(tile.eights(rhs));
+            assert!(tile.tile_n().is_multiple_of(step), "{tile:?} {rhs:?}");
+        }
         assert!(tile.cols.is_multiple_of(tile.slots), "{tile:?}");
     }
 }
@@ -282,18 +285,22 @@ fn all_but_the_matrices() -> Result<()> {
         }
     }
     // One for each kind of scales: a software adapter takes seconds to compile one.
-    for dtype in [
-        GgmlDType::Q4_0,
-        GgmlDType::Q5_1,
-        GgmlDType::Q8_1,
-        GgmlDType::Q2K,
-        GgmlDType::Q3K,
-        GgmlDType::Q4K,
-        GgmlDType::Q6K,
-        GgmlDType::Q8K,
+    let (narrow, wide) = (tile(1, 1, 1, 1, 32, 1, 1), tile(1, 1, 1, 2, 64, 1, 1));
+    for (dtype, tile) in [
+        (GgmlDType::Q3K, narrow),
+        (GgmlDType::Q5_1, narrow),
+        (GgmlDType::Q4_0, wide),
+        (GgmlDType::Q5_1, wide),
+        (GgmlDType::Q8_1, wide),
+        (GgmlDType::Q2K, wide),
+        (GgmlDType::Q3K, wide),
+        (GgmlDType::Q4K, wide),
+        (GgmlDType::Q6K, wide),
+        (GgmlDType::Q8K, wide),
     ] {
+        assert_eq!(tile.eights(Rhs::Blocks(format(dtype))) == 1, tile == narrow);
         let case = Case {
-            tile: tile(1, 1, 1, 1, 32, 1, 1),
+            tile,
             m: 17,
             n: 24,
             k: 512,

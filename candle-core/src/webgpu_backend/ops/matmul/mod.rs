@@ -1,7 +1,8 @@
 //! Matrix products, in four regimes, by dtype and by the number of rows `m`:
 //!
 //! - *vector* (`m` up to 8, as in generation): a workgroup computes a few columns of the result and reads their weights once. Most block
-//!   formats have a variant that stages lhs through workgroup memory (`blocks.rs`).
+//!   formats have a variant that stages lhs through workgroup memory (`blocks.rs`), and from three rows on one for rows that were converted
+//!   to 8 bits before (`rows.rs`).
 //! - *tile*: a workgroup computes a tile of the result and stages both operands through workgroup memory. Convolutions are products of this
 //!   kind (`conv.rs`).
 //! - *cooperative*: like tile, in 16x16x16 matrices of a subgroup, for f16 on adapters that have them; for bf16 and blocks via f16
@@ -25,6 +26,7 @@ mod plain;
 mod plan;
 mod problem;
 mod quantized;
+mod rows;
 mod run;
 mod split;
 mod split_k;

@@ -71,6 +71,20 @@ impl Shader {
             .text(include_str!("../../shaders/matmul_blocks_int8.wgsl"))
     }
 
+    /// The same for lhs in 8 bits, 16 at once.
+    pub(super) fn bytes_and_pieces(self, pieces: Pieces) -> Self {
+        pieces
+            .load(self.input_words("lhs", "vec4<u32>"))
+            .text(include_str!("../../shaders/matmul_blocks_int8.wgsl"))
+    }
+
+    /// lhs of a kernel that converts it to 8 bits for such vectors.
+    pub(super) fn bytes_of_rows(self, lhs: Elem, pieces: Pieces) -> Self {
+        pieces
+            .constants(self.input_eight("lhs", lhs))
+            .text(include_str!("../../shaders/matmul_blocks_int8.wgsl"))
+    }
+
     /// `alpha_word(i)` of kernels of few rows: the weights of a norm, which have the layout of a row of lhs, or a replacement.
     pub(super) fn norm_weights(self, normed: bool, lhs: Elem, rhs: Rhs, wide: bool) -> Self {
         if !normed {
@@ -138,19 +152,28 @@ impl Shader {
             ))
     }
 
-    /// The operands of the cooperative kernel: eight elements of lhs at `lhs[e / 8u]`; for rhs `rhs_load(e)`, which `rhs_eight` converts to
-    /// f16.
-    pub(super) fn cooperative_operands(self, rhs: Rhs) -> Self {
+    /// The operands of the cooperative kernel: eight elements of lhs at `lhs[e / 8u]`; for rhs `rhs_load(e)`, a load of `eights` times eight
+    /// elements, of which `rhs_eight(load, i)` converts eight to f16.
+    pub(super) fn cooperative_operands(self, rhs: Rhs, eights: u32) -> Self {
         let shader = self.input_words("lhs", "Eight");
         let shader = match rhs {
             Rhs::Dense(_) => shader.input_words("rhs", "Eight").text(
                 "alias RhsLoad = Eight;\n\
                  fn rhs_load(e: u32) -> RhsLoad { return rhs[e / 8u]; }\n\
-                 fn rhs_eight(load: RhsLoad) -> Eight { return load; }",
+                 fn rhs_eight(load: RhsLoad, i: u32) -> Eight { return load; }",
             ),
-            Rhs::Blocks(format) => format
-                .load(shader)
-                .text(include_str!("../../shaders/matmul_cooperative_blocks.wgsl")),
+            Rhs::Blocks(format) => match eights {
+                1 => format.load(shader).text(
+                    "alias RhsLoad = RhsWord;\n\
+                     fn rhs_load(e: u32) -> RhsLoad { return rhs_word(e); }\n\
+                     fn rhs_word_of(load: RhsLoad, i: u32) -> RhsWord { return load; }",
+                ),
+                _ => format.load_wide(shader).text(
+                    "alias RhsLoad = RhsWide;\n\
+                     fn rhs_load(e: u32) -> RhsLoad { return rhs_wide(e); }",
+                ),
+            }
+            .text(include_str!("../../shaders/matmul_cooperative_blocks.wgsl")),
         };
         shader.text("struct Eight { @align(16) low: vec4<Half>, high: vec4<Half> }")
     }

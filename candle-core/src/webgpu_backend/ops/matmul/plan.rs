@@ -2,6 +2,7 @@
 
 use super::blocks::BlocksShape;
 use super::cooperative::{CoopTile, COOP_K};
+use super::rows::RowsShape;
 use super::tile::TileShape;
 use super::vector::{self, VectorShape};
 use super::{elem_bytes, Access, Extras, Problem, Rhs};
@@ -31,6 +32,7 @@ const LEAST_CHUNK: usize = 128;
 pub(super) enum Plan {
     Vector(VectorShape),
     Blocks(BlocksShape),
+    Rows(RowsShape),
     Tile {
         lhs: Access,
         rhs: Access,
@@ -307,7 +309,7 @@ mod tests {
         let [low, lower, lowest] = [CoopTile::LOW[2], CoopTile::LOW[1], CoopTile::LOW[0]];
         for (m, n, k, expected) in [
             (9, 4096, 4096, (lowest, 16, true)),
-            (16, 28672, 4096, (lowest, 2, true)),
+            (16, 28672, 4096, (lowest, 1, true)),
             (17, 4096, 14336, (lower, 16, true)),
             (64, 4096, 4096, (low, 8, true)),
             (65, 6144, 4096, (CoopTile::SQUARE, 5, true)),

@@ -4,6 +4,7 @@ use super::blocks::{self, BlocksShape};
 use super::extras::Input;
 use super::operand::Scales;
 use super::plan::{cooperative, decodes_within, tiles, Plan, MOST_BLOCKS_K};
+use super::rows::{rows_as_bytes, RowsShape, LEAST_ROWS};
 use super::via_f16::{
     problem, rows_as_f16, via_f16, Rows, Weight, WeightRows, GROUP, MOST_F16_K, PIECE_BYTES,
     PIECE_UNIT,
@@ -118,17 +119,20 @@ pub(in crate::webgpu_backend) fn fused_blocks(
         rhs,
         lhs,
         elem,
-        scales: None,
+        beside: Beside::Nothing,
         extras,
     };
     let caps = &device.kernels().caps;
     if vector {
         let gated = extras.gate.is_some();
-        let plan = |problem: &Problem| match BlocksShape::choose(problem, rhs.format, gated, caps) {
-            Some(shape) => Plan::Blocks(shape),
-            None => Plan::Vector(vector::plan_blocks(problem, gated, caps)),
-        };
-        direct(&operands, (m, k, n), &dst, plan)?;
+        let shape = |problem: &Problem| BlocksShape::choose(problem, rhs.format, gated, caps);
+        match shape(&problem((m, k, n), k, [0, 0])?) {
+            Some(shape) if m >= LEAST_ROWS => in_bytes(&operands, (m, k, n), &dst, shape)?,
+            _ => direct(&operands, (m, k, n), &dst, |problem| match shape(problem) {
+                Some(shape) => Plan::Blocks(shape),
+                None => Plan::Vector(vector::plan_blocks(problem, gated, caps)),
+            })?,
+        }
     } else if caps.cooperative {
         by_matrices(&operands, (m, k, n), &dst, caps)?;
     } else {
@@ -179,9 +183,50 @@ struct Operands<'a> {
     rhs: WeightRows<'a>,
     lhs: Rows<'a>,
     elem: Elem,
-    /// For a converted lhs: the factors of its rows, if the weight is multiplied by a factor.
-    scales: Option<(&'a WebGpuStorage, f32)>,
+    beside: Beside<'a>,
     extras: Extras<'a>,
+}
+
+/// A binding beside a converted lhs.
+#[derive(Clone, Copy)]
+enum Beside<'a> {
+    Nothing,
+    /// lhs in f16: the factors of its rows, if the weight is multiplied by a factor.
+    Scales(&'a WebGpuStorage, f32),
+    /// lhs in 8 bits: the scales and sums of its runs.
+    Runs(&'a WebGpuStorage),
+}
+
+/// A product of few rows, which a pass converts to 8 bits.
+fn in_bytes(
+    operands: &Operands<'_>,
+    (m, k, n): (usize, usize, usize),
+    dst: &WebGpuStorage,
+    shape: BlocksShape,
+) -> Result<()> {
+    let Operands {
+        rhs, lhs, extras, ..
+    } = *operands;
+    let (bytes, runs) = rows_as_bytes(lhs, (m, k), extras.norm, rhs.format, shape)?;
+    let converted = Operands {
+        lhs: Rows {
+            floats: &bytes,
+            offset: 0,
+            row: k,
+        },
+        beside: Beside::Runs(&runs),
+        extras: Extras {
+            norm: None,
+            ..extras
+        },
+        ..*operands
+    };
+    let shape = RowsShape {
+        blocks: shape,
+        rows: m as u32,
+        norm: extras.norm.is_some(),
+    };
+    direct(&converted, (m, k, n), dst, |_| Plan::Rows(shape))
 }
 
 /// A product with cooperative matrices: either its kernel dequantises the blocks, or a pass before it does.
@@ -234,7 +279,7 @@ fn within_f16(
             row: k,
         },
         elem: Elem::F16,
-        scales: Some((&scales, factor)),
+        beside: Beside::Scales(&scales, factor),
         ..*operands
     };
     direct(&converted, (m, k, n), dst, plan)
@@ -261,9 +306,14 @@ fn direct(
         rhs,
         lhs,
         elem,
-        scales,
+        beside,
         extras,
     } = *operands;
+    let (beside, scales, factor) = match beside {
+        Beside::Nothing => (None, Scales::None, 1.),
+        Beside::Scales(scales, factor) => (Some(scales), Scales::Rows, factor),
+        Beside::Runs(runs) => (Some(runs), Scales::None, 1.),
+    };
     let device = dst.device();
     let out = device.elem(dst.dtype(), OP)?;
     let step = rhs.weight.window_rows(rhs.format, k).min(n);
@@ -284,16 +334,13 @@ fn direct(
         };
         let mut bindings = vec![bind(lhs.floats)];
         bindings.extend(window.bindings());
-        bindings.extend(scales.map(|(scales, _)| bind(scales)));
+        bindings.extend(beside.map(bind));
         bindings.push(bind(dst));
         let form = (elem, Rhs::Blocks(rhs.format), out);
         let run = Run {
             extras,
-            scales: match scales {
-                Some(_) => Scales::Rows,
-                None => Scales::None,
-            },
-            factor: scales.map_or(1., |(_, factor)| factor),
+            scales,
+            factor,
             ..Run::new(device, &bindings, &problem, form)
         };
         run.run(plan(&problem))?;

@@ -105,6 +105,7 @@ impl<'a> Run<'a> {
         match plan {
             Plan::Vector(shape) => self.vector(shape),
             Plan::Blocks(shape) => self.blocks(shape),
+            Plan::Rows(shape) => self.rows(shape),
             Plan::Tile {
                 lhs,
                 rhs,

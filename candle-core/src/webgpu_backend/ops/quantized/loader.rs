@@ -40,6 +40,52 @@ impl Format {
         shader.text(&self.word()).text(&self.values())
     }
 
+    /// Elements of a load of 16 bytes of codes.
+    pub(in crate::webgpu_backend) fn wide(self) -> u32 {
+        128 / self.low
+    }
+
+    /// Like [`Self::load`], with loads of [`Self::wide`] elements: `rhs_wide(e)`, and `rhs_word_of(wide, i)`, the data of its elements
+    /// `8 * i .. 8 * i + 8`.
+    pub(in crate::webgpu_backend) fn load_wide(self, shader: Shader) -> Shader {
+        let wide = self.wide();
+        let mut shader = shader.input_words("rhs_codes", "vec4<u32>");
+        let mut fields = String::from("at: u32, codes: vec4<u32>");
+        let mut load = format!("e, rhs_codes[e / {wide}u]");
+        let mut word = match self.low {
+            8 => "vec2<u32>(w.codes[2u * i], w.codes[2u * i + 1u])".to_string(),
+            low => format!("w.codes[i / {}u]", 4 / low),
+        };
+        if self.high > 0 {
+            // A word has the further bits of 32 / high elements.
+            let (words, own) = match wide * self.high / 32 {
+                1 => ("u32", "w.high".to_string()),
+                _ => ("vec2<u32>", format!("w.high[i / {}u]", 4 / self.high)),
+            };
+            shader = shader.input_words("rhs_high", words);
+            let _ = write!(fields, ", high: {words}");
+            let _ = write!(load, ", rhs_high[e / {wide}u]");
+            let _ = write!(word, ", {own}");
+        }
+        if self.has_sub_scales() {
+            shader = shader.input_words("rhs_sub", "u32");
+            fields.push_str(", sub: u32");
+            word.push_str(", w.sub");
+        }
+        let text = format!(
+            "struct RhsWide {{ {fields}, scales: u32 }}\n\
+             fn rhs_wide(e: u32) -> RhsWide {{ return RhsWide({load}{}); }}\n\
+             fn rhs_word_of(wide: RhsWide, i: u32) -> RhsWord {{\n\
+             \x20 var w = wide;\n  return RhsWord(w.at + 8u * i, {word}, w.scales);\n}}",
+            self.load_scales()
+        );
+        shader
+            .input_words("rhs_scales", "u32")
+            .text(&self.word_type())
+            .text(&text)
+            .text(&self.values())
+    }
+
     fn word(self) -> String {
         let mut load = format!("e, rhs_codes[e / {}u]", (32 / self.low).max(8));
         if let Some(elements) = 32u32.checked_div(self.high) {
@@ -278,14 +324,18 @@ impl Pieces {
              fn rhs_piece(e: u32) -> RhsPiece {{ return RhsPiece({load}{}); }}",
             format.load_scales()
         );
-        shader
-            .input_words("rhs_scales", "u32")
-            .constant("PIECE", self.piece)
-            .constant("RUN", self.run)
-            .constant("NIBBLES", format.low == 4)
+        self.constants(shader.input_words("rhs_scales", "u32"))
             .text(&piece)
             .text(&self.scale_of_run())
             .text(&format.eight_bytes())
+    }
+
+    /// The constants of vectors, which the conversion of the other side to bytes needs as well.
+    pub(in crate::webgpu_backend) fn constants(self, shader: Shader) -> Shader {
+        shader
+            .constant("PIECE", self.piece)
+            .constant("RUN", self.run)
+            .constant("NIBBLES", self.format.low == 4)
     }
 
     /// `rhs_scale(piece, run)`: the factor of a run's products with codes, and the factor of the sum of the other side.
