@@ -2,16 +2,17 @@
 //!
 //! ```sh
 //! cargo run --release -p candle-transformers --features webgpu --example forward_speed -- \
-//!     [cpu|webgpu|cuda] [MODEL [DTYPE [BATCH]]]
+//!     [--profile] [cpu|webgpu|cuda] [MODEL [DTYPE [BATCH]]]
 //! ```
 //!
 //! MODEL is `resnet50`, `vit-b16`, `clip-b32` (images and texts) or `minilm` (texts of 4 to 64 tokens); by default all run. DTYPE is `f32`
-//! (the default), `f16` or `bf16`. The output is the batch size, the median time of a pass in milliseconds and the items per second.
+//! (the default), `f16` or `bf16`. The output is the batch size, the median time of a pass in milliseconds and the items per second. With
+//! `--profile` it is followed by the time of each kernel in one more pass on a GPU, the longest first.
 //! `peers.py` in this folder times PyTorch and onnxruntime on the same models.
 
 use std::time::Instant;
 
-use candle_core::{bail, DType, Device, Module, Result, Shape, Tensor};
+use candle_core::{bail, DType, Device, KernelTime, Module, Result, Shape, Tensor};
 use candle_nn::var_builder::SimpleBackend;
 use candle_nn::{Init, VarBuilder};
 use candle_transformers::models::clip::{ClipConfig, ClipModel};
@@ -34,7 +35,8 @@ fn main() {
 }
 
 fn run() -> Result<()> {
-    let args: Vec<String> = std::env::args().skip(1).collect();
+    let (flags, args): (Vec<String>, Vec<String>) =
+        std::env::args().skip(1).partition(|arg| arg == "--profile");
     let mut args = args.iter().map(String::as_str).peekable();
     let device = match args.next_if(|arg| ["cpu", "webgpu", "cuda"].contains(arg)) {
         Some("cpu") => Device::Cpu,
@@ -80,6 +82,9 @@ fn run() -> Result<()> {
             1e3 * median,
             batch as f64 / median
         );
+        if !flags.is_empty() {
+            profile(&pass, &device)?;
+        }
     }
     Ok(())
 }
@@ -99,6 +104,35 @@ fn timed(pass: &Pass, device: &Device) -> Result<f64> {
     }
     seconds.sort_by(f64::total_cmp);
     Ok(seconds[PASSES / 2])
+}
+
+/// Prints the times of the kernels of a pass. Each dispatch is timed alone, so their sum exceeds the time of a pass.
+fn profile(pass: &Pass, device: &Device) -> Result<()> {
+    let times: Vec<KernelTime> = match device {
+        Device::Cpu => bail!("--profile times the kernels of a GPU: use it with webgpu or cuda"),
+        #[cfg(feature = "webgpu")]
+        Device::WebGpu(gpu) => {
+            gpu.start_profile()?;
+            pass()?;
+            gpu.stop_profile()?
+        }
+        #[cfg(feature = "cuda")]
+        Device::Cuda(gpu) => {
+            gpu.start_profile()?;
+            pass()?;
+            gpu.stop_profile()?
+        }
+        other => bail!("--profile does not support {:?}", other.location()),
+    };
+    let total: f64 = times.iter().map(|time| time.total_us).sum();
+    println!("{total:10.1} us in all kernels");
+    for time in times {
+        println!(
+            "{:10.1} us {:4} x {}",
+            time.total_us, time.count, time.kernel
+        );
+    }
+    Ok(())
 }
 
 /// A forward pass on inputs that are on the device already.
