@@ -34,7 +34,7 @@ fn put_slots(part: u32, rows: u32, first_row: u32, first_col: u32, slots: u32, l
       for (var i = 0u; i < DST_LANES; i++) {
         lanes[i] = finish(part * p.m + row, col + i, scaled(fragments[slot + i], row, col + i));
       }
-      dst_put(((part * p.m + row) * p.dst_row + p.dst_first + col) / DST_LANES, lanes);
+      dst_put(dst_place(part, row, col) / DST_LANES, lanes);
     }
   }
 }

@@ -21,5 +21,5 @@ fn main(
   }
   // A word has columns of one row: if dst is packed, its rows are whole words.
   let first = word * DST_LANES;
-  dst_put((first / p.n * p.dst_row + p.dst_first + first % p.n) / DST_LANES, lanes);
+  dst_put(dst_place(0u, first / p.n, first % p.n) / DST_LANES, lanes);
 }

@@ -37,7 +37,7 @@ fn put(part: u32, row: u32, col: u32, values: vec4<f32>) {
       for (var lane = 0u; lane < DST_LANES; lane++) {
         lanes[lane] = finish(dst_row, col + i + lane, scaled(v[i + lane], row, col + i + lane));
       }
-      dst_put((dst_row * p.dst_row + p.dst_first + col + i) / DST_LANES, lanes);
+      dst_put(dst_place(part, row, col + i) / DST_LANES, lanes);
     }
   }
 }

@@ -3,14 +3,17 @@
 //! - *product*: a kernel of one element with stride 1 is a matrix product with the input.
 //! - *tile* (`matmul/conv.rs`): the kernel, as a matrix, multiplies the windows of the input. The elements of windows are read while the
 //!   tiles of a product are loaded. Nothing is unfolded.
+//! - *matrices* (`matrices.rs`): windows are unfolded, some at a time, for a product on cooperative matrices.
 //! - *direct* (`direct.rs`): every tap is read for every element of the result; all groups in one dispatch.
 //!
 //! [`Form::of`] chooses between them. Operands that exceed a binding are processed in parts (`parts.rs`). Transposed convolutions of many
 //! channels are a product, whose columns are then added where they overlap (`transposed.rs`).
 
 mod direct;
+mod matrices;
 mod parts;
 mod transposed;
+mod unfold;
 
 use super::windows::fit;
 use super::{elementwise, index, matmul};
@@ -161,7 +164,11 @@ impl Conv<'_> {
     /// A plain convolution's result `(batch, c_out, o_h, o_w)` of dtype `to`.
     fn make(&self, to: DType) -> Result<WebGpuStorage> {
         let g = &self.g;
-        let elem = self.src.device().elem(self.src.dtype(), g.op)?;
+        let device = self.src.device();
+        let elem = device.elem(self.src.dtype(), g.op)?;
+        if matrices::takes(g, self.src.dtype(), &device.kernels().caps) {
+            return matrices::run(self, to, matrices::PIECE_BYTES);
+        }
         match Form::of(g, self.in_order(), elem.in_wide_kernels()) {
             Form::Direct => direct::run(self, to),
             Form::Tile => {

@@ -231,6 +231,7 @@ impl Kernel for MatmulCooperative {
             .scales(self.scales)
             .output("dst", form.out)
             .finish(form.extras.epilogue)
+            .places()
             .strided("lhs", form.rank)
             .strided("rhs", form.rank)
             .constant("DEPTH", tile.depth)

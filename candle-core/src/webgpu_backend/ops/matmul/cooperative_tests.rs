@@ -138,6 +138,8 @@ struct Case {
     n: usize,
     k: usize,
     splits: usize,
+    /// Number of matrices of dst that contain the columns.
+    planes: usize,
 }
 
 /// rhs in the kernel's form, `(n, k)`, and its elements' values.
@@ -213,7 +215,7 @@ impl Case {
             },
             lhs: (k, 1),
             rhs: (k, 1),
-            dst_row: n,
+            dst_row: n / self.planes,
             dst_first: 0,
         };
         let mut bindings = vec![bind(&lhs)];
@@ -240,12 +242,13 @@ impl Case {
                 let (sum, size) = products.fold((first, first.abs()), |(sum, size), product| {
                     (sum + product, size + product.abs())
                 });
-                let off = (f64::from(got[i * n + j]) - sum).abs();
+                let row = n / self.planes;
+                let got = got[(j / row * m + i) * row + j % row];
+                let off = (f64::from(got) - sum).abs();
                 assert!(
                     off <= size * rounded,
-                    "{self:?} {:?} ({i}, {j}): {} instead of {sum}",
+                    "{self:?} {:?} ({i}, {j}): {got} instead of {sum}",
                     side.rhs,
-                    got[i * n + j]
                 );
             }
         }
@@ -272,13 +275,19 @@ fn all_but_the_matrices() -> Result<()> {
         tile(1, 2, 2, 1, 64, 1, 1),
         tile(1, 1, 1, 2, 32, 2, 2),
     ] {
-        for (m, n, k, splits) in [(1, 1, 64, 1), (33, 65, 192, 1), (50, 130, 512, 3)] {
+        for (m, n, k, splits, planes) in [
+            (1, 1, 64, 1, 1),
+            (33, 65, 192, 1, 5),
+            (50, 130, 512, 3, 1),
+            (17, 98, 512, 3, 2),
+        ] {
             let case = Case {
                 tile,
                 m,
                 n,
                 k,
                 splits,
+                planes,
             };
             let side = case.dense(&device, Matrices::Plain)?;
             case.check(&device, &side, Matrices::Plain, 0.)?;
@@ -305,6 +314,7 @@ fn all_but_the_matrices() -> Result<()> {
             n: 24,
             k: 512,
             splits: 2,
+            planes: 1,
         };
         let side = case.blocks(&device, dtype)?;
         case.check(&device, &side, Matrices::Plain, 1e-5)?;
@@ -321,11 +331,11 @@ fn products_on_cooperative_matrices() -> Result<()> {
         return Ok(());
     }
     for tile in tiles() {
-        for (m, n, k, splits) in [
-            (1, 8, 64, 1),
-            (64, 256, 256, 1),
-            (75, 150, 192, 1),
-            (130, 260, 512, 3),
+        for (m, n, k, splits, planes) in [
+            (1, 8, 64, 1, 1),
+            (64, 256, 256, 1, 1),
+            (75, 150, 192, 1, 3),
+            (130, 260, 512, 3, 1),
         ] {
             let case = Case {
                 tile,
@@ -333,6 +343,7 @@ fn products_on_cooperative_matrices() -> Result<()> {
                 n,
                 k,
                 splits,
+                planes,
             };
             let side = case.dense(&device, Matrices::Cooperative)?;
             case.check(&device, &side, Matrices::Cooperative, 0.)?;
@@ -344,6 +355,7 @@ fn products_on_cooperative_matrices() -> Result<()> {
                 n: 150,
                 k: 512,
                 splits: 2,
+                planes: 1,
             };
             let side = case.blocks(&device, dtype)?;
             // Weights are rounded to 11 bits.

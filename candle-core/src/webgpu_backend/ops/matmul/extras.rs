@@ -167,4 +167,9 @@ impl Shader {
             "fn finish(row: u32, col: u32, sum: f32) -> f32 {{ return {value}; }}"
         ))
     }
+
+    /// `dst_place(part, row, col)`: the element of dst for an element of a part's product. Columns past a row continue in the next matrix.
+    pub(super) fn places(self) -> Self {
+        self.text(include_str!("../../shaders/matmul_places.wgsl"))
+    }
 }

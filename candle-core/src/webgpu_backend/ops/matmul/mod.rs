@@ -33,6 +33,7 @@ mod split_k;
 mod tile;
 mod vector;
 mod via_f16;
+mod window_rows;
 
 use conv::Windows;
 pub use extras::{Extras, Input};
@@ -52,6 +53,7 @@ pub(super) use conv::{convolution, Image, MOST_COMPILED};
 pub(crate) use experts::{expert_rows, Stack};
 pub(in super::super) use quantized::{fused_blocks, matmul_t};
 pub(in super::super) use via_f16::WeightRows;
+pub(super) use window_rows::{rows_of_windows, Place, MOST_WINDOW, WINDOW_UNIT};
 pub use via_f16::{gemm_reduced_precision_f32, set_gemm_reduced_precision_f32};
 
 fn elem_bytes(elem: Elem) -> usize {

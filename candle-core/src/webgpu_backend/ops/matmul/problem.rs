@@ -75,7 +75,8 @@ pub(in super::super) struct Problem {
     pub(super) lhs: (usize, usize),
     /// Strides of rhs over `n` and `k`.
     pub(super) rhs: (usize, usize),
-    /// Columns of dst; the product writes `n` of them, from `dst_first` on.
+    /// Columns of dst; the product writes `n` of them, from `dst_first` on. Columns past the last one are those of the next matrix of dst,
+    /// which also has `m` rows; a product of a batch has none.
     pub(super) dst_row: usize,
     pub(super) dst_first: usize,
 }

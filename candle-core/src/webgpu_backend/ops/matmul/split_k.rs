@@ -9,6 +9,7 @@ use crate::{DType, Error, Result};
 
 params!(JoinParams {
     len: u32,
+    m: u32,
     n: u32,
     splits: u32,
     dst_row: u32,
@@ -32,6 +33,7 @@ impl Kernel for MatmulJoin {
             .input_words("parts", "f32")
             .output("dst", self.out)
             .finish(self.epilogue)
+            .places()
             .constant("WG", WORKGROUP)
             .body::<JoinParams>(include_str!("../../shaders/matmul_join.wgsl"))
     }
@@ -104,6 +106,7 @@ impl Run<'_> {
             &bindings,
             &JoinParams {
                 len: index(len)?,
+                m: index(self.problem.m)?,
                 n: index(self.problem.n)?,
                 splits: index(splits)?,
                 dst_row: params.dst_row,
