@@ -1,6 +1,7 @@
 // A tile of TILE_M x TILE_N of dst in DOWN by ACROSS subgroups of 32, each with ROWS x COLS cooperative matrices of 16 x 16. Both operands
 // are staged through workgroup memory, DEPTH deep; rows are padded against bank conflicts. An invocation loads eight elements of lhs, and
-// EIGHTS times eight of rhs, at a time. rhs is dense or blocks, which `rhs_eight` dequantises between registers and workgroup memory. While a step is multiplied, the loads of the next one to
+// EIGHTS times eight of rhs, at a time. rhs is dense or blocks, which `rhs_eight` dequantises between registers and workgroup memory; its
+// tile has rows of k, or with RHS_OUTER rows of n. While a step is multiplied, the loads of the next one to
 // registers are in flight; with two BUFFERS it is stored while other subgroups still read the last one. Parts of `k` have separate results.
 //
 // Loops to ROWS, COLS, LHS_LOADS and RHS_LOADS are unrolled, and their arrays are variables (unroll.rs): naga does not support arrays of
@@ -12,15 +13,20 @@ const WG = DOWN * ACROSS * 32u;
 const PITCH = DEPTH / 4u + 2u;
 // Rows of each tile that the workgroup loads at once.
 const STEP = WG / (DEPTH / 8u);
-const RHS_PER_ROW = DEPTH / (8u * EIGHTS);
+const RHS_PER_ROW = RHS_EIGHTS / EIGHTS;
 const RHS_STEP = WG / RHS_PER_ROW;
 // SLOTS adjacent matrices of a subgroup, whose elements are located by row and column.
 const SLOT_PITCH = SLOTS * 16u + SLOT_PAD;
-const_assert LHS_LOADS * STEP == TILE_M && RHS_LOADS * RHS_STEP == TILE_N && COLS % SLOTS == 0u;
+const_assert LHS_LOADS * STEP == TILE_M && RHS_LOADS * EIGHTS * WG * 8u == TILE_N * DEPTH && COLS % SLOTS == 0u;
 
 var<workgroup> lhs_tile: array<vec4<Half>, BUFFERS * TILE_M * PITCH>;
-var<workgroup> rhs_tile: array<vec4<Half>, BUFFERS * TILE_N * PITCH>;
+var<workgroup> rhs_tile: array<vec4<Half>, BUFFERS * RHS_TILE>;
 var<workgroup> fragments: array<f32, DOWN * ACROSS * 16u * SLOT_PITCH>;
+
+// The stride of rhs over k.
+fn rhs_k() -> u32 {
+  return select(1u, p.rhs_col, RHS_OUTER);
+}
 
 // Writes a subgroup's slots; their rows and columns may extend past those of dst.
 fn put_slots(part: u32, rows: u32, first_row: u32, first_col: u32, slots: u32, lane: u32) {
@@ -68,7 +74,6 @@ fn main(
   let lhs_first = lhs_offset(batch) + c * 8u;
   let rhs_r = local / RHS_PER_ROW;
   let rhs_c = local % RHS_PER_ROW * EIGHTS;
-  let rhs_first = rhs_offset(batch) + rhs_c * 8u;
   var lhs_at: array<u32, LHS_LOADS>;
   var rhs_at: array<u32, RHS_LOADS>;
   var next_lhs: array<Eight, LHS_LOADS>;
@@ -78,8 +83,12 @@ fn main(
     next_lhs[i] = lhs[(lhs_at[i] + k_first) / 8u];
   }
   for (var i = 0u; i < RHS_LOADS; i++) {
-    rhs_at[i] = rhs_first + min(n0 + rhs_r + i * RHS_STEP, p.n - 1u) * p.rhs_row;
-    next_rhs[i] = rhs_load(rhs_at[i] + k_first);
+    if (RHS_OUTER) {
+      rhs_at[i] = rhs_offset(batch) + (rhs_r + i * RHS_STEP) * p.rhs_col + min(n0 + rhs_c * 8u, p.n - 8u);
+    } else {
+      rhs_at[i] = rhs_offset(batch) + min(n0 + rhs_r + i * RHS_STEP, p.n - 1u) * p.rhs_row + rhs_c * 8u;
+    }
+    next_rhs[i] = rhs_load(rhs_at[i] + k_first * rhs_k());
   }
 
   // The subgroup's first row and column of the tile, and its sums.
@@ -96,12 +105,12 @@ fn main(
       lhs_tile[lhs_buffer + place + i * STEP * PITCH] = next_lhs[i].low;
       lhs_tile[lhs_buffer + place + i * STEP * PITCH + 1u] = next_lhs[i].high;
     }
-    let rhs_place = rhs_r * PITCH + rhs_c * 2u;
+    let rhs_place = rhs_r * RHS_PITCH + rhs_c * 2u;
     for (var i = 0u; i < RHS_LOADS; i++) {
       for (var j = 0u; j < EIGHTS; j++) {
         let eight = rhs_eight(next_rhs[i], j);
-        rhs_tile[rhs_buffer + rhs_place + i * RHS_STEP * PITCH + j * 2u] = eight.low;
-        rhs_tile[rhs_buffer + rhs_place + i * RHS_STEP * PITCH + j * 2u + 1u] = eight.high;
+        rhs_tile[rhs_buffer + rhs_place + i * RHS_STEP * RHS_PITCH + j * 2u] = eight.low;
+        rhs_tile[rhs_buffer + rhs_place + i * RHS_STEP * RHS_PITCH + j * 2u + 1u] = eight.high;
       }
     }
     workgroupBarrier();
@@ -111,14 +120,18 @@ fn main(
       next_lhs[i] = lhs[(lhs_at[i] + next) / 8u];
     }
     for (var i = 0u; i < RHS_LOADS; i++) {
-      next_rhs[i] = rhs_load(rhs_at[i] + next);
+      next_rhs[i] = rhs_load(rhs_at[i] + next * rhs_k());
     }
     for (var at = 0u; at < DEPTH; at += 16u) {
       for (var i = 0u; i < ROWS; i++) {
         a[i] = coopLoadT<coop_mat16x16<f16, A>>(&lhs_tile[lhs_buffer + (row + i * 16u) * PITCH + at / 4u], PITCH);
       }
       for (var j = 0u; j < COLS; j++) {
-        b[j] = coopLoad<coop_mat16x16<f16, B>>(&rhs_tile[rhs_buffer + (col + j * 16u) * PITCH + at / 4u], PITCH);
+        if (RHS_OUTER) {
+          b[j] = coopLoadT<coop_mat16x16<f16, B>>(&rhs_tile[rhs_buffer + at * RHS_PITCH + (col + j * 16u) / 4u], RHS_PITCH);
+        } else {
+          b[j] = coopLoad<coop_mat16x16<f16, B>>(&rhs_tile[rhs_buffer + (col + j * 16u) * RHS_PITCH + at / 4u], RHS_PITCH);
+        }
       }
       for (var i = 0u; i < ROWS; i++) {
         for (var j = 0u; j < COLS; j++) {
@@ -130,7 +143,7 @@ fn main(
       workgroupBarrier();
     } else {
       lhs_buffer = TILE_M * PITCH - lhs_buffer;
-      rhs_buffer = TILE_N * PITCH - rhs_buffer;
+      rhs_buffer = RHS_TILE - rhs_buffer;
     }
   }
 

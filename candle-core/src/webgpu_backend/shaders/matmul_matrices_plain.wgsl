@@ -21,6 +21,17 @@ fn right(at: u32, lane: u32) -> PlainRight {
   return right;
 }
 
+fn right_of_rows(at: u32, lane: u32) -> PlainRight {
+  var right: PlainRight;
+  for (var i = 0u; i < 32u; i++) {
+    let col = lane % 2u * 8u + i / 4u;
+    for (var j = 0u; j < 4u; j++) {
+      right.cols[i][j] = rhs_tile[at + (i % 4u * 4u + j) * RHS_PITCH + col / 4u][col % 4u];
+    }
+  }
+  return right;
+}
+
 fn multiply_add(left: PlainLeft, right: PlainRight, sums: PlainSums) -> PlainSums {
   var a = left;
   var b = right;

@@ -32,6 +32,17 @@ pub(super) fn takes(g: &Geometry, dtype: DType, caps: &Caps) -> bool {
         && (LEAST_K..=matmul::MOST_WINDOW).contains(&k)
 }
 
+/// Whether the input is an operand of the cooperative kernel already: its channels are rows of positions that can be read in groups.
+pub(super) fn is_product(conv: &Conv<'_>) -> bool {
+    let g = &conv.g;
+    let [batch, channel, _, col] = conv.src_strides;
+    let steps = [conv.src_offset, batch, channel, output_len(g)];
+    conv.in_order()
+        && col == 1
+        && steps.iter().all(|step| step.is_multiple_of(8))
+        && g.c_in.is_multiple_of(matmul::WINDOW_UNIT)
+}
+
 /// The convolution as `(batch, c_out, o_h, o_w)` of dtype `to`, with at most `piece_bytes` of windows at a time.
 pub(super) fn run(conv: &Conv<'_>, to: DType, piece_bytes: usize) -> Result<WebGpuStorage> {
     let g = &conv.g;

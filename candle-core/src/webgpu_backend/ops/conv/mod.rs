@@ -166,7 +166,8 @@ impl Conv<'_> {
         let g = &self.g;
         let device = self.src.device();
         let elem = device.elem(self.src.dtype(), g.op)?;
-        if matrices::takes(g, self.src.dtype(), &device.kernels().caps) {
+        let takes = matrices::takes(g, self.src.dtype(), &device.kernels().caps);
+        if takes && !matrices::is_product(self) {
             return matrices::run(self, to, matrices::PIECE_BYTES);
         }
         match Form::of(g, self.in_order(), elem.in_wide_kernels()) {

@@ -1,8 +1,8 @@
-//! The cooperative regime: like tiles, in 16x16x16 matrices of a subgroup; f16 inputs, f32 sums. rhs is f16 or blocks, which are
-//! dequantised while they are copied to workgroup memory.
+//! The cooperative regime: like tiles, in 16x16x16 matrices of a subgroup; f16 inputs, f32 sums. lhs has contiguous rows of `k`. rhs is f16,
+//! with `k` or `n` contiguous, or blocks, which are dequantised while they are copied to workgroup memory.
 
 use super::operand::Scales;
-use super::{Form, MatmulParams, Problem, Rhs, Run};
+use super::{Access, Form, MatmulParams, Problem, Rhs, Run};
 use crate::webgpu_backend::kernel::{Caps, Kernel, Shader};
 use crate::Result;
 
@@ -188,7 +188,15 @@ impl CoopTile {
         }
     }
 
-    /// Bytes of workgroup memory in the kernel's layout.
+    /// The rows of a tile of rhs, of `k` or, with `outer`, of `n`: their number and length.
+    fn rhs_rows(self, outer: bool) -> (u32, u32) {
+        match outer {
+            true => (self.depth, self.tile_n()),
+            false => (self.tile_n(), self.depth),
+        }
+    }
+
+    /// Bytes of workgroup memory in the kernel's layout; rows of `n` take less than rows of `k`.
     fn shared_bytes(self) -> u32 {
         let tiles = self.buffers * (self.tile_m() + self.tile_n()) * (self.depth / 4 + 2) * 8;
         let slots = self.down * self.across * 16 * (16 * self.slots + self.slot_pad()) * 4;
@@ -210,6 +218,8 @@ struct MatmulCooperative {
     form: Form,
     tile: CoopTile,
     scales: Scales,
+    /// Whether `n` is the contiguous dimension of rhs.
+    rhs_outer: bool,
     matrices: Matrices,
 }
 
@@ -226,6 +236,8 @@ impl Kernel for MatmulCooperative {
             ("LHS_LOADS", tile.tile_m() / tile.step(1)),
             ("RHS_LOADS", tile.tile_n() / tile.step(eights)),
         ];
+        let (rhs_rows, rhs_len) = tile.rhs_rows(self.rhs_outer);
+        let rhs_pitch = rhs_len / 4 + 2;
         let shader = Shader::default()
             .cooperative_operands(form.rhs, eights)
             .scales(self.scales)
@@ -238,6 +250,10 @@ impl Kernel for MatmulCooperative {
             .constant("BUFFERS", tile.buffers)
             .constant("DOWN", tile.down)
             .constant("ACROSS", tile.across)
+            .constant("RHS_OUTER", self.rhs_outer)
+            .constant("RHS_EIGHTS", rhs_len / 8)
+            .constant("RHS_PITCH", rhs_pitch)
+            .constant("RHS_TILE", rhs_rows * rhs_pitch)
             .constant("SLOTS", tile.slots)
             .constant("SLOT_PAD", tile.slot_pad());
         let body = include_str!("../../shaders/matmul_cooperative.wgsl");
@@ -254,6 +270,11 @@ impl Kernel for MatmulCooperative {
     }
 }
 
+/// The access pattern to a dense rhs, in groups of the kernel's loads.
+pub(super) fn rhs_access(problem: &Problem) -> Access {
+    problem.access(1, 8)
+}
+
 impl Run<'_> {
     pub(super) fn cooperative(&self, tile: CoopTile) -> Result<()> {
         self.with_matrices(tile, Matrices::Cooperative)
@@ -264,6 +285,7 @@ impl Run<'_> {
             form: self.form(),
             tile,
             scales: self.scales,
+            rhs_outer: matches!(self.rhs, Rhs::Dense(_)) && rhs_access(self.problem) == Access::Outer,
             matrices,
         };
         self.launch(&kernel, tile.count(self.problem))

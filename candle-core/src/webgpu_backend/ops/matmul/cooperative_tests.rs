@@ -26,7 +26,12 @@ pub(super) fn plain(body: &str) -> String {
     for (cooperative, plain) in [
         ("coopLoadT<coop_mat16x16<f16, A>>(&lhs_tile[", "left("),
         ("coopLoad<coop_mat16x16<f16, B>>(&rhs_tile[", "right("),
+        (
+            "coopLoadT<coop_mat16x16<f16, B>>(&rhs_tile[",
+            "right_of_rows(",
+        ),
         ("], PITCH)", ", lane)"),
+        ("], RHS_PITCH)", ", lane)"),
         ("coop_mat16x16<f16, A>", "PlainLeft"),
         ("coop_mat16x16<f16, B>", "PlainRight"),
         ("coop_mat16x16<f32, C>", "PlainSums"),
@@ -68,6 +73,7 @@ fn kernel(
         },
         tile,
         scales,
+        rhs_outer: false,
         matrices: Matrices::Cooperative,
     }
 }
@@ -98,7 +104,14 @@ fn every_cooperative_kernel_is_valid_wgsl() {
                 (blocks(GgmlDType::Q8_0), 0, Scales::Rows, bias),
                 (blocks(GgmlDType::Q6K), 0, Scales::Rows, plain),
             ] {
-                assert_valid(&kernel(tile, (rhs, out), rank, scales, epilogue));
+                let kernel = kernel(tile, (rhs, out), rank, scales, epilogue);
+                assert_valid(&kernel);
+                if rhs == dense {
+                    assert_valid(&MatmulCooperative {
+                        rhs_outer: true,
+                        ..kernel
+                    });
+                }
             }
         }
     }
@@ -120,6 +133,8 @@ fn tiles_fit_the_workgroup_memory() {
             let step = tile.step(tile.eights(rhs));
             assert!(tile.tile_n().is_multiple_of(step), "{tile:?} {rhs:?}");
         }
+        // Rows of `n` too: the last load of each invocation is within them.
+        assert!(tile.threads().is_multiple_of(tile.tile_n() / 8), "{tile:?}");
         assert!(tile.cols.is_multiple_of(tile.slots), "{tile:?}");
     }
 }
@@ -142,9 +157,10 @@ struct Case {
     planes: usize,
 }
 
-/// rhs in the kernel's form, `(n, k)`, and its elements' values.
+/// rhs in the kernel's form, `(n, k)`, or with `outer` `(k, n)`, and its elements' values as `(n, k)`.
 struct Side {
     rhs: Rhs,
+    outer: bool,
     planes: Vec<WebGpuStorage>,
     factor: f32,
     values: Vec<f32>,
@@ -165,9 +181,21 @@ impl Case {
         let values = numbers(self.n * self.k, 5);
         Ok(Side {
             rhs: Rhs::Dense(Elem::F16),
+            outer: false,
             planes: vec![floats(device, &values, matrices)?],
             factor: 1.,
             values,
+        })
+    }
+
+    fn dense_in_rows_of_n(self, device: &WebGpuDevice, matrices: Matrices) -> Result<Side> {
+        let Self { n, k, .. } = self;
+        let side = self.dense(device, matrices)?;
+        let transposed: Vec<f32> = (0..k * n).map(|i| side.values[i % n * k + i / n]).collect();
+        Ok(Side {
+            outer: true,
+            planes: vec![floats(device, &transposed, matrices)?],
+            ..side
         })
     }
 
@@ -179,6 +207,7 @@ impl Case {
         let window = weight.window(format(dtype), 0, self.n * self.k)?;
         Ok(Side {
             rhs: Rhs::Blocks(format(dtype)),
+            outer: false,
             factor: weight.f16_factor(),
             planes: window.into_planes(),
             values: blocks.dequantize(&Device::Cpu)?.flatten_all()?.to_vec1()?,
@@ -214,7 +243,7 @@ impl Case {
                 offsets: [0; 2],
             },
             lhs: (k, 1),
-            rhs: (k, 1),
+            rhs: if side.outer { (1, n) } else { (k, 1) },
             dst_row: n / self.planes,
             dst_first: 0,
         };
@@ -280,6 +309,7 @@ fn all_but_the_matrices() -> Result<()> {
             (33, 65, 192, 1, 5),
             (50, 130, 512, 3, 1),
             (17, 98, 512, 3, 2),
+            (50, 136, 512, 3, 1),
         ] {
             let case = Case {
                 tile,
@@ -291,6 +321,10 @@ fn all_but_the_matrices() -> Result<()> {
             };
             let side = case.dense(&device, Matrices::Plain)?;
             case.check(&device, &side, Matrices::Plain, 0.)?;
+            if n.is_multiple_of(8) {
+                let side = case.dense_in_rows_of_n(&device, Matrices::Plain)?;
+                case.check(&device, &side, Matrices::Plain, 0.)?;
+            }
         }
     }
     // One for each kind of scales: a software adapter takes seconds to compile one.
@@ -336,6 +370,7 @@ fn products_on_cooperative_matrices() -> Result<()> {
             (64, 256, 256, 1, 1),
             (75, 150, 192, 1, 3),
             (130, 260, 512, 3, 1),
+            (130, 264, 512, 3, 1),
         ] {
             let case = Case {
                 tile,
@@ -347,6 +382,10 @@ fn products_on_cooperative_matrices() -> Result<()> {
             };
             let side = case.dense(&device, Matrices::Cooperative)?;
             case.check(&device, &side, Matrices::Cooperative, 0.)?;
+            if n.is_multiple_of(8) {
+                let side = case.dense_in_rows_of_n(&device, Matrices::Cooperative)?;
+                case.check(&device, &side, Matrices::Cooperative, 0.)?;
+            }
         }
         for dtype in FORMATS.iter().copied().filter(|dtype| dtype.has_encoder()) {
             let case = Case {

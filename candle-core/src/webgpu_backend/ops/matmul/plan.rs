@@ -85,13 +85,14 @@ pub(super) fn plan(
         let gated = extras.gate.is_some();
         return Plan::Vector(vector::plan(problem, out_lanes, gated, group, caps));
     }
+    let wide = inner(0) && problem.access(1, group) != Access::Strided;
     if caps.cooperative && elem == Elem::F16 && wide && problem.k.is_multiple_of(COOP_K as usize) {
         return cooperative(problem, Rhs::Dense(elem), caps);
     }
     tiles(problem, problem.access(0, 4), problem.access(1, 4))
 }
 
-/// The cooperative kernel, for operands in contiguous rows of `k`.
+/// The cooperative kernel, for lhs in contiguous rows of `k` and rhs in contiguous rows of `k` or `n`.
 pub(super) fn cooperative(problem: &Problem, rhs: Rhs, caps: &Caps) -> Plan {
     let (tile, splits) = CoopTile::choose(problem, rhs, &caps.limits);
     Plan::Cooperative { tile, splits }
