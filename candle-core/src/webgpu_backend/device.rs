@@ -177,7 +177,8 @@ impl WebGpuDevice {
     }
 
     /// Sets the maximum number of bytes that are kept in the pool for reuse; further freed buffers are destroyed. `None`, the default,
-    /// means half of [`Stats::peak_bytes`] but at least 256 MiB.
+    /// means half of [`Stats::peak_bytes`] but at least 256 MiB; and what the program allocated again after it was destroyed, up to twice the
+    /// peak.
     pub fn set_pool_cap(&self, bytes: Option<u64>) {
         self.0.gpu.pool.set_cap(bytes);
     }

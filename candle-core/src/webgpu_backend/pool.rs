@@ -16,7 +16,8 @@ const USAGE: wgpu::BufferUsages = wgpu::BufferUsages::STORAGE
     .union(wgpu::BufferUsages::COPY_DST);
 
 /// Free bytes that are always kept. Above it, at most half of the peak usage is kept: a program that once needed much and now needs little
-/// frees the rest.
+/// frees the rest. A program that allocates again what was freed, such as a network whose layers have many sizes, keeps that too, up to
+/// twice the peak: allocations of 50 MiB took half of the time of 32 images through ResNet-50 on an H200.
 const KEPT_BYTES: u64 = 256 << 20;
 
 /// A buffer from the pool; dropping it returns it.
@@ -62,6 +63,7 @@ pub(super) struct Pool {
     max_buffer_size: u64,
     /// By size, so that the largest are freed first when there are too many.
     free: Mutex<BTreeMap<u64, Vec<(wgpu::Buffer, u64)>>>,
+    freed: Mutex<Freed>,
     next_id: AtomicU64,
     live_bytes: AtomicU64,
     peak_bytes: AtomicU64,
@@ -72,6 +74,35 @@ pub(super) struct Pool {
     cap: AtomicU64,
     /// Number of times that buffers were returned to the device: caches that hold buffers then have to release them.
     given_back: AtomicU64,
+}
+
+/// Buffers that were freed because there were too many, and what was allocated again of them.
+#[derive(Debug, Default)]
+struct Freed {
+    /// Number of buffers by size.
+    sizes: BTreeMap<u64, u64>,
+    again_bytes: u64,
+}
+
+impl Freed {
+    fn freed(&mut self, size: u64) {
+        *self.sizes.entry(size).or_default() += 1;
+    }
+
+    /// Records an allocation.
+    fn created(&mut self, size: u64) {
+        if let Some(count) = self.sizes.get_mut(&size).filter(|count| **count > 0) {
+            *count -= 1;
+            self.again_bytes = self.again_bytes.saturating_add(size);
+        }
+    }
+
+    /// Maximum number of bytes in free buffers for a peak of bytes in use.
+    fn cap(&self, peak: u64) -> u64 {
+        let kept = KEPT_BYTES.max(peak / 2);
+        kept.saturating_add(self.again_bytes)
+            .min(KEPT_BYTES.max(peak.saturating_mul(2)))
+    }
 }
 
 /// The size to which a request for `bytes` is rounded: an eighth of a power of two, so at most an eighth is unused; whole MiB above 16 MiB,
@@ -92,6 +123,7 @@ impl Pool {
             device,
             max_buffer_size,
             free: Mutex::default(),
+            freed: Mutex::default(),
             next_id: AtomicU64::new(1),
             live_bytes: AtomicU64::new(0),
             peak_bytes: AtomicU64::new(0),
@@ -116,10 +148,13 @@ impl Pool {
                 self.free_bytes.fetch_sub(size, Ordering::Relaxed);
                 found
             }
-            None => (
-                self.create(size)?,
-                self.next_id.fetch_add(1, Ordering::Relaxed),
-            ),
+            None => {
+                self.freed.lock().created(size);
+                (
+                    self.create(size)?,
+                    self.next_id.fetch_add(1, Ordering::Relaxed),
+                )
+            }
         };
         let live = self.live_bytes.fetch_add(size, Ordering::Relaxed) + size;
         self.peak_bytes.fetch_max(live, Ordering::Relaxed);
@@ -159,7 +194,7 @@ impl Pool {
         free.entry(size).or_default().push((raw, id));
         let mut total = self.free_bytes.fetch_add(size, Ordering::Relaxed) + size;
         let cap = match self.cap.load(Ordering::Relaxed) {
-            u64::MAX => KEPT_BYTES.max(self.peak_bytes() / 2),
+            u64::MAX => self.freed.lock().cap(self.peak_bytes()),
             cap => cap,
         };
         if total <= cap {
@@ -173,6 +208,7 @@ impl Pool {
             let size = *largest.key();
             if largest.get_mut().pop().is_some() {
                 self.free_bytes.fetch_sub(size, Ordering::Relaxed);
+                self.freed.lock().freed(size);
                 total -= size;
             }
             if largest.get().is_empty() {
@@ -246,7 +282,27 @@ impl Pool {
 
 #[cfg(test)]
 mod tests {
-    use super::size_class;
+    use super::{size_class, Freed, KEPT_BYTES};
+
+    #[test]
+    fn what_is_allocated_again_is_kept() {
+        let (size, peak) = (50 << 20, 600 << 20);
+        let mut freed = Freed::default();
+        freed.created(size);
+        assert_eq!(freed.cap(peak), peak / 2);
+        assert_eq!(freed.cap(0), KEPT_BYTES);
+        freed.freed(size);
+        freed.created(size + 1);
+        assert_eq!(freed.cap(peak), peak / 2);
+        freed.created(size);
+        freed.created(size);
+        assert_eq!(freed.cap(peak), peak / 2 + size);
+        for _ in 0..100 {
+            freed.freed(size);
+            freed.created(size);
+        }
+        assert_eq!(freed.cap(peak), 2 * peak);
+    }
 
     #[test]
     fn classes_waste_little_and_are_words() {
