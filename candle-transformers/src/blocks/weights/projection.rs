@@ -112,9 +112,12 @@ impl From<Linear> for Projection {
 impl Module for Projection {
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
         match self {
-            Self::Dense(linear) => linear.forward(xs),
+            // On a GPU the bias is a part of the product.
+            Self::Dense(linear) if linear.bias().is_none() || xs.device().is_cpu() => {
+                linear.forward(xs)
+            }
             Self::Quantized { weight, bias: None } => weight.forward(xs),
-            Self::Quantized { .. } | Self::Beside { .. } => {
+            Self::Dense(_) | Self::Quantized { .. } | Self::Beside { .. } => {
                 self.forward_with(xs, LinearExtras::default())
             }
         }
