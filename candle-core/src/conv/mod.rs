@@ -136,6 +136,27 @@ impl Steps {
     }
 }
 
+/// An error unless a kernel for `group_c_in` channels in each group fits.
+pub(crate) fn check_groups(
+    groups: usize,
+    c_in: usize,
+    c_out: usize,
+    group_c_in: usize,
+) -> Result<(), &'static str> {
+    if groups == 0 {
+        return Err("groups must be at least 1");
+    }
+    if group_c_in.checked_mul(groups) != Some(c_in) {
+        return Err(
+            "the kernel's input channels times the groups differ from the input's channels",
+        );
+    }
+    if !c_out.is_multiple_of(groups) {
+        return Err("the groups must divide the kernel's output channels");
+    }
+    Ok(())
+}
+
 const TOO_LARGE: &str = "the sizes are too large";
 
 #[cfg(test)]

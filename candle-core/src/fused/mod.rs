@@ -5,18 +5,20 @@
 
 #[cfg(any(feature = "cuda", feature = "webgpu"))]
 pub(crate) mod attention;
+mod conv;
 mod gate;
 #[cfg(any(feature = "cuda", feature = "webgpu"))]
 pub(crate) mod layer;
 mod linear;
 
+pub use conv::Conv2d;
 pub use gate::{Activation, Gate};
 pub use linear::{LinearExtras, LinearWeight};
 
 use crate::backend::BackendStorage;
 #[cfg(any(feature = "cuda", feature = "webgpu"))]
 use crate::DType;
-use crate::{Layout, Result, Storage};
+use crate::{Layout, Result, Shape, Storage};
 
 /// A storage and the layout of the elements that an op reads.
 pub type Operand<'a, S> = (&'a S, &'a Layout);
@@ -281,6 +283,17 @@ pub trait Fused: BackendStorage {
         extras: LinearExtras<'_, Self>,
     ) -> Result<Self>;
 
+    /// A convolution of `x (batch, c_in, height, width)` with a kernel `(c_out, c_in / groups, k_h, k_w)` and what follows it in its layer;
+    /// returns the result's shape too.
+    ///
+    /// # Errors
+    /// If sizes or dtypes do not match, or the dtype is not a float that the device computes with.
+    fn conv2d(
+        x: Operand<'_, Self>,
+        kernel: Operand<'_, Self>,
+        conv: Conv2d<'_, Self>,
+    ) -> Result<(Self, Shape)>;
+
     /// Applies `rotation` to `[x, cos, sin]`, `x` being 4D; the result has its shape.
     ///
     /// # Errors
@@ -354,6 +367,14 @@ impl Fused for crate::CudaStorage {
         _: LinearWeight<'_, Self>,
         _: LinearExtras<'_, Self>,
     ) -> Result<Self> {
+        x.never()
+    }
+
+    fn conv2d(
+        (x, _): Operand<'_, Self>,
+        _: Operand<'_, Self>,
+        _: Conv2d<'_, Self>,
+    ) -> Result<(Self, Shape)> {
         x.never()
     }
 

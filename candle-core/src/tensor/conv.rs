@@ -4,7 +4,8 @@
 
 use crate::backend::BackendStorage;
 use crate::conv::{
-    CudnnFwdAlgo, ParamsConv1D, ParamsConv2D, ParamsConvTranspose1D, ParamsConvTranspose2D, Steps,
+    check_groups, CudnnFwdAlgo, ParamsConv1D, ParamsConv2D, ParamsConvTranspose1D,
+    ParamsConvTranspose2D, Steps,
 };
 use crate::op::{BackpropOp, Op};
 use crate::{Error, Result, Shape, Tensor};
@@ -364,27 +365,6 @@ impl Tensor {
         ))
         .bt()
     }
-}
-
-/// An error unless a kernel for `group_c_in` channels in each group fits.
-fn check_groups(
-    groups: usize,
-    c_in: usize,
-    c_out: usize,
-    group_c_in: usize,
-) -> std::result::Result<(), &'static str> {
-    if groups == 0 {
-        return Err("groups must be at least 1");
-    }
-    if group_c_in.checked_mul(groups) != Some(c_in) {
-        return Err(
-            "the kernel's input channels times the groups differ from the input's channels",
-        );
-    }
-    if !c_out.is_multiple_of(groups) {
-        return Err("the groups must divide the kernel's output channels");
-    }
-    Ok(())
 }
 
 /// An error unless a transposed kernel for `kernel_c_in` channels fits.

@@ -1,7 +1,8 @@
 //! Convolutions, which are cross-correlations: the kernel is not reversed.
 
 use super::{add_bias, channels_per_group, layer, weights, within};
-use crate::{init, BatchNorm, VarBuilder};
+use crate::ops::ConvLayer;
+use crate::{init, Activation, BatchNorm, VarBuilder};
 use candle_core::conv::CudnnFwdAlgo;
 use candle_core::{Module, Result, Tensor};
 
@@ -75,20 +76,32 @@ impl Module for Conv1d {
 /// From (batch, in_channels, height, width) to (batch, out_channels, out_height, out_width); see [`Tensor::conv2d`].
 impl Module for Conv2d {
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
-        let c = &self.config;
-        let ys = xs.conv2d_with_algo(
-            &self.weight,
-            c.padding,
-            c.stride,
-            c.dilation,
-            c.groups,
-            c.cudnn_fwd_algo,
-        )?;
-        add_bias(ys, self.bias())
+        self.forward_then(xs, None, None)
     }
 }
 
 impl Conv2d {
+    /// The result of this layer plus `residual`, of the same shape, then `activation`: one kernel on a WebGPU device, unless there is a
+    /// gradient to compute. Not in upstream's interface.
+    ///
+    /// # Errors
+    /// Those of [`Tensor::conv2d`], or if `residual` has another shape.
+    pub fn forward_then(
+        &self,
+        xs: &Tensor,
+        residual: Option<&Tensor>,
+        activation: Option<Activation>,
+    ) -> Result<Tensor> {
+        let layer = ConvLayer {
+            weight: &self.weight,
+            config: self.config,
+            bias: self.bias.as_ref(),
+            residual,
+            activation,
+        };
+        layer.forward(xs)
+    }
+
     /// This layer and `bn` (in inference) fused into one layer. Its weights are on the graph, since the running statistics of `bn` are
     /// variables: a model for inference detaches them.
     ///

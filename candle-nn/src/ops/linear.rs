@@ -254,7 +254,7 @@ impl<'a> Linear<'a> {
 }
 
 /// As the devices' kernels name it; `None` for those without one.
-fn kernel(act: Activation) -> Option<fused::Activation> {
+pub(super) fn kernel(act: Activation) -> Option<fused::Activation> {
     match act {
         Activation::Silu | Activation::Swish => Some(fused::Activation::Silu),
         Activation::Gelu => Some(fused::Activation::Gelu),

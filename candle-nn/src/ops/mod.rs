@@ -5,6 +5,7 @@
 //! has a plain form, composed of tensor ops. Inputs that are part of an autograd graph take the plain form, so that gradients flow through
 //! all functions.
 
+mod conv;
 mod dropout;
 mod elementwise;
 mod gated;
@@ -14,6 +15,7 @@ mod pixels;
 mod sdpa;
 mod softmax;
 
+pub(crate) use conv::ConvLayer;
 pub use dropout::{dropout, Dropout, Identity};
 pub(crate) use elementwise::{halves_at_zero, hard_clamp};
 pub use elementwise::{hard_sigmoid, leaky_relu, mish, selu, sigmoid, silu, swiglu};

@@ -1,10 +1,12 @@
-use super::common::{assert_close, assert_fails, assert_values, data};
+use super::common::{
+    assert_close, assert_fails, assert_values, data, dtypes, reference, runs_fewer,
+};
 use candle_core::{test_device, DType, Device, Module, ModuleT, Result, Tensor};
 use candle_nn::{
     batch_norm, conv1d, conv1d_no_bias, conv2d, conv2d_no_bias, conv_transpose1d,
-    conv_transpose1d_no_bias, conv_transpose2d, conv_transpose2d_no_bias, BatchNorm, Conv1d,
-    Conv1dConfig, Conv2d, Conv2dConfig, ConvTranspose1d, ConvTranspose1dConfig, ConvTranspose2d,
-    ConvTranspose2dConfig, VarBuilder, VarMap,
+    conv_transpose1d_no_bias, conv_transpose2d, conv_transpose2d_no_bias, Activation, BatchNorm,
+    Conv1d, Conv1dConfig, Conv2d, Conv2dConfig, ConvTranspose1d, ConvTranspose1dConfig,
+    ConvTranspose2d, ConvTranspose2dConfig, VarBuilder, VarMap,
 };
 
 /// Sums of products put down by hand: a kernel over a few numbers, with a bias.
@@ -187,6 +189,83 @@ fn convolutions_that_do_not_fit(dev: &Device) -> Result<()> {
     Ok(())
 }
 
+/// Bias, residual and activation, by the kernel of the convolution or after it, for each of its algorithms.
+fn what_follows_a_convolution(dev: &Device) -> Result<()> {
+    // Channels of the input, of the result, groups, size of the kernel, size of the image.
+    let cases = [
+        // A product; tiles; the same with planes of an odd size; groups; direct; sums that are split.
+        (16, 24, 1, 1, [6, 8]),
+        (5, 20, 1, 3, [6, 8]),
+        (5, 20, 1, 3, [5, 7]),
+        (24, 40, 2, 3, [6, 4]),
+        (24, 40, 2, 1, [6, 4]),
+        (6, 4, 1, 3, [6, 8]),
+        (130, 20, 1, 3, [4, 4]),
+    ];
+    for (i, (c_in, c_out, groups, size, [h, w])) in cases.into_iter().enumerate() {
+        for (dtype, rounded) in dtypes(dev) {
+            if runs_fewer(dev) && dtype != [DType::F16, DType::F32, DType::BF16][i % 3] {
+                continue;
+            }
+            let config = Conv2dConfig {
+                padding: size / 2,
+                groups,
+                ..Default::default()
+            };
+            let weight = data(&[c_out, c_in / groups, size, size], dtype, dev)?;
+            let bias = Some(data(&[c_out + 1], dtype, dev)?.narrow(0, 1, c_out)?);
+            let image = data(&[2, c_in, h, w], dtype, dev)?;
+            let residuals = [
+                data(&[2, c_out, h, w], dtype, dev)?,
+                data(&[2, h, w, c_out], dtype, dev)?.permute((0, 3, 1, 2))?,
+            ];
+            for (bias, residual, activation) in [
+                (&bias, None, None),
+                (&None, None, Some(Activation::Relu)),
+                (&bias, Some(&residuals[0]), Some(Activation::Relu)),
+                (&bias, Some(&residuals[1]), Some(Activation::Silu)),
+                // One that no device's kernel has.
+                (&None, Some(&residuals[0]), Some(Activation::Elu(0.5))),
+            ] {
+                let layer = Conv2d::new(weight.clone(), bias.clone(), config);
+                let got = layer.forward_then(&image, residual, activation)?;
+                let (image, weight) = (reference(&image)?, reference(&weight)?);
+                let mut expected = image.conv2d(&weight, size / 2, 1, 1, groups)?;
+                // Of the sum's size, which the others may cancel.
+                let most = expected
+                    .abs()?
+                    .flatten_all()?
+                    .max(0)?
+                    .to_dtype(DType::F64)?;
+                let most = most.to_scalar::<f64>()?;
+                if let Some(bias) = bias {
+                    let bias = reference(bias)?.reshape((1, c_out, 1, 1))?;
+                    expected = expected.broadcast_add(&bias)?;
+                }
+                if let Some(residual) = residual {
+                    expected = (expected + reference(residual)?)?;
+                }
+                if let Some(activation) = activation {
+                    expected = activation.forward(&expected)?;
+                }
+                let case = format!("{i} {dtype:?} {} {activation:?}", residual.is_some());
+                assert_close(&case, &got, &expected, 2. * rounded * (1. + most));
+            }
+        }
+    }
+    let layer = Conv2d::new(
+        data(&[4, 3, 3, 3], DType::F32, dev)?,
+        None,
+        Conv2dConfig::default(),
+    );
+    let image = data(&[1, 3, 5, 5], DType::F32, dev)?;
+    let residual = data(&[1, 4, 5, 5], DType::F32, dev)?;
+    let got = layer.forward_then(&image, Some(&residual), None);
+    assert_fails(got, &["[1, 4, 3, 3]", "[1, 4, 5, 5]"]);
+    Ok(())
+}
+
+test_device!(what_follows_a_convolution);
 test_device!(convolution_values);
 test_device!(convolutions_of_a_builder);
 test_device!(batch_norm_within_a_convolution);

@@ -63,7 +63,9 @@ impl Kind {
 
 /// A residual block.
 struct Block {
+    /// All but the last one.
     convs: Vec<ConvNorm>,
+    last: ConvNorm,
     /// The projection of the input, if its shape differs from the output's.
     downsample: Option<ConvNorm>,
 }
@@ -77,13 +79,18 @@ impl Block {
         vb: VarBuilder,
     ) -> Result<Self> {
         let specs = kind.convs(inputs, channels, stride);
-        let last = specs.len() - 1;
-        let convs = specs.iter().enumerate().map(|(i, spec)| {
+        let load = |(i, spec): (usize, &ConvSpec)| {
             let names = (format!("conv{}", i + 1), format!("bn{}", i + 1));
-            let conv = spec.load_norm(vb.pp(names.0), vb.pp(names.1))?;
-            Ok(conv.maybe((i < last).then_some(Activation::Relu)))
-        });
-        let convs = convs.collect::<Result<_>>()?;
+            spec.load_norm(vb.pp(names.0), vb.pp(names.1))
+        };
+        let mut convs = specs
+            .iter()
+            .enumerate()
+            .map(|conv| Ok(load(conv)?.then(Activation::Relu)))
+            .collect::<Result<Vec<_>>>()?;
+        let Some(last) = convs.pop() else {
+            candle_core::bail!("resnet: a block without convolutions")
+        };
         let outputs = kind.outputs(channels);
         let downsample = if stride != 1 || inputs != outputs {
             let vb = vb.pp("downsample");
@@ -92,17 +99,24 @@ impl Block {
         } else {
             None
         };
-        Ok(Self { convs, downsample })
+        Ok(Self {
+            convs,
+            last,
+            downsample,
+        })
     }
 }
 
 impl Module for Block {
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
+        let projected = match &self.downsample {
+            Some(downsample) => Some(downsample.forward(xs)?),
+            None => None,
+        };
+        let residual = projected.as_ref().unwrap_or(xs);
         let ys = run_all(&self.convs, xs)?;
-        match &self.downsample {
-            Some(downsample) => (ys + downsample.forward(xs)?)?.relu(),
-            None => (ys + xs)?.relu(),
-        }
+        self.last
+            .forward_then(&ys, Some(residual), Some(Activation::Relu))
     }
 }
 

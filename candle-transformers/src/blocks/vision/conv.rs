@@ -130,16 +130,31 @@ impl ConvNorm {
     }
 }
 
-impl Module for ConvNorm {
-    fn forward(&self, xs: &Tensor) -> Result<Tensor> {
-        let mut xs = self.conv.forward(xs)?;
-        if let Some(norm) = &self.norm {
-            xs = norm.forward_t(&xs, false)?;
+impl ConvNorm {
+    /// The result plus `residual`, then `activation` instead of the layer's own.
+    pub(crate) fn forward_then(
+        &self,
+        xs: &Tensor,
+        residual: Option<&Tensor>,
+        activation: Option<Activation>,
+    ) -> Result<Tensor> {
+        let Some(norm) = &self.norm else {
+            return self.conv.forward_then(xs, residual, activation);
+        };
+        let mut xs = norm.forward_t(&self.conv.forward(xs)?, false)?;
+        if let Some(residual) = residual {
+            xs = (xs + residual)?;
         }
-        match &self.activation {
+        match &activation {
             Some(activation) => activation.forward(&xs),
             None => Ok(xs),
         }
+    }
+}
+
+impl Module for ConvNorm {
+    fn forward(&self, xs: &Tensor) -> Result<Tensor> {
+        self.forward_then(xs, None, self.activation)
     }
 }
 

@@ -17,8 +17,8 @@ pub use softmax::softmax_last_dim;
 use super::elementwise;
 use crate::backend::BackendStorage;
 use crate::cuda_backend::{CudaDevice, CudaStorage};
-use crate::fused::{Fused, Gate, LinearExtras, LinearWeight};
-use crate::{DType, Result, Storage};
+use crate::fused::{Conv2d, Fused, Gate, LinearExtras, LinearWeight};
+use crate::{DType, Result, Shape, Storage};
 
 /// A storage and the layout of the elements that an op reads.
 type Operand<'a> = crate::fused::Operand<'a, CudaStorage>;
@@ -98,6 +98,20 @@ impl Fused for CudaStorage {
         extras: LinearExtras<'_, Self>,
     ) -> Result<Self> {
         super::linear::linear(x, weight, extras)
+    }
+
+    fn conv2d(
+        x: Operand<'_>,
+        kernel: Operand<'_>,
+        conv: Conv2d<'_, Self>,
+    ) -> Result<(Self, Shape)> {
+        let (params, shape) = conv.check(x, kernel)?;
+        float_type(x.0.device(), x.0.dtype(), "conv2d")?;
+        let dst = x.0.conv2d(x.1, kernel.0, kernel.1, &params)?;
+        let (b, channels, o_h, o_w) = shape.dims4()?;
+        let dims = [b, channels, o_h * o_w];
+        let dst = conv.after(dst, dims, elementwise::binary, elementwise::unary)?;
+        Ok((dst, shape))
     }
 
     fn rope(inputs: [Operand<'_>; 3], rotation: Rotation<'_>) -> Result<Self> {

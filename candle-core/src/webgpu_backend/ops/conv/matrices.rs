@@ -4,7 +4,7 @@
 //! elements long, else it is padded with zeros. Rows of windows count over all images, so that small images fill tiles too; the product
 //! stores a column at its position in its image.
 
-use super::{output_len, taps, unfold, Conv};
+use super::{output_len, taps, unfold, Conv, Extras};
 use crate::backend::BackendStorage;
 use crate::conv::{Geometry, Steps};
 use crate::webgpu_backend::adapter::Caps;
@@ -43,8 +43,13 @@ pub(super) fn is_product(conv: &Conv<'_>) -> bool {
         && g.c_in.is_multiple_of(matmul::WINDOW_UNIT)
 }
 
-/// The convolution as `(batch, c_out, o_h, o_w)` of dtype `to`, with at most `piece_bytes` of windows at a time.
-pub(super) fn run(conv: &Conv<'_>, to: DType, piece_bytes: usize) -> Result<WebGpuStorage> {
+/// The convolution with `extras` as `(batch, c_out, o_h, o_w)` of dtype `to`, with at most `piece_bytes` of windows at a time.
+pub(super) fn run(
+    conv: &Conv<'_>,
+    extras: Extras<'_>,
+    to: DType,
+    piece_bytes: usize,
+) -> Result<WebGpuStorage> {
     let g = &conv.g;
     let device = conv.src.device();
     let plane = output_len(g);
@@ -71,6 +76,7 @@ pub(super) fn run(conv: &Conv<'_>, to: DType, piece_bytes: usize) -> Result<WebG
             &windows,
             (g.c_out, columns, row),
             place,
+            extras,
             &dst,
         )?;
     }

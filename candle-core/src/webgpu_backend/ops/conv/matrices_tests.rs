@@ -1,6 +1,6 @@
-use crate::backend::BackendDevice;
 use super::super::Operands;
 use super::*;
+use crate::backend::BackendDevice;
 use crate::webgpu_backend::{Options, WebGpuDevice};
 use crate::{CpuStorage, Device, Shape, Tensor};
 use half::f16;
@@ -169,7 +169,7 @@ impl Case {
             let (src, src_l) = stored(device, &x, order, before[0])?;
             let (kernel, kernel_l) = stored(device, &kernel, [0, 1, 2, 3], before[1])?;
             let conv = Operands::new(&src, &src_l, &kernel, &kernel_l).whole(g)?;
-            let got = match run(&conv, to, 0)?.to_cpu_storage()? {
+            let got = match run(&conv, Extras::default(), to, 0)?.to_cpu_storage()? {
                 CpuStorage::F16(halves) => halves.iter().map(|x| x.to_f32()).collect(),
                 CpuStorage::F32(floats) => floats,
                 other => crate::bail!("{:?} instead of {to:?}", other.dtype()),

@@ -10,15 +10,18 @@
 //! channels are a product, whose columns are then added where they overlap (`transposed.rs`).
 
 mod direct;
+mod extras;
 mod matrices;
 mod parts;
 mod transposed;
 mod unfold;
 
+use super::matmul::Extras;
 use super::windows::fit;
 use super::{elementwise, index, matmul};
 use crate::backend::{BackendDevice, BackendStorage};
 use crate::conv::Geometry;
+use crate::fused::Conv2d;
 use crate::webgpu_backend::kernel::Elem;
 use crate::webgpu_backend::WebGpuStorage;
 use crate::{DType, Layout, Result, Shape};
@@ -162,16 +165,16 @@ impl Conv<'_> {
     }
 
     /// A plain convolution's result `(batch, c_out, o_h, o_w)` of dtype `to`.
-    fn make(&self, to: DType) -> Result<WebGpuStorage> {
+    fn make(&self, extras: Extras<'_>, to: DType) -> Result<WebGpuStorage> {
         let g = &self.g;
         let device = self.src.device();
         let elem = device.elem(self.src.dtype(), g.op)?;
         let takes = matrices::takes(g, self.src.dtype(), &device.kernels().caps);
         if takes && !matrices::is_product(self) {
-            return matrices::run(self, to, matrices::PIECE_BYTES);
+            return matrices::run(self, extras, to, matrices::PIECE_BYTES);
         }
         match Form::of(g, self.in_order(), elem.in_wide_kernels()) {
-            Form::Direct => direct::run(self, to),
+            Form::Direct => extras::after(direct::run(self, to)?, extras, g),
             Form::Tile => {
                 let kernel_l = Layout::new(
                     Shape::from((g.c_out, g.c_in / g.groups, g.kernel[0], g.kernel[1])),
@@ -186,14 +189,14 @@ impl Conv<'_> {
                     strides: self.src_strides,
                     start: self.start,
                 };
-                matmul::convolution((kernel, offset), image, g, to)
+                matmul::convolution((kernel, offset), image, g, extras, to)
             }
-            Form::Product => self.product(to),
+            Form::Product => self.product(extras, to),
         }
     }
 
     /// The kernel, as matrices of the groups, times the input.
-    fn product(&self, to: DType) -> Result<WebGpuStorage> {
+    fn product(&self, extras: Extras<'_>, to: DType) -> Result<WebGpuStorage> {
         let g = &self.g;
         let (c_in, c_out) = g.group_channels();
         let n = output_len(g);
@@ -210,7 +213,16 @@ impl Conv<'_> {
             self.src_offset,
         );
         let bmnk = (g.b * g.groups, c_out, n, c_in);
-        matmul::product(self.kernel, self.src, bmnk, &kernel_l, &src_l, to)
+        if !extras.is_none() && c_in <= matmul::MOST_WINDOW {
+            let problem = matmul::Problem::new(bmnk, &kernel_l, &src_l)?;
+            let extras = (extras, g.c_out);
+            let made = matmul::product_of_planes(self.kernel, self.src, &problem, extras, to)?;
+            if let Some(made) = made {
+                return Ok(made);
+            }
+        }
+        let made = matmul::product(self.kernel, self.src, bmnk, &kernel_l, &src_l, to)?;
+        extras::after(made, extras, g)
     }
 }
 
@@ -236,15 +248,29 @@ fn matrices(dims: [usize; 4], stride: [usize; 4], offset: usize) -> Layout {
     Layout::new(Shape::from(dims.to_vec()), stride.to_vec(), offset)
 }
 
+/// A plain convolution of floats, of geometry `g`, with what follows it.
+pub(in super::super) fn run_with(
+    operands: Operands<'_>,
+    g: Geometry,
+    conv: Conv2d<'_, WebGpuStorage>,
+) -> Result<WebGpuStorage> {
+    extras::in_order(conv, |extras| run_any(operands, g, extras))
+}
+
 /// A convolution. The kernel of a plain one is `(c_out, c_in / groups, height, width)`, that of a transposed one `(c_in, c_out / groups,
 /// height, width)`.
 pub(in super::super) fn run(operands: Operands<'_>, g: Geometry) -> Result<WebGpuStorage> {
+    run_any(operands, g, Extras::default())
+}
+
+fn run_any(operands: Operands<'_>, g: Geometry, extras: Extras<'_>) -> Result<WebGpuStorage> {
     operands.elem(g.op)?;
     let device = operands.src.device();
     let dtype = operands.src.dtype();
     let len = g.b * g.c_out * output_len(&g);
     if len == 0 || g.c_in * input_len(&g) == 0 {
-        return device.zeros_impl(&Shape::from(len), dtype);
+        let zeros = device.zeros_impl(&Shape::from(len), dtype)?;
+        return extras::after(zeros, extras, &g);
     }
     let fits = fit([operands.src, operands.kernel])
         && (len * dtype.size_in_bytes().max(4)) as u64 <= device.max_binding();
@@ -254,10 +280,13 @@ pub(in super::super) fn run(operands: Operands<'_>, g: Geometry) -> Result<WebGp
         false => {
             let conv = operands.whole(g)?;
             // The matrix products split themselves.
-            if fits || (g.groups == 1 && conv.in_order()) {
-                return conv.make(dtype);
+            let whole = fits || (g.groups == 1 && conv.in_order());
+            let fused = whole && extras.each().all(WebGpuStorage::fits_binding);
+            match (whole, fused) {
+                (_, true) => conv.make(extras, dtype),
+                (true, _) => extras::after(conv.make(Extras::default(), dtype)?, extras, &g),
+                (false, _) => extras::after(parts::run(&operands, &g)?, extras, &g),
             }
-            parts::run(&operands, &g)
         }
     }
 }

@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use super::{index, input_len, output_len, strides, taps, Conv, Operands};
+use super::{index, input_len, output_len, strides, taps, Conv, Extras, Operands};
 use crate::backend::BackendStorage;
 use crate::conv::Geometry;
 use crate::webgpu_backend::ops::copy2d::{copy2d, Rows};
@@ -239,6 +239,6 @@ impl Parts<'_> {
             kernel_offset: kernel_l.start_offset(),
             kernel_strides: strides(&kernel_l),
         };
-        conv.make(to)
+        conv.make(Extras::default(), to)
     }
 }

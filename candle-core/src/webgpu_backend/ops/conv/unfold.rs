@@ -80,7 +80,10 @@ pub(super) fn rows(conv: &Conv<'_>, positions: Range<usize>, row: usize) -> Resu
     let g = &conv.g;
     let device = conv.src.device();
     let (c_in, _) = g.group_channels();
-    let dst = device.alloc(positions.len() * row, DType::F16, g.op)?;
+    // A power of two, so that convolutions of different sizes use the same few buffers.
+    let len = (positions.len() * row).next_power_of_two();
+    let len = len.min(device.max_binding() as usize / 2);
+    let dst = device.alloc(len.max(positions.len() * row), DType::F16, g.op)?;
     let compiled = g.kernel.iter().all(|size| *size <= matmul::MOST_COMPILED);
     let inside = |d: usize| {
         let Steps {

@@ -19,8 +19,9 @@ pub use softmax::softmax_last_dim;
 use super::windows::Operand;
 use super::{index, Views};
 use crate::backend::BackendStorage;
-use crate::fused::Fused;
+use crate::conv::Geometry;
 pub use crate::fused::{Activation, BesideNorm, Gate, RopeKind};
+use crate::fused::{Conv2d, Fused};
 use crate::op::{Exp, Neg, Recip};
 use crate::webgpu_backend::kernel::{Caps, Elem, Shader};
 use crate::webgpu_backend::{WebGpuDevice, WebGpuStorage};
@@ -73,6 +74,18 @@ impl Fused for WebGpuStorage {
 
     fn linear(x: Operand<'_>, weight: LinearWeight<'_>, extras: LinearExtras<'_>) -> Result<Self> {
         linear(x, weight, extras)
+    }
+
+    fn conv2d(
+        x: Operand<'_>,
+        kernel: Operand<'_>,
+        conv: Conv2d<'_, Self>,
+    ) -> Result<(Self, Shape)> {
+        let (params, shape) = conv.check(x, kernel)?;
+        float_elem(x.0.device(), x.0.dtype(), "conv2d")?;
+        let operands = super::conv::Operands::new(x.0, x.1, kernel.0, kernel.1);
+        let dst = super::conv::run_with(operands, Geometry::conv2d(&params)?, conv)?;
+        Ok((dst, shape))
     }
 
     fn rope(inputs: [Operand<'_>; 3], rotation: Rotation<'_>) -> Result<Self> {

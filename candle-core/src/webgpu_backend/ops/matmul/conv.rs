@@ -3,7 +3,7 @@
 //! result, and together they determine the element of the input. Stored, the matrix would have the size of the input times the kernel's
 //! elements, written once and read once for each row of tiles.
 
-use super::{make, Extras, MatmulParams, Problem};
+use super::{make, Extras, MatmulParams, Problem, Rows};
 use crate::conv::Geometry;
 use crate::webgpu_backend::kernel::{Elem, Shader};
 use crate::webgpu_backend::ops::index;
@@ -44,6 +44,7 @@ pub(in super::super) fn convolution(
     (kernel, kernel_offset): (&WebGpuStorage, usize),
     image: Image<'_>,
     g: &Geometry,
+    extras: Extras<'_>,
     to: DType,
 ) -> Result<WebGpuStorage> {
     let (c_in, c_out) = g.group_channels();
@@ -70,8 +71,8 @@ pub(in super::super) fn convolution(
         stride: pair(&|d| g.steps[d].stride)?,
         dilation: pair(&|d| g.steps[d].dilation)?,
     };
-    let none = Extras::default();
-    let made = make(kernel, image.storage, &problem, none, Some(windows), to)?;
+    let rows = Rows::Windows(g.c_out, windows);
+    let made = make(kernel, image.storage, &problem, extras, rows, to)?;
     made.ok_or_else(|| {
         crate::Error::WebGpu(format!("{}: one part exceeds the binding size", g.op)).bt()
     })

@@ -243,7 +243,6 @@ impl Kernel for MatmulCooperative {
             .scales(self.scales)
             .output("dst", form.out)
             .finish(form.extras.epilogue)
-            .places()
             .strided("lhs", form.rank)
             .strided("rhs", form.rank)
             .constant("DEPTH", tile.depth)
@@ -285,7 +284,8 @@ impl Run<'_> {
             form: self.form(),
             tile,
             scales: self.scales,
-            rhs_outer: matches!(self.rhs, Rhs::Dense(_)) && rhs_access(self.problem) == Access::Outer,
+            rhs_outer: matches!(self.rhs, Rhs::Dense(_))
+                && rhs_access(self.problem) == Access::Outer,
             matrices,
         };
         self.launch(&kernel, tile.count(self.problem))

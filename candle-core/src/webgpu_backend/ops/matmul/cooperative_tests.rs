@@ -95,8 +95,14 @@ fn every_cooperative_kernel_is_valid_wgsl() {
                 activation: Some(Activation::Relu2),
                 ..plain
             };
+            let planes = Epilogue {
+                residual: Some(out),
+                planes: true,
+                ..bias
+            };
             for (rhs, rank, scales, epilogue) in [
                 (dense, 0, Scales::None, plain),
+                (dense, 0, Scales::None, planes),
                 (dense, 2, Scales::None, bias),
                 (dense, 0, Scales::Rows, added),
                 (dense, 0, Scales::Both, bias),

@@ -29,7 +29,7 @@ impl<'a> Extras<'a> {
     }
 
     /// Whether there is only the product.
-    pub(super) fn is_none(&self) -> bool {
+    pub(in super::super) fn is_none(&self) -> bool {
         self.gate.is_none() && self.activation.is_none() && self.each().next().is_none()
     }
 
@@ -41,6 +41,7 @@ impl<'a> Extras<'a> {
             gated: self.gate.is_some(),
             activation: self.activation,
             residual: elem_of(self.residual),
+            planes: false,
         }
     }
 
@@ -59,7 +60,7 @@ impl<'a> Extras<'a> {
     }
 
     /// The norm's weights, the bias and the residual, those that are present.
-    pub(super) fn each(&self) -> impl Iterator<Item = &'a WebGpuStorage> {
+    pub(in super::super) fn each(&self) -> impl Iterator<Item = &'a WebGpuStorage> {
         let norm = self.norm.map(|(alpha, _)| alpha);
         let all = [norm, self.bias, self.residual];
         all.into_iter().flatten().map(|(storage, _)| storage)
@@ -70,17 +71,22 @@ impl<'a> Extras<'a> {
         self.each().map(bind)
     }
 
+    /// Writes these to `params`, after the problem and the channels.
     pub(super) fn fill(&self, params: &mut MatmulParams) -> Result<()> {
+        // Kernels count columns from the first of a product, which may be one of several adjacent ones; those of planes count from dst's.
+        let first = match params.channels {
+            0 => params.dst_first as usize,
+            _ => 0,
+        };
         if let Some(((_, layout), eps)) = self.norm {
             params.alpha_offset = index(layout.start_offset())?;
             params.eps = eps;
         }
         if let Some((_, layout)) = self.bias {
-            params.bias_offset = index(layout.start_offset() + params.dst_first as usize)?;
+            params.bias_offset = index(layout.start_offset() + first)?;
         }
         if let Some((_, layout)) = self.residual {
-            // Kernels count columns from the first of a product, which may be one of several adjacent ones.
-            params.residual_offset = index(layout.start_offset() + params.dst_first as usize)?;
+            params.residual_offset = index(layout.start_offset() + first)?;
             params.residual_row = index(layout.row_step().unwrap_or(0))?;
         }
         Ok(())
@@ -124,6 +130,9 @@ pub(super) struct Epilogue {
     pub(super) gated: bool,
     pub(super) activation: Option<Activation>,
     pub(super) residual: Option<Elem>,
+    /// Whether rows are planes of channels: the bias is a channel's, and the residual, in the order of dst, is added before the
+    /// activation.
+    pub(super) planes: bool,
 }
 
 impl fmt::Debug for Epilogue {
@@ -137,39 +146,41 @@ impl fmt::Debug for Epilogue {
         if let Some(elem) = self.residual {
             write!(f, " residual {elem:?}")?;
         }
-        Ok(())
+        f.write_str(if self.planes { " planes" } else { "" })
     }
 }
 
 impl Shader {
-    /// `finish(row, col, sum)`: the stored value for a sum. With a gate, `bias_at` is available for the value before it.
+    /// `dst_place(part, row, col)`, the element of dst for one of a part's product, and `finish(row, col, sum)`, the value that is stored
+    /// for a sum. With a gate, `bias_at` is available for the value before it.
     pub(super) fn finish(mut self, epilogue: Epilogue) -> Self {
         let mut value = String::from("sum");
         if let Some(elem) = epilogue.bias {
             self = self.input("bias", elem);
-            value.push_str(if epilogue.gated {
-                ""
-            } else {
-                " + bias_at(p.bias_offset + col)"
+            value.push_str(match (epilogue.gated, epilogue.planes) {
+                (true, _) => "",
+                (false, true) => " + bias_at(p.bias_offset + row % p.channels)",
+                (false, false) => " + bias_at(p.bias_offset + col)",
             });
+        }
+        if let Some(elem) = epilogue.residual {
+            self = self.input("residual", elem);
+        }
+        if epilogue.residual.is_some() && epilogue.planes {
+            value.push_str(" + residual_at(p.residual_offset + dst_place(0u, row, col))");
         }
         for function in epilogue.activation.map_or(&[][..], Activation::functions) {
             value = format!("f_{function}({value})");
         }
-        if let Some(elem) = epilogue.residual {
-            self = self.input("residual", elem);
+        if epilogue.residual.is_some() && !epilogue.planes {
             value.push_str(" + residual_at(p.residual_offset + row * p.residual_row + col)");
         }
         if epilogue.gated || epilogue.activation.is_some() {
             self = self.text(include_str!("../../shaders/functions_float.wgsl"));
         }
-        self.text(&format!(
-            "fn finish(row: u32, col: u32, sum: f32) -> f32 {{ return {value}; }}"
-        ))
-    }
-
-    /// `dst_place(part, row, col)`: the element of dst for an element of a part's product. Columns past a row continue in the next matrix.
-    pub(super) fn places(self) -> Self {
         self.text(include_str!("../../shaders/matmul_places.wgsl"))
+            .text(&format!(
+                "fn finish(row: u32, col: u32, sum: f32) -> f32 {{ return {value}; }}"
+            ))
     }
 }

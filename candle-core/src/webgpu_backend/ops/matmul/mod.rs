@@ -53,8 +53,8 @@ pub(super) use conv::{convolution, Image, MOST_COMPILED};
 pub(crate) use experts::{expert_rows, Stack};
 pub(in super::super) use quantized::{fused_blocks, matmul_t};
 pub(in super::super) use via_f16::WeightRows;
-pub(super) use window_rows::{rows_of_windows, Place, MOST_WINDOW, WINDOW_UNIT};
 pub use via_f16::{gemm_reduced_precision_f32, set_gemm_reduced_precision_f32};
+pub(super) use window_rows::{rows_of_windows, Place, MOST_WINDOW, WINDOW_UNIT};
 
 fn elem_bytes(elem: Elem) -> usize {
     4 / elem.lanes() as usize
@@ -124,16 +124,37 @@ pub(super) fn fused_product(
     extras: Extras<'_>,
     to: DType,
 ) -> Result<Option<WebGpuStorage>> {
-    make(lhs, rhs, problem, extras, None, to)
+    make(lhs, rhs, problem, extras, Rows::Tokens, to)
 }
 
-/// Like [`fused_product`]; with `windows`, rhs is an image and its columns are the windows.
+/// Like [`fused_product`], for a convolution with `channels` of the result: its rows are planes.
+pub(super) fn product_of_planes(
+    lhs: &WebGpuStorage,
+    rhs: &WebGpuStorage,
+    problem: &Problem,
+    (extras, channels): (Extras<'_>, usize),
+    to: DType,
+) -> Result<Option<WebGpuStorage>> {
+    make(lhs, rhs, problem, extras, Rows::Planes(channels), to)
+}
+
+/// The kind of rows of a result, which decides what their extras are.
+enum Rows {
+    /// Those of a linear layer.
+    Tokens,
+    /// Planes of this number of channels.
+    Planes(usize),
+    /// The same, of a convolution whose rhs is an image: its columns are the windows.
+    Windows(usize, Windows),
+}
+
+/// Like [`fused_product`], with rows of a kind.
 fn make(
     lhs: &WebGpuStorage,
     rhs: &WebGpuStorage,
     problem: &Problem,
     extras: Extras<'_>,
-    windows: Option<Windows>,
+    rows: Rows,
     to: DType,
 ) -> Result<Option<WebGpuStorage>> {
     const OP: &str = "matmul";
@@ -149,6 +170,11 @@ fn make(
         (Elem::F32, DType::F32)
     };
     let caps = &device.kernels().caps;
+    let (channels, windows) = match rows {
+        Rows::Tokens => (0, None),
+        Rows::Planes(channels) => (channels, None),
+        Rows::Windows(channels, windows) => (channels, Some(windows)),
+    };
     let plan = match windows {
         None => plan(problem, elem, out.lanes(), &extras, caps),
         // Neighbours in a row of a tile are neighbours in the image.
@@ -175,7 +201,7 @@ fn make(
         }
     };
     let reduced = gemm_reduced_precision_f32();
-    if !vector && windows.is_none() && via_f16::takes(problem, elem, reduced, caps) {
+    if !vector && channels == 0 && via_f16::takes(problem, elem, reduced, caps) {
         let (rows, weight) = via_f16::operands(problem, lhs, rhs);
         let mkn = (m, problem.k, n);
         let plan = |problem: &Problem| plan::cooperative(problem, Rhs::Dense(Elem::F16), caps);
@@ -186,6 +212,7 @@ fn make(
     let run = Run {
         extras,
         windows,
+        channels,
         ..Run::new(device, &bindings, problem, (elem, Rhs::Dense(elem), out))
     };
     run.run(plan)?;

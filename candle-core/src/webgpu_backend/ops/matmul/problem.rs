@@ -35,6 +35,8 @@ params!(MatmulParams {
     ids_offset: u32,
     size: u32,
     op: u32,
+    // Channels of planes, which have a bias each.
+    channels: u32,
     // Location of rhs in the input of a convolution.
     src_channel: u32,
     src_row: u32,

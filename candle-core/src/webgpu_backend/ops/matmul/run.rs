@@ -5,7 +5,7 @@ use std::fmt;
 use super::super::index;
 use super::conv::Windows;
 use super::experts::Choice;
-use super::extras::{Extras, ExtrasForm};
+use super::extras::{Epilogue, Extras, ExtrasForm};
 use super::operand::Scales;
 use super::{split_k, MatmulParams, Plan, Problem};
 use crate::webgpu_backend::kernel::{Elem, Kernel};
@@ -73,6 +73,8 @@ pub(super) struct Run<'a> {
     pub(super) factor: f32,
     /// Number of parts of `k`, each with a separate result in `dst`.
     pub(super) splits: usize,
+    /// Number of channels if the rows of the result are planes of channels, for which the extras are those of a convolution; else 0.
+    pub(super) channels: usize,
     /// For a stack of matrices. Only the vector kernel supports it.
     pub(super) choice: Option<Choice>,
 }
@@ -97,6 +99,7 @@ impl<'a> Run<'a> {
             scales: Scales::None,
             factor: 1.,
             splits: 1,
+            channels: 0,
             choice: None,
         }
     }
@@ -122,8 +125,26 @@ impl<'a> Run<'a> {
             rhs: self.rhs,
             out: self.out,
             rank: self.problem.views.rank,
-            extras: self.extras.form(),
+            extras: ExtrasForm {
+                epilogue: self.epilogue(),
+                ..self.extras.form()
+            },
         }
+    }
+
+    pub(super) fn epilogue(&self) -> Epilogue {
+        Epilogue {
+            planes: self.channels > 0,
+            ..self.extras.epilogue()
+        }
+    }
+
+    /// The parameters of the problem and of its extras.
+    pub(super) fn params(&self) -> Result<MatmulParams> {
+        let mut params = self.problem.params()?;
+        params.channels = index(self.channels)?;
+        self.extras.fill(&mut params)?;
+        Ok(params)
     }
 
     /// Runs `kernel` in `workgroups` workgroups for each part of `k`.
@@ -132,8 +153,7 @@ impl<'a> Run<'a> {
         kernel: &impl Kernel<Params = MatmulParams>,
         workgroups: usize,
     ) -> Result<()> {
-        let mut params = self.problem.params()?;
-        self.extras.fill(&mut params)?;
+        let mut params = self.params()?;
         if let Some(choice) = self.choice {
             choice.fill(&mut params)?;
         }

@@ -17,6 +17,7 @@ params!(JoinParams {
     bias_offset: u32,
     residual_offset: u32,
     residual_row: u32,
+    channels: u32,
 });
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -33,7 +34,6 @@ impl Kernel for MatmulJoin {
             .input_words("parts", "f32")
             .output("dst", self.out)
             .finish(self.epilogue)
-            .places()
             .constant("WG", WORKGROUP)
             .body::<JoinParams>(include_str!("../../shaders/matmul_join.wgsl"))
     }
@@ -91,17 +91,17 @@ impl Run<'_> {
             problem: &problem,
             out: Elem::F32,
             extras: Extras::default(),
+            channels: 0,
             splits,
             ..*self
         })?;
-        let mut params = self.problem.params()?;
-        self.extras.fill(&mut params)?;
+        let params = self.params()?;
         let mut bindings = vec![bind(&parts), dst];
         bindings.extend(self.extras.bindings());
         device.run(
             &MatmulJoin {
                 out: self.out,
-                epilogue: self.extras.epilogue(),
+                epilogue: self.epilogue(),
             },
             &bindings,
             &JoinParams {
@@ -114,6 +114,7 @@ impl Run<'_> {
                 bias_offset: params.bias_offset,
                 residual_offset: params.residual_offset,
                 residual_row: params.residual_row,
+                channels: params.channels,
             },
             device.grid(len / self.out.lanes() as usize, WORKGROUP),
         )

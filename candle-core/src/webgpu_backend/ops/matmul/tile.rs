@@ -69,7 +69,6 @@ impl Kernel for MatmulTile {
             .scales(self.scales)
             .output("dst", self.form.out)
             .finish(self.form.extras.epilogue)
-            .places()
             .strided("lhs", rank)
             .strided("rhs", rank)
             .constant("LHS_OUTER", self.lhs == Access::Outer)

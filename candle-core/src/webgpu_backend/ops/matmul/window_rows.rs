@@ -1,7 +1,7 @@
 //! Products of a convolution's kernel and windows of its input, both in contiguous rows.
 
 use super::plan::{self, MOST_TILE_K};
-use super::{bind, cooperative, via_f16, Access, Problem, Rhs, Run};
+use super::{bind, cooperative, via_f16, Access, Extras, Problem, Rhs, Run};
 use crate::backend::BackendStorage;
 use crate::webgpu_backend::kernel::Elem;
 use crate::webgpu_backend::WebGpuStorage;
@@ -20,13 +20,14 @@ pub(in super::super) struct Place {
     pub(in super::super) first: usize,
 }
 
-/// `kernel (m, k)`, from an element on, times `windows (n, k)` transposed, both f16, at `place` in `dst`. If dst is packed, planes and `n`
-/// are whole words.
+/// `kernel (m, k)`, from an element on, times `windows (n, k)` transposed, both f16, at `place` in `dst`, with the extras of a convolution.
+/// If dst is packed, planes and `n` are whole words.
 pub(in super::super) fn rows_of_windows(
     (kernel, offset): (&WebGpuStorage, usize),
     windows: &WebGpuStorage,
     (m, n, k): (usize, usize, usize),
     place: Place,
+    extras: Extras<'_>,
     dst: &WebGpuStorage,
 ) -> Result<()> {
     let device = dst.device();
@@ -44,5 +45,10 @@ pub(in super::super) fn rows_of_windows(
     } else {
         plan::tiles(&problem, Access::Inner, Access::Inner)
     };
-    Run::new(device, &bindings, &problem, form).run(plan)
+    let run = Run {
+        extras,
+        channels: m,
+        ..Run::new(device, &bindings, &problem, form)
+    };
+    run.run(plan)
 }
