@@ -105,7 +105,7 @@ impl<S: BackendStorage> Conv2d<'_, S> {
         Ok((params, shape))
     }
 
-    /// What follows the convolution, by elementwise ops: `binary` and `unary` apply a function by name to contiguous results.
+    /// The rest of the layer, by elementwise ops: `binary` and `unary` apply a function by name to contiguous results.
     pub(crate) fn after(
         &self,
         mut dst: S,

@@ -29,7 +29,7 @@ const BOUNDED: &[(&str, &str, &str)] = &[
     ("reduce", "for (var j = begin + first; j < end; j += step)", "MOST_ALONE and MOST_TOGETHER elements in a part"),
     ("rope_norms", "for (var i = invocation.local; i < p.dim; i += WG)", "MOST_NORMED elements in a head"),
     ("rope_norms", "for (var first = invocation.local * UNIT; first < p.dim; first += WG * UNIT)", "MOST_NORMED elements in a head"),
-    ("rows_as_f16", "for (var i = local * 8u; i < p.k; i += WG * 8u)", "MOST_F16_K elements in a row"),
+    ("rows_as_f16", "for (var i = begin + local * 8u; i < end; i += WG * 8u)", "MOST_F16_K elements in a part"),
     ("scan", "for (var j = begin; j < end; j++)", "PART elements"),
     ("scatter", "for (var j = 0u; j < p.count; j++)", "MOST_STEPS updates in a dispatch"),
     ("sdpa_cooperative", "for (var turn = begin; turn < end; turn += KEYS)", "MOST_KEYS in a part"),

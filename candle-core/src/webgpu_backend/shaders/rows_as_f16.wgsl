@@ -1,5 +1,6 @@
 // Rows of src as f16, each multiplied by a power of two that scales its largest element to about 2^14, so that it neither overflows nor
-// loses its small elements; scales[row] is the factor of a product with the row. A workgroup converts a row, eight elements at a time.
+// loses its small elements; scales[row] is the factor of a product with the row. A workgroup converts a row, eight elements at a time. Long
+// rows are converted in parts: one pass FINDS the largest element of each part, the next STORES the parts.
 
 var<workgroup> largest: array<u32, WG>;
 
@@ -14,17 +15,24 @@ fn main(
   @builtin(num_workgroups) workgroups: vec3<u32>,
   @builtin(local_invocation_index) local: u32,
 ) {
-  let row = flat(workgroup, workgroups, 0u, 1u);
+  let at = flat(workgroup, workgroups, 0u, 1u);
+  let row = at / p.parts;
   if (row >= p.rows) {
     return;
   }
   let first = p.src_offset + row * p.src_row;
+  let begin = at % p.parts * p.chunk;
+  let end = min(begin + p.chunk, p.k);
   // As bits, which have the order of numbers without sign, with NaN as the largest.
   var most = vec4<u32>(0u);
-  for (var i = local * 8u; i < p.k; i += WG * 8u) {
-    let eight = lhs_eight(src_word(first + i));
-    most = max(most, bitcast<vec4<u32>>(eight[0]) & vec4<u32>(0x7fffffffu));
-    most = max(most, bitcast<vec4<u32>>(eight[1]) & vec4<u32>(0x7fffffffu));
+  if (FINDS) {
+    for (var i = begin + local * 8u; i < end; i += WG * 8u) {
+      let eight = lhs_eight(src_word(first + i));
+      most = max(most, bitcast<vec4<u32>>(eight[0]) & vec4<u32>(0x7fffffffu));
+      most = max(most, bitcast<vec4<u32>>(eight[1]) & vec4<u32>(0x7fffffffu));
+    }
+  } else if (local < p.parts) {
+    most.x = found(row * p.parts + local);
   }
   largest[local] = max(max(most.x, most.y), max(most.z, most.w));
   for (var half = WG / 2u; half > 0u; half /= 2u) {
@@ -34,14 +42,20 @@ fn main(
     }
   }
   workgroupBarrier();
+  if (!STORES) {
+    if (local == 0u) {
+      put_found(at, largest[0]);
+    }
+    return;
+  }
   // The exponent of the largest element. Rows of zeros, of subnormal numbers, with infinities or NaN are unchanged.
   let field = i32(largest[0] >> 23u);
   let up = select(clamp(14 - (field - 127), -100, 100), 0, field == 0 || field == 255);
   let factor = power_of_two(up);
-  if (local == 0u) {
+  if (local == 0u && begin == 0u) {
     scales[row] = power_of_two(-up) * p.scale;
   }
-  for (var i = local * 8u; i < p.k; i += WG * 8u) {
+  for (var i = begin + local * 8u; i < end; i += WG * 8u) {
     let eight = lhs_eight(src_word(first + i));
     store_eight((row * p.k + i) / 8u, eight[0] * factor, eight[1] * factor);
   }

@@ -3,7 +3,7 @@ use super::*;
 use crate::backend::BackendDevice;
 use crate::webgpu_backend::{Options, WebGpuDevice};
 use crate::{CpuStorage, Device, Shape, Tensor};
-use half::f16;
+use half::{bf16, f16};
 
 #[derive(Debug, Clone, Copy)]
 struct Case {
@@ -89,17 +89,21 @@ const CASES: [Case; 9] = [
     // A sum that is split.
     Case {
         b: 2,
-        c_in: 300,
+        c_in: 304,
         c_out: 24,
         input: [6, 6],
         ..CASE
     },
 ];
 
-/// From -1 to 1: the sums are exact in f16.
-fn integers(dims: [usize; 4], step: usize) -> Result<Tensor> {
-    let number = |i: usize| ((i * step + i / 5) % 11 % 3) as f32 - 1.;
-    let data = (0..dims.iter().product()).map(number).collect();
+/// From -1 to 1, those of `each[i]` times a power of two: the sums are exact.
+fn integers(dims: [usize; 4], step: usize, each: impl Fn(usize) -> i32) -> Result<Tensor> {
+    let len: usize = dims[1..].iter().product();
+    let number = |i: usize| {
+        let integer = ((i * step + i / 5) % 11 % 3) as f32 - 1.;
+        integer * 2f32.powi(each(i / len))
+    };
+    let data = (0..dims[0] * len).map(number).collect();
     Tensor::from_vec(data, dims.to_vec(), &Device::Cpu)
 }
 
@@ -107,20 +111,24 @@ fn integers(dims: [usize; 4], step: usize) -> Result<Tensor> {
 fn stored(
     device: &WebGpuDevice,
     t: &Tensor,
+    dtype: DType,
     dims: [usize; 4],
     before: usize,
 ) -> Result<(WebGpuStorage, Layout)> {
     let ordered = t.permute(dims)?.contiguous()?;
     let values = ordered.flatten_all()?.to_vec1::<f32>()?;
-    let halves: Vec<f16> = std::iter::repeat_n(f16::NAN, before)
-        .chain(values.into_iter().map(f16::from_f32))
-        .collect();
+    let all = std::iter::repeat_n(f32::NAN, before).chain(values);
+    let storage = match dtype {
+        DType::F16 => device.storage_from_slice(&all.map(f16::from_f32).collect::<Vec<_>>()),
+        DType::BF16 => device.storage_from_slice(&all.map(bf16::from_f32).collect::<Vec<_>>()),
+        _ => device.storage_from_slice(&all.collect::<Vec<_>>()),
+    };
     let mut stride = vec![0; 4];
     for (dim, step) in dims.iter().zip(ordered.stride()) {
         stride[*dim] = *step;
     }
     let layout = Layout::new(Shape::from(t.dims()), stride, before);
-    Ok((device.storage_from_slice(&halves)?, layout))
+    Ok((storage?, layout))
 }
 
 impl Case {
@@ -155,26 +163,51 @@ impl Case {
             stride,
             dilation,
         } = *self;
-        let x = integers([b, c_in, h, w], 7919)?;
-        let kernel = integers([c_out, c_in, k_h, k_w], 104_729)?;
-        let want = x.conv2d(&kernel, padding, stride, dilation, 1)?;
-        let (o_h, o_w) = (want.dim(2)?, want.dim(3)?);
-        let g = self.geometry([o_h, o_w]);
-        let want = want.flatten_all()?.to_vec1::<f32>()?;
+        let in_groups = (c_in * k_h * k_w) % 8 == 0 && (c_in * h * w) % 8 == 0;
+        let others: &[DType] = match in_groups {
+            true => &[DType::BF16, DType::F32],
+            false => &[],
+        };
         // Contiguous; channels last and a kernel that starts within a group of eight.
-        for (order, before, to) in [
-            ([0, 1, 2, 3], [0, 0], DType::F16),
-            ([0, 2, 3, 1], [3, 5], DType::F32),
-        ] {
-            let (src, src_l) = stored(device, &x, order, before[0])?;
-            let (kernel, kernel_l) = stored(device, &kernel, [0, 1, 2, 3], before[1])?;
-            let conv = Operands::new(&src, &src_l, &kernel, &kernel_l).whole(g)?;
-            let got = match run(&conv, Extras::default(), to, 0)?.to_cpu_storage()? {
-                CpuStorage::F16(halves) => halves.iter().map(|x| x.to_f32()).collect(),
-                CpuStorage::F32(floats) => floats,
-                other => crate::bail!("{:?} instead of {to:?}", other.dtype()),
+        let orders = [([0, 1, 2, 3], [0, 0]), ([0, 2, 3, 1], [3, 5])];
+        for dtype in [&[DType::F16], others].concat() {
+            // Far beyond f16.
+            let large = |i: usize| {
+                if dtype == DType::F16 {
+                    0
+                } else {
+                    30 * i as i32
+                }
             };
-            assert_eq!(got, want, "{self:?} {order:?}");
+            let small = |i: usize| {
+                if dtype == DType::F16 {
+                    0
+                } else {
+                    -40 * (i as i32 % 2)
+                }
+            };
+            let x = integers([b, c_in, h, w], 7919, large)?;
+            let kernel = integers([c_out, c_in, k_h, k_w], 104_729, small)?;
+            let want = x.conv2d(&kernel, padding, stride, dilation, 1)?;
+            let g = self.geometry([want.dim(2)?, want.dim(3)?]);
+            let want = want.flatten_all()?.to_vec1::<f32>()?;
+            for (order, before) in orders {
+                let (src, src_l) = stored(device, &x, dtype, order, before[0])?;
+                let (kernel, kernel_l) = stored(device, &kernel, dtype, [0, 1, 2, 3], before[1])?;
+                let conv = Operands::new(&src, &src_l, &kernel, &kernel_l).whole(g)?;
+                // bf16 would round the sums.
+                let to = if before == [0, 0] && dtype == DType::F16 {
+                    DType::F16
+                } else {
+                    DType::F32
+                };
+                let got = match run(&conv, Extras::default(), to, 0)?.to_cpu_storage()? {
+                    CpuStorage::F16(halves) => halves.iter().map(|x| x.to_f32()).collect(),
+                    CpuStorage::F32(floats) => floats,
+                    other => crate::bail!("{:?} instead of {to:?}", other.dtype()),
+                };
+                assert_eq!(got, want, "{self:?} {dtype:?} {order:?}");
+            }
         }
         Ok(())
     }
@@ -191,21 +224,49 @@ fn rows_of_windows_on_any_adapter() -> Result<()> {
 }
 
 #[test]
-fn small_and_grouped_convolutions_stay() {
-    let g = CASE.geometry([14, 14]);
+fn small_grouped_and_exact_convolutions_stay() {
+    let small = CASE.geometry([14, 14]);
+    let large = Geometry {
+        b: 32,
+        c_in: 256,
+        c_out: 256,
+        ..small
+    };
+    // Its rows cannot be read in groups.
+    let odd = Geometry { c_in: 255, ..large };
+    let groups = Geometry { groups: 2, ..large };
+    let few = Geometry {
+        b: 1 << 20,
+        c_out: 3,
+        ..large
+    };
+    let one = Geometry {
+        b: 1,
+        c_in: 1 << 10,
+        c_out: 1 << 20,
+        output: [1, 1],
+        ..large
+    };
     let caps = Caps {
         cooperative: true,
         ..Caps::default()
     };
-    let takes = |g: Geometry, dtype: DType| takes(&g, dtype, &caps);
-    assert!(takes(g, DType::F16));
-    assert!(!takes(g, DType::F32));
-    assert!(!takes(Geometry { c_out: 3, ..g }, DType::F16));
-    assert!(!takes(Geometry { groups: 5, ..g }, DType::F16));
-    let one = Geometry {
-        output: [1, 1],
-        ..g
-    };
-    assert!(!takes(one, DType::F16));
-    assert!(!super::takes(&g, DType::F16, &Caps::default()));
+    for (g, dtype, reduced, expected) in [
+        (large, DType::F16, false, true),
+        (odd, DType::F16, false, true),
+        (small, DType::F16, false, false),
+        (groups, DType::F16, false, false),
+        (few, DType::F16, false, false),
+        (one, DType::F16, false, false),
+        (large, DType::BF16, false, true),
+        (small, DType::BF16, true, false),
+        (odd, DType::BF16, false, false),
+        (large, DType::F32, false, false),
+        (large, DType::F32, true, true),
+        (large, DType::F64, true, false),
+    ] {
+        let taken = takes(&g, dtype, reduced, &caps);
+        assert_eq!(taken, expected, "{dtype:?} {g:?}");
+        assert!(!takes(&g, dtype, reduced, &Caps::default()));
+    }
 }

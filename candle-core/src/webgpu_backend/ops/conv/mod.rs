@@ -164,13 +164,21 @@ impl Conv<'_> {
             && (g.input[0] == 1 || row == g.input[1] * col)
     }
 
+    /// Whether the operands and the result, which may be computed in f32 first, can be bound.
+    fn fits(&self) -> bool {
+        let len = self.g.b * self.g.c_out * output_len(&self.g);
+        let bytes = len * self.src.dtype().size_in_bytes().max(4);
+        fit([self.src, self.kernel]) && bytes as u64 <= self.src.device().max_binding()
+    }
+
     /// A plain convolution's result `(batch, c_out, o_h, o_w)` of dtype `to`.
     fn make(&self, extras: Extras<'_>, to: DType) -> Result<WebGpuStorage> {
         let g = &self.g;
         let device = self.src.device();
         let elem = device.elem(self.src.dtype(), g.op)?;
-        let takes = matrices::takes(g, self.src.dtype(), &device.kernels().caps);
-        if takes && !matrices::is_product(self) {
+        let reduced = matmul::gemm_reduced_precision_f32();
+        let takes = matrices::takes(g, self.src.dtype(), reduced, &device.kernels().caps);
+        if takes && self.fits() && !matrices::is_product(self) {
             return matrices::run(self, extras, to, matrices::PIECE_BYTES);
         }
         match Form::of(g, self.in_order(), elem.in_wide_kernels()) {
@@ -272,13 +280,12 @@ fn run_any(operands: Operands<'_>, g: Geometry, extras: Extras<'_>) -> Result<We
         let zeros = device.zeros_impl(&Shape::from(len), dtype)?;
         return extras::after(zeros, extras, &g);
     }
-    let fits = fit([operands.src, operands.kernel])
-        && (len * dtype.size_in_bytes().max(4)) as u64 <= device.max_binding();
+    let conv = operands.whole(g)?;
+    let fits = conv.fits();
     match g.transposed {
-        true if fits && Form::transposed_is_direct(&g) => direct::run(&operands.whole(g)?, dtype),
+        true if fits && Form::transposed_is_direct(&g) => direct::run(&conv, dtype),
         true => transposed::run(operands, g),
         false => {
-            let conv = operands.whole(g)?;
             // The matrix products split themselves.
             let whole = fits || (g.groups == 1 && conv.in_order());
             let fused = whole && extras.each().all(WebGpuStorage::fits_binding);

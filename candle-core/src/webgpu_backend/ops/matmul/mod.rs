@@ -27,6 +27,7 @@ mod plan;
 mod problem;
 mod quantized;
 mod rows;
+mod rows_as_f16;
 mod run;
 mod split;
 mod split_k;
@@ -52,9 +53,10 @@ use crate::{DType, Layout, Result, Shape};
 pub(super) use conv::{convolution, Image, MOST_COMPILED};
 pub(crate) use experts::{expert_rows, Stack};
 pub(in super::super) use quantized::{fused_blocks, matmul_t};
+pub(super) use rows_as_f16::{rows_as_f16, Rows as FloatRows, GROUP as FLOAT_GROUP};
 pub(in super::super) use via_f16::WeightRows;
 pub use via_f16::{gemm_reduced_precision_f32, set_gemm_reduced_precision_f32};
-pub(super) use window_rows::{rows_of_windows, Place, MOST_WINDOW, WINDOW_UNIT};
+pub(super) use window_rows::{rows_of_windows, HalfRows, Place, MOST_WINDOW, WINDOW_UNIT};
 
 fn elem_bytes(elem: Elem) -> usize {
     4 / elem.lanes() as usize

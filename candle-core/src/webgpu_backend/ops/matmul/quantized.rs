@@ -5,10 +5,8 @@ use super::extras::Input;
 use super::operand::Scales;
 use super::plan::{cooperative, decodes_within, tiles, Plan, MOST_BLOCKS_K};
 use super::rows::{rows_as_bytes, RowsShape, LEAST_ROWS};
-use super::via_f16::{
-    problem, rows_as_f16, via_f16, Rows, Weight, WeightRows, GROUP, MOST_F16_K, PIECE_BYTES,
-    PIECE_UNIT,
-};
+use super::rows_as_f16::{rows_as_f16, Rows, GROUP, MOST_F16_K};
+use super::via_f16::{problem, via_f16, Weight, WeightRows, PIECE_BYTES, PIECE_UNIT};
 use super::{elem_bytes, product, vector, Access, Extras, Problem, Rhs, Run};
 use crate::backend::{BackendDevice, BackendStorage};
 use crate::webgpu_backend::adapter::Caps;

@@ -7,7 +7,7 @@
 
 use super::blocks::BlocksShape;
 use super::extras::Input;
-use super::via_f16::Rows;
+use super::rows_as_f16::Rows;
 use super::{Form, MatmulParams, Rhs, Run};
 use crate::backend::BackendStorage;
 use crate::webgpu_backend::kernel::{params, Caps, Elem, Kernel, Shader};

@@ -11,22 +11,23 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::operand::Scales;
 use super::plan::Plan;
+use super::rows_as_f16::{rows_as_f16, Rows, GROUP, MOST_F16_K};
 use super::{Access, Extras, Problem, Rhs, Run};
 use crate::backend::BackendStorage;
 use crate::webgpu_backend::adapter::Caps;
-use crate::webgpu_backend::kernel::{params, Elem, Kernel, Shader};
+use crate::webgpu_backend::kernel::Elem;
 use crate::webgpu_backend::ops::quantized::{dequantize, Format};
-use crate::webgpu_backend::ops::{bind, index, Views, WORKGROUP};
+use crate::webgpu_backend::ops::{bind, index, Views};
 use crate::webgpu_backend::quantized::QWebGpuStorage;
 use crate::webgpu_backend::WebGpuStorage;
 use crate::{DType, Result};
 
-const OP: &str = "matmul";
+pub(super) const OP: &str = "matmul";
 
 static REDUCED_F32: AtomicBool = AtomicBool::new(false);
 
-/// Whether products of f32 matrices may round their operands to f16's mantissa of 10 bits, which is that of TF32, on adapters with
-/// cooperative matrices. Sums stay f32. Off by default.
+/// Whether products of f32 matrices and convolutions of f32 may round their operands to f16's mantissa of 10 bits, which is that of TF32, on
+/// adapters with cooperative matrices. Sums stay f32. Off by default.
 pub fn gemm_reduced_precision_f32() -> bool {
     REDUCED_F32.load(Ordering::Relaxed)
 }
@@ -35,17 +36,6 @@ pub fn gemm_reduced_precision_f32() -> bool {
 pub fn set_gemm_reduced_precision_f32(reduced: bool) {
     REDUCED_F32.store(reduced, Ordering::Relaxed);
 }
-
-/// Rows of floats: their offset in a storage and their stride, both multiples of [`GROUP`]. Elements of a row are contiguous.
-#[derive(Clone, Copy)]
-pub(super) struct Rows<'a> {
-    pub(super) floats: &'a WebGpuStorage,
-    pub(super) offset: usize,
-    pub(super) row: usize,
-}
-
-/// Number of elements that are read at once.
-pub(super) const GROUP: usize = 8;
 
 /// The rows of a quantised weight from `first` on.
 #[derive(Clone, Copy)]
@@ -71,9 +61,6 @@ pub(super) const PIECE_UNIT: usize = 256;
 /// Minimum number of rows to convert a dense weight. The conversion moves 6 bytes per element, about 1.4 picoseconds at 4.3 TB/s; tiles in
 /// f32 take one multiplication for each row, of which the GPU does about 14 per picosecond. Estimated.
 const LEAST_ROWS: usize = 20;
-
-/// Maximum length of the rows that a workgroup converts: an invocation converts eight elements per step, in two loops.
-pub(super) const MOST_F16_K: usize = 1 << 22;
 
 /// Whether a dense product is computed through f16: it has the form of a linear layer, its rows can be read in groups, and its dtype is
 /// bf16, or f32 with `reduced` precision.
@@ -220,60 +207,6 @@ impl Weight<'_> {
             }
         }
     }
-}
-
-params!(RowsParams {
-    rows: u32,
-    k: u32,
-    src_offset: u32,
-    src_row: u32,
-    scale: f32,
-});
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct RowsAsF16 {
-    elem: Elem,
-    converts: bool,
-}
-
-impl Kernel for RowsAsF16 {
-    type Params = RowsParams;
-
-    fn shader(&self, _: &Caps) -> Shader {
-        Shader::default()
-            .input_eight("src", self.elem)
-            .stores_eight(Elem::F16, self.converts)
-            .output_words("scales", "f32")
-            .constant("WG", WORKGROUP)
-            .body::<RowsParams>(include_str!("../../shaders/rows_as_f16.wgsl"))
-    }
-}
-
-/// Returns `src (m, k)` in f16, with each row times a power of two, and for each row `scale` over that power. With `converts`, which needs
-/// shader-f16, the GPU converts to f16 with its own rounding.
-pub(super) fn rows_as_f16(
-    src: Rows<'_>,
-    (m, k): (usize, usize),
-    scale: f32,
-    converts: bool,
-) -> Result<(WebGpuStorage, WebGpuStorage)> {
-    let device = src.floats.device();
-    let elem = device.elem(src.floats.dtype(), OP)?;
-    let dst = device.alloc(m * k, DType::F16, OP)?;
-    let scales = device.alloc(m, DType::F32, OP)?;
-    device.run(
-        &RowsAsF16 { elem, converts },
-        &[bind(src.floats), bind(&dst), bind(&scales)],
-        &RowsParams {
-            rows: index(m)?,
-            k: index(k)?,
-            src_offset: index(src.offset)?,
-            src_row: index(src.row)?,
-            scale,
-        },
-        device.grid(m, 1),
-    )?;
-    Ok((dst, scales))
 }
 
 #[cfg(test)]

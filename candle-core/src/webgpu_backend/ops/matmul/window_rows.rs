@@ -1,5 +1,6 @@
 //! Products of a convolution's kernel and windows of its input, both in contiguous rows.
 
+use super::operand::Scales;
 use super::plan::{self, MOST_TILE_K};
 use super::{bind, cooperative, via_f16, Access, Extras, Problem, Rhs, Run};
 use crate::backend::BackendStorage;
@@ -20,11 +21,20 @@ pub(in super::super) struct Place {
     pub(in super::super) first: usize,
 }
 
-/// `kernel (m, k)`, from an element on, times `windows (n, k)` transposed, both f16, at `place` in `dst`, with the extras of a convolution.
-/// If dst is packed, planes and `n` are whole words.
+/// Rows of f16 from an element of a storage on.
+#[derive(Clone, Copy)]
+pub(in super::super) struct HalfRows<'a> {
+    pub(in super::super) storage: &'a WebGpuStorage,
+    pub(in super::super) offset: usize,
+    /// The factor of each row's products, if they are not 1. Both operands have them, or none.
+    pub(in super::super) scales: Option<&'a WebGpuStorage>,
+}
+
+/// `kernel (m, k)` times `windows (n, k)` transposed at `place` in `dst`, with the extras of a convolution. If dst is packed, planes and `n`
+/// are whole words.
 pub(in super::super) fn rows_of_windows(
-    (kernel, offset): (&WebGpuStorage, usize),
-    windows: &WebGpuStorage,
+    kernel: HalfRows<'_>,
+    windows: HalfRows<'_>,
     (m, n, k): (usize, usize, usize),
     place: Place,
     extras: Extras<'_>,
@@ -34,9 +44,17 @@ pub(in super::super) fn rows_of_windows(
     let problem = Problem {
         dst_row: place.plane,
         dst_first: place.first,
-        ..via_f16::problem((m, k, n), k, [offset, 0])?
+        ..via_f16::problem((m, k, n), k, [kernel.offset, windows.offset])?
     };
-    let bindings = [bind(kernel), bind(windows), bind(dst)];
+    let mut bindings = vec![bind(kernel.storage), bind(windows.storage)];
+    let scales = match (kernel.scales, windows.scales) {
+        (Some(rows), Some(columns)) => {
+            bindings.extend([bind(rows), bind(columns)]);
+            Scales::Both
+        }
+        _ => Scales::None,
+    };
+    bindings.push(bind(dst));
     let rhs = Rhs::Dense(Elem::F16);
     let form = (Elem::F16, rhs, device.elem(dst.dtype(), "conv")?);
     let caps = &device.kernels().caps;
@@ -47,6 +65,7 @@ pub(in super::super) fn rows_of_windows(
     };
     let run = Run {
         extras,
+        scales,
         channels: m,
         ..Run::new(device, &bindings, &problem, form)
     };
