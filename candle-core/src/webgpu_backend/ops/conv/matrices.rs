@@ -25,9 +25,11 @@ const LEAST_CHANNELS: usize = 16;
 const LEAST_POSITIONS: usize = 32;
 const LEAST_K: usize = 16;
 /// Minimum number of multiplications for which it pays to write the windows. Measured on an H200 with ResNet-50 in f16, most of whose layers
-/// have 50 to 120 million for each image: one image took 1.6 ms by tiles and 2.0 by matrices, four 3.2 and 2.4, 32 16.3 and 6.7.
+/// have 50 to 120 million for each image: one image takes 1.6 ms by tiles and took 2.0 by matrices; two take 2.2 by tiles and 1.7 by matrices,
+/// four 3.0 and 2.2, 32 16.1 and 6.6.
 const LEAST_PRODUCTS: usize = 1 << 27;
-/// The same if the operands are converted to f16, in up to seven more dispatches. Estimated.
+/// The same if the operands are converted to f16, in up to seven more dispatches: in bf16, four images take 3.0 ms with this and without
+/// matrices, 32 8.1 and 16.0.
 const LEAST_CONVERTED: usize = 1 << 29;
 
 /// Whether a plain convolution of `dtype` is computed here. `reduced`: products of f32 may round their operands.
