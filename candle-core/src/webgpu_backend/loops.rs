@@ -44,6 +44,9 @@ const BOUNDED: &[(&str, &str, &str)] = &[
     ("sdpa_join_row", "for (var split = local; split < p.splits; split += WG)", "MOST_SPLITS"),
     ("sdpa_join_row", "for (var split = crew; split < p.splits; split += AHEAD * CREWS)", "MOST_SPLITS"),
     ("sdpa_part", "for (var i = 0u; i < min(4u, V_DIM - quad * 4u); i++)", "4"),
+    ("sdpa_teams", "while (chunk * p.splits < seen - begin)", "32 doublings"),
+    ("sdpa_teams", "for (var turn = first; turn < last; turn += TURN)", "keys / BUSY_WORKGROUPS, or MOST_KEYS in a part"),
+    ("sdpa_teams", "for (var i = local; i < min(FOLD, ROWS - fold * FOLD) * V_QUADS; i += WG)", "FOLD rows"),
     ("softmax", "for (var i = invocation.local; i < seen; i += WG)", "MOST_ROW elements in a row; longer ones are reduced"),
     ("softmax", "for (var word = invocation.local; word < p.len / DST_LANES; word += WG)", "MOST_ROW elements in a row; longer ones are reduced"),
 ];

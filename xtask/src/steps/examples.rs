@@ -47,6 +47,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
         "takes Segment Anything's weights, which no package here carries",
     ),
     ("quantized_products", "measures a GPU's memory"),
+    ("attention_speed", "measures a GPU's memory"),
 ];
 
 /// Examples with a tiny model, and the file that they write.

@@ -1,4 +1,4 @@
-// Attention of few queries: of ROWS rows that share keys and values, so that these are read once for all of them, to `chunk` keys in a
+// Attention of few queries, without subgroups: of ROWS rows that share keys and values, so that these are read once for all of them, to `chunk` keys in a
 // workgroup. A row is a query of one of `group` heads, with the heads of a query adjacent. The result of a row does not depend on the
 // number of rows, nor on the lengths of others, in a single bit: sequences are the same alone and in a batch. TURN keys per iteration:
 // - SHARERS invocations share a key for its scores with all rows; each has every SHARERS-th vector of it, of PIECE elements in 16 bytes.
@@ -26,7 +26,7 @@ const SUMS = OWN_KEYS * ROWS;
 const QUERY_LEN = STEPS * PIECE_QUADS * SHARERS;
 const_assert PIECE_QUADS * FOUR == PIECE && HEAD_DIM % PIECE == 0u && V_DIM % PIECE == 0u && V_QUADS <= WG && ROWS <= WG;
 const_assert STEPS * SHARERS >= PIECES && CREWS * CREW_KEYS >= TURN;
-const_assert PARTIALS >= FOLD * PIECE * WG && (BY_SUBGROUP || PARTIALS >= SUMS * WG);
+const_assert PARTIALS >= FOLD * PIECE * WG && PARTIALS >= SUMS * WG;
 const_assert OUTPUTS * SHARERS >= SUMS && FOLDS * FOLD >= ROWS;
 
 // The keys that a row sees, and its bias by distance.
@@ -46,7 +46,7 @@ var<workgroup> crew_most: array<f32, ROWS * CREWS>;
 var<workgroup> crew_sum: array<f32, ROWS * CREWS>;
 // The maximum and the sum of weights of each row.
 var<workgroup> joined: array<vec2<f32>, ROWS>;
-// Sums before they are added: over sharers, if there are no subgroups to do it, and at the end over crews.
+// Sums before they are added: over sharers, and at the end over crews.
 var<workgroup> partials: array<f32, PARTIALS>;
 
 // Quad i of a vector of keys or values.
@@ -77,7 +77,7 @@ fn score_of(start: u32, row: u32, at: u32) -> f32 {
 fn main(
   @builtin(workgroup_id) workgroup: vec3<u32>,
   @builtin(num_workgroups) workgroups: vec3<u32>,
-  invocation: Invocation,
+  @builtin(local_invocation_index) local: u32,
 ) {
   let all_rows = p.group * p.queries;
   let kv_heads = p.heads / p.group;
@@ -87,7 +87,6 @@ fn main(
   if (batch >= p.batch) {
     return;
   }
-  let local = number_of(invocation);
   let kv_head = place / (p.splits * blocks) % kv_heads;
   let first_row = place / p.splits % blocks * ROWS;
   let split = place % p.splits;
@@ -187,25 +186,15 @@ fn main(
     for (var output = 0u; output < OUTPUTS; output++) {
       for (var sharer = 0u; sharer < SHARERS; sharer++) {
         if (output * SHARERS + sharer < SUMS) {
-          let partial = sums[output * SHARERS + sharer];
-          if (BY_SUBGROUP) {
-            let total = over_sharers(partial);
-            if (part == sharer) {
-              totals[output] = total;
-            }
-          } else {
-            partials[(output * SHARERS + sharer) * WG + local] = partial;
-          }
+          partials[(output * SHARERS + sharer) * WG + local] = sums[output * SHARERS + sharer];
         }
       }
     }
-    if (!BY_SUBGROUP) {
-      workgroupBarrier();
-      for (var output = 0u; output < OUTPUTS; output++) {
-        let start = min(output * SHARERS + part, SUMS - 1u) * WG + team * SHARERS;
-        for (var sharer = 0u; sharer < SHARERS; sharer++) {
-          totals[output] += partials[start + sharer];
-        }
+    workgroupBarrier();
+    for (var output = 0u; output < OUTPUTS; output++) {
+      let start = min(output * SHARERS + part, SUMS - 1u) * WG + team * SHARERS;
+      for (var sharer = 0u; sharer < SHARERS; sharer++) {
+        totals[output] += partials[start + sharer];
       }
     }
     let first_score = flip * ROWS * TURN;

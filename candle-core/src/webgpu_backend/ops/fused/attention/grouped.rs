@@ -1,5 +1,5 @@
-//! Few queries: a workgroup computes the rows that share keys and values, over a part of the keys, so that these are read once for all
-//! heads of a group.
+//! Few queries, without subgroups: a workgroup computes the rows that share keys and values, over a part of the keys, so that these are
+//! read once for all heads of a group.
 
 use super::join::{self, Parts};
 use super::{decode, AttentionParams, Call, Heads};
@@ -9,7 +9,7 @@ use crate::webgpu_backend::WebGpuStorage;
 use crate::Result;
 
 /// Invocations of a workgroup: few enough that several workgroups, with all their registers, fit a multiprocessor at once.
-const WORKGROUP: u32 = 128;
+pub(super) const WORKGROUP: u32 = 128;
 /// Invocations that share a key.
 const SHARERS: u32 = 8;
 /// Maximum number of rows of a workgroup.
@@ -28,6 +28,25 @@ const PART: usize = 256;
 /// Maximum number of parts, while these may get longer.
 const MOST_SPLITS: usize = 8192;
 
+/// Elements in 16 bytes of keys and values. `None` if heads are not whole vectors of them, with a bias, which may be far below the kernels'
+/// value for "no score", and if the adapter has no workgroups of [`WORKGROUP`] invocations.
+pub(super) fn piece(call: &Call<'_>) -> Option<u32> {
+    let limits = &call.inputs[0].0.device().kernels().caps.limits;
+    let largest = limits
+        .max_compute_invocations_per_workgroup
+        .min(limits.max_compute_workgroup_size_x);
+    let piece = if call.elems[1] == Elem::F32 { 4 } else { 8 };
+    let whole = |place: usize| {
+        let layout = call.inputs[place].1;
+        let steps = layout.stride()[..3].iter().chain(&layout.dims()[3..]);
+        layout.start_offset().is_multiple_of(piece)
+            && steps.into_iter().all(|step| step.is_multiple_of(piece))
+    };
+    let whole = decode::fits(&call.sizes, call.elems[0]) && whole(1) && whole(2);
+    let fits = whole && largest >= WORKGROUP;
+    (fits && call.rules.bias.is_none() && call.sizes.sharing() > 0).then_some(piece as u32)
+}
+
 /// Specialisation constants of the kernel, in addition to the call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Form {
@@ -37,45 +56,23 @@ pub(super) struct Form {
     piece: u32,
     head_dim: u32,
     v_dim: u32,
-    /// The subgroup size, if subgroups add the sharers' parts.
-    subgroup: Option<u32>,
 }
 
 impl Form {
-    /// The maximum number of rows for which the adapter has enough workgroup memory. `None` if heads are not whole vectors, and with a
-    /// bias, which may be far below the kernel's value for "no score".
+    /// The maximum number of rows for which the adapter has enough workgroup memory.
     pub(super) fn choose(call: &Call<'_>) -> Option<Self> {
         let (sizes, caps) = (&call.sizes, &call.inputs[0].0.device().kernels().caps);
-        let piece = if call.elems[1] == Elem::F32 { 4 } else { 8 };
-        let whole = |place: usize| {
-            let layout = call.inputs[place].1;
-            let steps = layout.stride()[..3].iter().chain(&layout.dims()[3..]);
-            layout.start_offset().is_multiple_of(piece)
-                && steps.into_iter().all(|step| step.is_multiple_of(piece))
-        };
-        let limits = &caps.limits;
-        let largest = limits
-            .max_compute_invocations_per_workgroup
-            .min(limits.max_compute_workgroup_size_x);
-        let fits =
-            decode::fits(sizes, call.elems[0]) && whole(1) && whole(2) && largest >= WORKGROUP;
-        if !fits || call.rules.bias.is_some() || sizes.sharing() == 0 {
-            return None;
-        }
-        let subgroup = caps
-            .subgroup
-            .filter(|size| size.is_multiple_of(SHARERS) && WORKGROUP.is_multiple_of(*size));
+        let piece = piece(call)?;
         // Blocks of rows of nearly equal size.
         let sharing = sizes.sharing();
         let blocks = sharing.div_ceil(MOST_ROWS)..=sharing;
         let mut forms = blocks.map(|blocks| Self {
             rows: sharing.div_ceil(blocks) as u32,
-            piece: piece as u32,
+            piece,
             head_dim: sizes.head_dim as u32,
             v_dim: sizes.v_dim as u32,
-            subgroup,
         });
-        forms.find(|form| form.shared_bytes() <= limits.max_compute_workgroup_storage_size)
+        forms.find(|form| form.shared_bytes() <= caps.limits.max_compute_workgroup_storage_size)
     }
 
     /// Vectors of a key per invocation.
@@ -108,11 +105,7 @@ impl Form {
 
     /// Number of elements of `partials`.
     fn partials(self) -> u32 {
-        let shared = match self.subgroup {
-            Some(_) => 0,
-            None => self.sums(),
-        };
-        WORKGROUP * shared.max(self.fold() * self.piece)
+        WORKGROUP * self.sums().max(self.fold() * self.piece)
     }
 
     /// Bytes of workgroup memory in the kernel's layout.
@@ -158,7 +151,7 @@ impl Kernel for SdpaGrouped {
 
     fn shader(&self, _: &Caps) -> Shader {
         let Self { form, heads } = self;
-        let shader = heads
+        heads
             .shader(|shader| {
                 shader
                     .head("q", heads.elem, heads.wide, "HEAD_DIM")
@@ -168,31 +161,25 @@ impl Kernel for SdpaGrouped {
             .constant("WG", WORKGROUP)
             .constant("PIECE", form.piece)
             .constant("PARTIALS", form.partials())
-            .constant("KV_BF16", heads.kv_elem == Elem::BF16);
-        let shader = match form.subgroup {
-            Some(size) => shader
-                .constant("SUBGROUP", size)
-                .text(include_str!("../../../shaders/sdpa_grouped_subgroup.wgsl")),
-            None => shader.text(include_str!("../../../shaders/sdpa_grouped_workgroup.wgsl")),
-        };
-        shader.unrolled::<AttentionParams>(
-            include_str!("../../../shaders/sdpa_grouped.wgsl"),
-            &[
-                ("ROWS", form.rows),
-                ("PIECE_QUADS", form.piece / 4),
-                ("SHARERS", SHARERS),
-                ("STEPS", form.steps()),
-                ("OWN_KEYS", form.own_keys()),
-                ("OUTPUTS", form.sums().div_ceil(SHARERS)),
-                ("CREW_KEYS", form.turn().div_ceil(form.crews())),
-                ("FOLD", form.fold()),
-                ("FOLDS", form.rows.div_ceil(form.fold())),
-                ("FOUR", 4),
-            ],
-        )
+            .constant("KV_BF16", heads.kv_elem == Elem::BF16)
+            .unrolled::<AttentionParams>(
+                include_str!("../../../shaders/sdpa_grouped.wgsl"),
+                &[
+                    ("ROWS", form.rows),
+                    ("PIECE_QUADS", form.piece / 4),
+                    ("SHARERS", SHARERS),
+                    ("STEPS", form.steps()),
+                    ("OWN_KEYS", form.own_keys()),
+                    ("OUTPUTS", form.sums().div_ceil(SHARERS)),
+                    ("CREW_KEYS", form.turn().div_ceil(form.crews())),
+                    ("FOLD", form.fold()),
+                    ("FOLDS", form.rows.div_ceil(form.fold())),
+                    ("FOUR", 4),
+                ],
+            )
     }
 }
 
 #[cfg(test)]
 #[path = "grouped_tests.rs"]
-mod tests;
+pub(super) mod tests;

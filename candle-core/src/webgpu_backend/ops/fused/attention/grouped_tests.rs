@@ -9,21 +9,28 @@ use half::f16;
 
 const F16: [DType; 2] = [DType::F32, DType::F16];
 
-/// Runs the kernel; fails if another kernel is chosen for the case.
-fn run(case: Case, device: &WebGpuDevice) -> Result<()> {
+/// Runs this kernel; fails if it has no form for the call.
+fn attend(call: &Call<'_>) -> Result<WebGpuStorage> {
+    let form = Form::choose(call);
+    let form = form.unwrap_or_else(|| panic!("no form for {:?}", call.sizes));
+    call.grouped(form)
+}
+
+/// Runs a kernel for few queries, `attend`.
+pub(in super::super) fn run(
+    case: Case,
+    device: &WebGpuDevice,
+    attend: impl FnOnce(&Call<'_>) -> Result<WebGpuStorage>,
+) -> Result<()> {
     let tolerance = match case.dtypes[0] {
         DType::F32 => 1e-4,
         DType::F16 => 1e-3,
         _ => 1e-2,
     };
-    case.check(device, tolerance, |call| {
-        let form = Form::choose(call);
-        let form = form.unwrap_or_else(|| panic!("no form for {case:?}"));
-        call.grouped(form)
-    })
+    case.check(device, tolerance, attend)
 }
 
-fn cases() -> Vec<Case> {
+pub(in super::super) fn cases() -> Vec<Case> {
     let low = Case {
         group: 4,
         kv_heads: 2,
@@ -138,29 +145,30 @@ fn cases() -> Vec<Case> {
 }
 
 #[test]
-fn with_subgroups_where_there_are_some() -> Result<()> {
+fn every_case() -> Result<()> {
     let device = WebGpuDevice::with_options(0, &Options::default())?;
     let mut cases = cases().into_iter().step_by(by_day(&device, 2));
-    cases.try_for_each(|case| run(case, &device))
+    cases.try_for_each(|case| run(case, &device, attend))
 }
 
-#[test]
-fn without_subgroups() -> Result<()> {
-    let options = Options {
-        without: "-subgroups".into(),
-        ..Options::default()
-    };
-    let device = WebGpuDevice::with_options(0, &options)?;
-    // Another method for sums of scores only: some of the sizes are enough.
-    let mut cases = cases().into_iter().step_by(3);
-    cases.try_for_each(|case| run(case, &device))
-}
-
-/// A sequence has the same bits alone and in a batch with sequences of any lengths.
 #[test]
 fn a_row_does_not_depend_on_others() -> Result<()> {
+    // From one key to all of three parts, including the boundaries of parts.
+    let room = 3 * PART;
+    let some = (4..32).map(|row| 1 + row * 97 % room);
+    let lens: Vec<usize> = [1, room, PART, PART + 1].into_iter().chain(some).collect();
+    alone_as_in_a_batch([4, 2, 64], &lens, &[2, 5, 32], attend)
+}
+
+/// Checks that texts of `lens` keys have the same bits alone and as the first rows of batches, whatever the lengths of the others.
+pub(in super::super) fn alone_as_in_a_batch(
+    [heads, kv_heads, dim]: [usize; 3],
+    lens: &[usize],
+    batches: &[usize],
+    attend: impl Fn(&Call<'_>) -> Result<WebGpuStorage>,
+) -> Result<()> {
     let device = WebGpuDevice::with_options(0, &Options::default())?;
-    let (heads, kv_heads, dim, room) = (4, 2, 64, 3 * PART);
+    let (most, room) = (lens.len(), lens.iter().copied().max().unwrap_or(0));
     let mut state = 1u32;
     let mut data = |len: usize| -> Vec<f32> {
         let next = |_| {
@@ -169,7 +177,6 @@ fn a_row_does_not_depend_on_others() -> Result<()> {
         };
         (0..len).map(next).collect()
     };
-    let most = 32;
     let q = device.storage_from_slice(&data(most * heads * dim))?;
     let mut cache = || {
         let values = data(most * kv_heads * room * dim);
@@ -177,20 +184,10 @@ fn a_row_does_not_depend_on_others() -> Result<()> {
         device.storage_from_slice(&values)
     };
     let (k, v) = (cache()?, cache()?);
-    // From one key to all of three parts, including the boundaries of parts.
-    let lens: Vec<u32> = (0..most)
-        .map(|row| match row {
-            0 => 1,
-            1 => room as u32,
-            2 => PART as u32,
-            3 => PART as u32 + 1,
-            row => 1 + (row * 97 % room) as u32,
-        })
-        .collect();
-    let starts: Vec<u32> = lens.iter().map(|len| len - 1).collect();
+    let starts: Vec<u32> = lens.iter().map(|len| *len as u32 - 1).collect();
     let starts = device.storage_from_slice(&starts)?;
     // Rows `first .. first + batch`, which see at most `keys` keys.
-    let attend = |first: usize, batch: usize, keys: usize| -> Result<Vec<u32>> {
+    let bits = |first: usize, batch: usize, keys: usize| -> Result<Vec<u32>> {
         let q_l = Layout::contiguous((most, heads, 1, dim)).narrow(0, first, batch)?;
         let kv_l = Layout::contiguous((most, kv_heads, room, dim));
         let kv_l = kv_l.narrow(0, first, batch)?.narrow(2, 0, keys)?;
@@ -208,21 +205,22 @@ fn a_row_does_not_depend_on_others() -> Result<()> {
             pages: None,
         };
         let call = super::super::call([(&q, &q_l), (&k, &kv_l), (&v, &kv_l)], params)?;
-        let form = Form::choose(&call).expect("heads are whole pieces");
-        let CpuStorage::F32(got) = call.grouped(form)?.to_cpu_storage()? else {
+        let CpuStorage::F32(got) = attend(&call)?.to_cpu_storage()? else {
             unreachable!("queries are f32")
         };
         assert!(got.iter().all(|x| x.is_finite()));
         Ok(got.into_iter().map(f32::to_bits).collect())
     };
     let row_len = heads * dim;
-    for batch in [2, 5, 32] {
-        let longest = lens[..batch].iter().max().map_or(0, |len| *len as usize);
-        let together = attend(0, batch, longest)?;
-        for (row, len) in lens[..batch].iter().enumerate() {
-            let alone = attend(row, 1, *len as usize)?;
+    for &batch in batches {
+        let longest = lens[..batch].iter().copied().max().unwrap_or(0);
+        let together = bits(0, batch, longest)?;
+        for (row, &len) in lens[..batch].iter().enumerate() {
             let own = &together[row * row_len..][..row_len];
-            assert!(own == alone, "row {row} of {batch}, of {len} keys");
+            assert!(
+                own == bits(row, 1, len)?,
+                "row {row} of {batch}, of {len} keys"
+            );
         }
     }
     Ok(())
@@ -234,21 +232,18 @@ fn forms_fit_the_workgroup_memory() {
     for piece in [4, 8] {
         for head_dim in [8, 64, 80, 128, 256, 512] {
             for rows in 1..=8 {
-                for subgroup in [None, Some(8), Some(32)] {
-                    let form = Form {
-                        rows,
-                        piece,
-                        head_dim,
-                        v_dim: head_dim,
-                        subgroup,
-                    };
-                    let few = rows <= 4 && head_dim <= 128;
-                    assert!(
-                        form.shared_bytes() <= if few { 16 << 10 } else { 40 << 10 },
-                        "{form:?}"
-                    );
-                    assert!(form.own_keys() >= 1 && form.crews() >= 1);
-                }
+                let form = Form {
+                    rows,
+                    piece,
+                    head_dim,
+                    v_dim: head_dim,
+                };
+                let few = rows <= 4 && head_dim <= 128;
+                assert!(
+                    form.shared_bytes() <= if few { 16 << 10 } else { 40 << 10 },
+                    "{form:?}"
+                );
+                assert!(form.own_keys() >= 1 && form.crews() >= 1);
             }
         }
     }

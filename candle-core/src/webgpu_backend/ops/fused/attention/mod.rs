@@ -1,12 +1,12 @@
 //! Scaled dot-product attention with grouped heads (Vaswani et al., arXiv 1706.03762; Ainslie et al., arXiv 2305.13245).
 //!
-//! Few queries, as in generation, use a kernel in which queries that share keys are together ([`grouped`]), or one with a workgroup per
-//! query ([`decode`]) if heads have odd sizes or there is a bias. More queries use tiles of queries and keys ([`flash`]). All keep a
-//! running maximum and sum instead of a row of scores (Milakov and Gimelshein, arXiv 1805.02867). With too few workgroups, they split the
-//! keys into parts, which a small kernel joins (Flash-Decoding, Dao et al. 2023). With cooperative matrices, these multiply tiles of keys
-//! in f16, with queries of any dtype ([`cooperative`]). Memory does not grow with queries times keys. Only if cooperative matrices make
-//! products much faster, and that kernel does not support the heads, are the scores of some hundreds of queries at a time stored
-//! ([`blocks`]).
+//! Few queries, as in generation, use a kernel in which queries that share keys are together, in teams of a subgroup's lanes ([`teams`]) or
+//! without subgroups ([`grouped`]), or one with a workgroup per query ([`decode`]) if heads have odd sizes or there is a bias. More queries
+//! use tiles of queries and keys ([`flash`]). All keep a running maximum and sum instead of a row of scores (Milakov and Gimelshein, arXiv
+//! 1805.02867). With too few workgroups, they split the keys into parts, which a small kernel joins (Flash-Decoding, Dao et al. 2023). With
+//! cooperative matrices, these multiply tiles of keys in f16, with queries of any dtype ([`cooperative`]). Memory does not grow with
+//! queries times keys. Only if cooperative matrices make products much faster, and that kernel does not support the heads, are the scores
+//! of some hundreds of queries at a time stored ([`blocks`]).
 //!
 //! A kernel is a struct with [`Heads`], the specialisation that all share, and its own fields; a `.wgsl`; and a call of [`Call::run`].
 
@@ -17,6 +17,7 @@ mod flash;
 mod grouped;
 mod join;
 mod rules;
+mod teams;
 
 use super::super::windows::fit;
 use super::super::{bind, elementwise, index};
@@ -93,6 +94,7 @@ type Input<'a> = (&'a WebGpuStorage, &'a Layout);
 /// The kernels of a call.
 #[derive(Debug, Clone, Copy)]
 enum Plan {
+    Teams(teams::Form),
     Grouped(grouped::Form),
     Decode,
     Cooperative(cooperative::CoopTile),
@@ -116,6 +118,7 @@ pub fn sdpa(inputs: [Input<'_>; 3], params: SdpaParams<'_>) -> Result<WebGpuStor
         return q.device().alloc(0, q.dtype(), OP);
     }
     call.with_contiguous_heads(elementwise::copy, |call| match call.plan() {
+        Some(Plan::Teams(form)) => call.teams(form),
         Some(Plan::Grouped(form)) => call.grouped(form),
         Some(Plan::Decode) => call.decode(),
         Some(Plan::Cooperative(tile)) => call.cooperative(tile),
@@ -157,6 +160,9 @@ impl<'a> Call<'a> {
         let in_blocks = self.rules.plain() && elem == kv_elem && self.rules.page.is_none();
         if !bound {
             return in_blocks.then_some(Plan::Blocks);
+        }
+        if let Some(form) = teams::Form::choose(self) {
+            return Some(Plan::Teams(form));
         }
         if let Some(form) = grouped::Form::choose(self) {
             return Some(Plan::Grouped(form));
