@@ -42,8 +42,8 @@ pub(super) fn piece(call: &Call<'_>) -> Option<u32> {
         layout.start_offset().is_multiple_of(piece)
             && steps.into_iter().all(|step| step.is_multiple_of(piece))
     };
-    let whole = decode::fits(&call.sizes, call.elems[0]) && whole(1) && whole(2);
-    let fits = whole && largest >= WORKGROUP;
+    let in_vectors = decode::fits(&call.sizes, call.elems[0]) && whole(1) && whole(2);
+    let fits = in_vectors && largest >= WORKGROUP;
     (fits && call.rules.bias.is_none() && call.sizes.sharing() > 0).then_some(piece as u32)
 }
 
