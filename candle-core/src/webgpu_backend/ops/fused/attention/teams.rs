@@ -20,8 +20,9 @@ const MOST_ROWS: usize = 8;
 const MOST_KEPT: u32 = 64;
 /// Vectors of keys that a lane has in flight at once, and of values.
 const LOADS: u32 = 8;
-/// Number of sums that a lane computes before its team adds them.
+/// Number of sums that a lane computes before its team adds them; two per lane of the team, if it keeps little of its rows.
 const MOST_SUMS: u32 = 16;
+const LITTLE_KEPT: u32 = 32;
 /// Quads of workgroup memory for the sums of subgroups.
 const PARTIALS: u32 = 512;
 
@@ -90,7 +91,12 @@ impl Form {
 
     /// Keys of a team per iteration.
     fn ahead(self) -> u32 {
-        let most = (LOADS / self.packs()).min(MOST_SUMS / self.row_slots());
+        let most_sums = match self.kept() {
+            ..=LITTLE_KEPT => MOST_SUMS.max(2 * self.team()),
+            _ => MOST_SUMS,
+        };
+        let sums = most_sums / self.row_slots();
+        let most = (LOADS / self.packs()).min(sums);
         1 << most.max(1).ilog2()
     }
 
