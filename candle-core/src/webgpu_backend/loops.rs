@@ -33,7 +33,6 @@ const BOUNDED: &[(&str, &str, &str)] = &[
     ("scan", "for (var j = begin; j < end; j++)", "PART elements"),
     ("scatter", "for (var j = 0u; j < p.count; j++)", "MOST_STEPS updates in a dispatch"),
     ("sdpa_cooperative", "for (var turn = begin; turn < end; turn += KEYS)", "MOST_KEYS in a part"),
-    ("sdpa_cooperative", "for (var c = 0u; c < 4u * min(ACROSS, V_ALONG - round * ACROSS); c += HALVES)", "constants"),
     ("sdpa_flash", "for (var turn = begin; turn < end; turn += KEYS)", "MOST_KEYS in a part, fewer where it may be a software adapter"),
     ("sdpa_decode", "for (var turn = first; turn < last; turn += TURN)", "MOST_KEYS in a part"),
     ("sdpa_decode", "for (var first_key = crew; first_key < min(TURN, last - turn); first_key += AHEAD * CREWS)", "TURN"),

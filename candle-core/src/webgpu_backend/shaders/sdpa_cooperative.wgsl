@@ -1,11 +1,11 @@
 // Attention of ROWS queries that share keys and values to `chunk` keys, KEYS per iteration, with matrices of 16 x 16 that a subgroup of 32
-// holds together. A subgroup has FRAGMENTS times 16 rows; a row is a query of one of `group` heads, with the heads of a query adjacent. In
-// an iteration the subgroup multiplies its queries, which stay in matrices, by the keys, each of which it loads once for all of its rows.
-// HALVES lanes per row convert the scores to weights. Then it adds the weighted values to its sums, which stay in matrices too. The weights
-// of a row are relative to a maximum that moves only when an iteration's is far above it, because the sums have to pass through workgroup
-// memory to be corrected. While an iteration is computed, the loads of the next keys and values are in flight; if registers are scarce (not
-// AHEAD), only the values' loads during the scores, and only the next keys' during the sums. Rust unrolls loops to constants (`unrolled`),
-// and arrays become variables: naga does not support arrays of cooperative matrices.
+// holds together. A team of COLUMNS subgroups has FRAGMENTS times 16 rows; a row is a query of one of `group` heads, with the heads of a
+// query adjacent. In an iteration a subgroup multiplies the team's queries, which stay in matrices, by its part of the keys, each of which
+// it loads once for all of its rows. HALVES lanes per row convert the scores to weights. Then it adds its part of the weighted values to
+// its sums, which stay in matrices too. The weights of a row are relative to a maximum that moves only when an iteration's is far above it,
+// because the sums have to pass through workgroup memory to be corrected. While an iteration is computed, the loads of the next keys and
+// values are in flight; if registers are scarce (not AHEAD), only the values' loads during the scores, and only the next keys' during the
+// sums. Rust unrolls loops to constants (`unrolled`), and arrays become variables: naga does not support arrays of cooperative matrices.
 
 // The maximum before any score: below all scores, and far enough above LEAST that a hidden key has no weight.
 const NONE = -0x1p+100f;
@@ -14,30 +14,34 @@ const LOG2_E = 1.44269504f;
 const LN_2 = 0.693147181f;
 // Maximum excess of a score over the maximum, as a power of 2: weights up to 1024 lose nothing in f16.
 const HEADROOM = 10.0;
-// Rows of a subgroup, and lanes per row.
+// Rows of a team of COLUMNS subgroups, and lanes per row.
 const OWN_ROWS = FRAGMENTS * 16u;
-const HALVES = 2u / FRAGMENTS;
-const ROWS = SUBGROUPS * OWN_ROWS;
+const TEAMS = SUBGROUPS / COLUMNS;
+const HALVES = 2u * COLUMNS / FRAGMENTS;
+const ROWS = TEAMS * OWN_ROWS;
 const WG = SUBGROUPS * 32u;
 const QUADS = HEAD_DIM / 4u;
 const KEY_QUADS = KEYS / 4u;
-// Number of matrices along a head (ALONG), along a value (V_ALONG) and across the keys (ACROSS); sums pass through the scores' memory in
-// ROUNDS. Rows are padded against bank conflicts.
+// Number of matrices along a head (ALONG), and of a subgroup along a value (V_ALONG) and across the keys (ACROSS); sums pass through the
+// scores' memory in ROUNDS. Rows are padded against bank conflicts.
 const PITCH = QUADS + 2u;
 const V_QUADS = V_DIM / 4u;
 const V_PITCH = V_QUADS + 2u;
 const KEY_PITCH = KEY_QUADS + 2u;
+// Quads of a subgroup among a row's scores, and along a value.
+const OWN_SCORES = KEY_QUADS / COLUMNS;
+const OWN_VALUES = V_QUADS / COLUMNS;
 // Puts scores that lanes read together into different banks.
 const SCORE_PITCH = KEY_QUADS + HALVES;
 // The offset of the tile's values.
 const VALUES = KEYS * PITCH;
-const_assert HEAD_DIM % 16u == 0u && V_DIM % 16u == 0u && KEYS % 16u == 0u && FRAGMENTS <= 2u;
+const_assert HEAD_DIM % 16u == 0u && V_DIM % 16u == 0u && KEYS % 16u == 0u && FRAGMENTS <= 2u && SUBGROUPS % COLUMNS == 0u && HALVES <= 2u;
 const_assert KEY_LOADS * WG == KEYS * QUADS && VALUE_LOADS * WG == KEYS * V_QUADS && OWN_QUADS * HALVES == KEY_QUADS;
-const_assert ALONG * 16u == HEAD_DIM && V_ALONG * 16u == V_DIM && ACROSS * 16u == KEYS && ROUNDS * ACROSS >= V_ALONG;
+const_assert ALONG * 16u == HEAD_DIM && V_ALONG * COLUMNS * 16u == V_DIM && ACROSS * COLUMNS * 16u == KEYS && ROUNDS * ACROSS >= V_ALONG;
 const_assert OUTER * INNER == ALONG;
-const_assert TILE_LEN >= VALUES + KEYS * V_PITCH && TILE_LEN >= SUBGROUPS * 16u * PITCH;
+const_assert TILE_LEN >= VALUES + KEYS * V_PITCH && TILE_LEN >= TEAMS * 16u * PITCH;
 
-// Keys, then values; before the first iteration, queries, 16 of each subgroup at a time.
+// Keys, then values; before the first iteration, queries, 16 of each team at a time.
 var<workgroup> tile: array<Four, TILE_LEN>;
 // Scores; later the sums, when they are corrected and stored.
 var<workgroup> scores: array<vec4<f32>, ROWS * SCORE_PITCH>;
@@ -81,9 +85,9 @@ fn query_at(start: u32, quad: u32) -> Four {
   return Four(q_quad(start, quad));
 }
 
-// Writes the queries of one fragment of each subgroup to the tile, zeros from row `rows` on.
+// Writes the queries of one fragment of each team to the tile, zeros from row `rows` on.
 fn stage_queries(start: u32, first_row: u32, rows: u32, fragment: u32, local: u32) {
-  for (var i = local; i < SUBGROUPS * 16u * QUADS; i += WG) {
+  for (var i = local; i < TEAMS * 16u * QUADS; i += WG) {
     let at = i / QUADS;
     let row = first_row + at / 16u * OWN_ROWS + fragment * 16u + at % 16u;
     var value = Four();
@@ -163,14 +167,19 @@ fn main(
   if (local == 0u) {
     turns[1].x = 0xffffffffu;
   }
-  // A subgroup's first row in each array, and the row of this lane, of which it has every quad, or every second one.
-  let tile_row = subgroup * 16u * PITCH;
-  let score_row = subgroup * OWN_ROWS * SCORE_PITCH;
-  let key_row = subgroup * OWN_ROWS * KEY_PITCH;
+  // A subgroup's first row in each array, and its first keys and values; the row of this lane, of which it has every quad, or every second
+  // one.
+  let column = subgroup % COLUMNS;
+  let tile_row = subgroup / COLUMNS * 16u * PITCH;
+  let score_row = subgroup / COLUMNS * OWN_ROWS * SCORE_PITCH + column * OWN_SCORES;
+  let key_row = subgroup / COLUMNS * OWN_ROWS * KEY_PITCH;
+  let own_keys = column * 16u * ACROSS * PITCH;
+  let own_values = VALUES + column * OWN_VALUES;
+  let at_row = subgroup * (32u / HALVES) + lane / HALVES;
   let half = lane % HALVES;
-  let mine = score_row + lane / HALVES * SCORE_PITCH + half;
-  let my_weights = key_row + lane / HALVES * KEY_PITCH + half;
-  let row = first_row + subgroup * OWN_ROWS + lane / HALVES;
+  let mine = at_row * SCORE_PITCH + half;
+  let my_weights = at_row * KEY_PITCH + half;
+  let row = first_row + at_row;
   let head = kv_head * p.group + row % p.group;
   var own = Own(0u, end, 0, 0.0);
   if (CAUSAL) {
@@ -227,7 +236,7 @@ fn main(
     for (var outer = 0u; outer < OUTER; outer++) {
       for (var j = 0u; j < ACROSS; j++) {
         for (var inner = 0u; inner < INNER; inner++) {
-          let keys = coopLoad<coop_mat16x16<f16, B>>(&tile[16u * j * PITCH + 4u * (outer * INNER + inner)], PITCH);
+          let keys = coopLoad<coop_mat16x16<f16, B>>(&tile[own_keys + 16u * j * PITCH + 4u * (outer * INNER + inner)], PITCH);
           for (var r = 0u; r < FRAGMENTS; r++) {
             products[r * ACROSS + j] = coopMultiplyAdd(queries[r * ALONG + outer * INNER + inner], keys, products[r * ACROSS + j]);
           }
@@ -309,7 +318,7 @@ fn main(
           }
         }
         workgroupBarrier();
-        for (var c = 0u; c < 4u * min(ACROSS, V_ALONG - round * ACROSS); c += HALVES) {
+        for (var c = 0u; c < KEY_QUADS; c += HALVES) {
           scores[mine + c] *= correction;
         }
         workgroupBarrier();
@@ -324,13 +333,13 @@ fn main(
         workgroupBarrier();
       }
     }
-    for (var j = 0u; j < ACROSS; j++) {
+    for (var j = 0u; j < ALL_ACROSS; j++) {
       var lefts: array<coop_mat16x16<f16, A>, FRAGMENTS>;
       for (var r = 0u; r < FRAGMENTS; r++) {
         lefts[r] = coopLoadT<coop_mat16x16<f16, A>>(&weights[key_row + 16u * r * KEY_PITCH + 4u * j], KEY_PITCH);
       }
       for (var d = 0u; d < V_ALONG; d++) {
-        let values = coopLoadT<coop_mat16x16<f16, B>>(&tile[VALUES + 16u * j * V_PITCH + 4u * d], V_PITCH);
+        let values = coopLoadT<coop_mat16x16<f16, B>>(&tile[own_values + 16u * j * V_PITCH + 4u * d], V_PITCH);
         for (var r = 0u; r < FRAGMENTS; r++) {
           sums[r * ROUNDS * ACROSS + d] = coopMultiplyAdd(lefts[r], values, sums[r * ROUNDS * ACROSS + d]);
         }
@@ -364,8 +373,11 @@ fn main(
     }
     workgroupBarrier();
     if (row < rows) {
-      for (var c = 0u; c < 4u * min(ACROSS, V_ALONG - round * ACROSS); c += HALVES) {
-        store(dst_row, split, 4u * ACROSS * round + half + c, scores[mine + c], most * LN_2, whole_sum);
+      for (var c = half; c < KEY_QUADS; c += HALVES) {
+        let quad = OWN_SCORES * round + c % OWN_SCORES;
+        if (quad < OWN_VALUES) {
+          store(dst_row, split, c / OWN_SCORES * OWN_VALUES + quad, scores[mine + c - half], most * LN_2, whole_sum);
+        }
       }
     }
     workgroupBarrier();

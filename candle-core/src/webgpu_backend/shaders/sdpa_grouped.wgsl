@@ -1,6 +1,7 @@
-// Attention of few queries, without subgroups: of ROWS rows that share keys and values, so that these are read once for all of them, to `chunk` keys in a
-// workgroup. A row is a query of one of `group` heads, with the heads of a query adjacent. The result of a row does not depend on the
-// number of rows, nor on the lengths of others, in a single bit: sequences are the same alone and in a batch. TURN keys per iteration:
+// Attention of few queries, without subgroups: of ROWS rows that share keys and values, so that these are read once for all of them, to
+// `chunk` keys in a workgroup. A row is a query of one of `group` heads, with the heads of a query adjacent. The result of a row does not
+// depend on the number of rows, nor on the lengths of others, in a single bit: sequences are the same alone and in a batch. TURN keys per
+// iteration:
 // - SHARERS invocations share a key for its scores with all rows; each has every SHARERS-th vector of it, of PIECE elements in 16 bytes.
 // - V_PIECES invocations, a crew, share CREW_KEYS values; each computes a vector of the weighted sums, relative to the crew's maximum
 //   (Milakov and Gimelshein, arXiv 1805.02867), which each of them finds for itself. So no maximum is waited for before the end, where

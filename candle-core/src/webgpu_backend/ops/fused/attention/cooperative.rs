@@ -23,38 +23,53 @@ pub(super) struct CoopTile {
     subgroups: u32,
     keys: u32,
     fragments: u32,
+    /// Subgroups that share rows, each with a part of the keys and of the values.
+    columns: u32,
 }
 
 impl CoopTile {
-    /// Best first; the last one is for few rows.
-    const ALL: [Self; 4] = [
-        Self::of(4, 32, 2),
-        Self::of(4, 64, 1),
-        Self::of(4, 32, 1),
-        Self::of(2, 32, 1),
+    /// Best first, as measured on an H200; the last one is for few rows.
+    const ALL: [Self; 5] = [
+        Self::of(8, 32, 2, 2),
+        Self::of(4, 32, 2, 1),
+        Self::of(4, 64, 1, 1),
+        Self::of(4, 32, 1, 1),
+        Self::of(2, 32, 1, 1),
     ];
 
-    const fn of(subgroups: u32, keys: u32, fragments: u32) -> Self {
+    const fn of(subgroups: u32, keys: u32, fragments: u32, columns: u32) -> Self {
         Self {
             subgroups,
             keys,
             fragments,
+            columns,
         }
     }
 
     fn rows(self) -> usize {
-        (16 * self.fragments * self.subgroups) as usize
+        (16 * self.fragments * self.subgroups / self.columns) as usize
+    }
+
+    /// Whether the invocations and the columns divide heads of this length evenly.
+    fn divides(self, dim: usize) -> bool {
+        let quads = self.keys as usize * dim / 4;
+        quads.is_multiple_of(32 * self.subgroups as usize)
+            && dim.is_multiple_of(16 * self.columns as usize)
     }
 
     /// Quads of keys and values in workgroup memory, which first holds the queries.
     fn tile_len(self, head_dim: usize, v_dim: usize) -> usize {
         let (pitch, v_pitch) = (head_dim / 4 + 2, v_dim / 4 + 2);
-        (self.keys as usize * (pitch + v_pitch)).max(16 * self.subgroups as usize * pitch)
+        let teams = (self.subgroups / self.columns) as usize;
+        (self.keys as usize * (pitch + v_pitch)).max(16 * teams * pitch)
     }
 
     /// Bytes of workgroup memory in the kernel's layout: keys and values, scores in f32, weights, two iterations.
     fn shared_bytes(self, head_dim: usize, v_dim: usize) -> usize {
-        let (quads, halves) = (self.keys as usize / 4, 2 / self.fragments as usize);
+        let (quads, halves) = (
+            self.keys as usize / 4,
+            (2 * self.columns / self.fragments) as usize,
+        );
         let rows = self.rows() * ((quads + halves) * 16 + (quads + 2) * 8);
         self.tile_len(head_dim, v_dim) * 8 + rows + 32
     }
@@ -66,7 +81,11 @@ impl CoopTile {
             return None;
         }
         let limit = caps.limits.max_compute_workgroup_storage_size as usize;
-        let fits = |tile: &Self| tile.shared_bytes(sizes.head_dim, sizes.v_dim) <= limit;
+        let fits = |tile: &Self| {
+            tile.divides(sizes.head_dim)
+                && tile.divides(sizes.v_dim)
+                && tile.shared_bytes(sizes.head_dim, sizes.v_dim) <= limit
+        };
         let filled = |tile: &Self| tile.rows() < 2 * sizes.sharing();
         first_filled(&Self::ALL, fits, filled)
     }
@@ -141,6 +160,7 @@ impl SdpaCooperative {
             subgroups,
             keys,
             fragments,
+            columns,
         } = *tile;
         let tile_len = tile.tile_len(head_dim as usize, v_dim as usize);
         let along = head_dim / 16;
@@ -152,6 +172,7 @@ impl SdpaCooperative {
             .constant("SCALED", heads.elem != Elem::F16)
             .constant("SUBGROUPS", subgroups)
             .constant("KEYS", keys)
+            .constant("COLUMNS", columns)
             .constant("AHEAD", fragments == 1 || head_dim + v_dim <= MAX_AHEAD)
             .constant("TILE_LEN", tile_len as u32)
             .unrolled::<AttentionParams>(
@@ -161,12 +182,13 @@ impl SdpaCooperative {
                     ("ALONG", along),
                     ("OUTER", outer),
                     ("INNER", inner),
-                    ("V_ALONG", v_dim / 16),
-                    ("ACROSS", keys / 16),
+                    ("V_ALONG", v_dim / 16 / columns),
+                    ("ACROSS", keys / 16 / columns),
+                    ("ALL_ACROSS", keys / 16),
                     ("ROUNDS", v_dim.div_ceil(keys)),
                     ("KEY_LOADS", keys * head_dim / 128 / subgroups),
                     ("VALUE_LOADS", keys * v_dim / 128 / subgroups),
-                    ("OWN_QUADS", keys * fragments / 8),
+                    ("OWN_QUADS", keys * fragments / columns / 8),
                 ],
             )
     }
