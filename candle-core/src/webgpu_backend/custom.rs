@@ -165,7 +165,7 @@ impl WebGpuDevice {
     ) -> Result<()> {
         let module = Module {
             name: kernel.name,
-            source: self.kernels().foreign(kernel.source),
+            source: self.kernels().foreign(kernel.name, kernel.source),
             inputs: inputs.len(),
             outputs: outputs.len(),
         };

@@ -1,7 +1,7 @@
 //! The pipelines of a device, compiled on the first use of a kernel and cached.
 
 use std::collections::hash_map::DefaultHasher;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::hash::{Hash, Hasher};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::Arc;
@@ -39,6 +39,32 @@ impl Hash for ForeignText {
     }
 }
 
+/// The sources of modules from other crates.
+#[derive(Default)]
+struct ForeignTexts {
+    all: HashSet<Arc<str>>,
+    /// The last one of each name: each dispatch looks its source up, by one comparison instead of a hash of some kilobytes.
+    last: HashMap<&'static str, Arc<str>>,
+}
+
+impl ForeignTexts {
+    fn get(&mut self, name: &'static str, source: &str) -> ForeignText {
+        if let Some(text) = self.last.get(name).filter(|text| ***text == *source) {
+            return ForeignText(text.clone());
+        }
+        let text = match self.all.get(source) {
+            Some(text) => text.clone(),
+            None => {
+                let text: Arc<str> = source.into();
+                self.all.insert(text.clone());
+                text
+            }
+        };
+        self.last.insert(name, text.clone());
+        ForeignText(text)
+    }
+}
+
 /// A compiled kernel.
 pub(super) struct Pipeline {
     pub(super) raw: wgpu::ComputePipeline,
@@ -56,7 +82,7 @@ pub(super) struct Kernels {
     next_id: AtomicU32,
     cache: RwLock<ByKernel<Arc<Pipeline>>>,
     /// The sources of modules from other crates.
-    foreign: Mutex<HashSet<Arc<str>>>,
+    foreign: Mutex<ForeignTexts>,
     disk: Option<PipelineCache>,
     /// Number of pipelines when `disk` was last written.
     saved: AtomicUsize,
@@ -82,14 +108,8 @@ impl Kernels {
     }
 
     /// The single copy of the source of a module from another crate.
-    pub(super) fn foreign(&self, source: &str) -> ForeignText {
-        let mut texts = self.foreign.lock();
-        if let Some(text) = texts.get(source) {
-            return ForeignText(text.clone());
-        }
-        let text: Arc<str> = source.into();
-        texts.insert(text.clone());
-        ForeignText(text)
+    pub(super) fn foreign(&self, name: &'static str, source: &str) -> ForeignText {
+        self.foreign.lock().get(name, source)
     }
 
     /// The pipeline of `kernel`, compiled from `shader` on the first use.
