@@ -44,6 +44,13 @@ pub struct MatmulParams {
     pub beta: f32,
 }
 
+impl MatmulParams {
+    /// Whether C becomes the product as it is.
+    pub(crate) fn is_plain(&self) -> bool {
+        self.alpha == 1. && self.beta == 0.
+    }
+}
+
 /// The function of `kernel-elementwise`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ElementwiseOp {

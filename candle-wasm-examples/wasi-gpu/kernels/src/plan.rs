@@ -4,6 +4,8 @@
 //! invocation takes more than 60,000, and [`MOST_STEPS`] down a tree. Dispatches take some 10 ms, so that a display stays responsive and a
 //! host can destroy the device between them.
 
+use crate::FindSplitParams;
+
 /// Invocations of a workgroup, threads of a block: `SIZE` of the kernels.
 pub(crate) const GROUP: u64 = 256;
 /// Turns of all loops that an invocation takes: what [`TILES`] is made for.
@@ -18,6 +20,15 @@ const SCRATCH: u64 = 64 << 20;
 pub(crate) fn parts(len: u64, part: u64) -> impl Iterator<Item = (u64, u64)> {
     let part = part.max(1);
     (0..len.div_ceil(part)).map(move |i| (i * part, part.min(len - i * part)))
+}
+
+/// Rows of a node that one dispatch splits: `SMALL` of the kernels, whose workgroups hold all rows in 8 KiB of their memory.
+const SMALL_NODE: u64 = 1024;
+
+/// Whether one dispatch splits a node.
+pub(crate) fn is_small(params: FindSplitParams, work: u64) -> bool {
+    let (rows, thresholds) = (u64::from(params.n_samples), u64::from(params.n_thresholds));
+    (1..=SMALL_NODE).contains(&rows) && rows * thresholds <= work
 }
 
 /// Slices of the rows, as long as they are not too long.

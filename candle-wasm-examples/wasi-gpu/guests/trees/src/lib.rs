@@ -8,6 +8,7 @@ pub mod gpu;
 mod model;
 mod predict;
 mod random;
+mod ranks;
 mod train;
 
 pub use model::{Model, Node, LEAF};

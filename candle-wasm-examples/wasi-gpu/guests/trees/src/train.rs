@@ -3,6 +3,7 @@
 use crate::gpu::ml_kernels::{self, BootstrapParams, FindSplitParams};
 use crate::gpu::{named, Buffer};
 use crate::random::{hash, Features};
+use crate::ranks::Ranks;
 use crate::{rows, Error, Model, Node, Result, LEAF};
 
 /// Words that one read of a level may take, and one upload: 16 MiB. A wider level takes several.
@@ -71,6 +72,7 @@ pub fn train(params: &Params, features: u32, data: &[f32], labels: &[f32]) -> Re
             tried => tried,
         },
         data,
+        ranks: Ranks::new(features, data),
         labels,
         columns: &columns,
         trees: vec![vec![Node::open()]; params.trees as usize],
@@ -305,6 +307,7 @@ struct Grower<'a> {
     /// Features tried at a node.
     tried: u32,
     data: &'a [f32],
+    ranks: Ranks,
     labels: &'a [f32],
     columns: &'a [Vec<f32>],
     trees: Vec<Vec<Node>>,
@@ -341,27 +344,21 @@ impl Grower<'_> {
 
     /// Midpoints of the values that a feature has in these rows.
     fn thresholds(&self, rows: &[u32], feature: u32) -> Vec<f32> {
-        let mut values = rows
-            .iter()
-            .map(|&row| self.value(row, feature))
-            .collect::<Vec<_>>();
-        values.sort_unstable_by(f32::total_cmp);
+        let values = self.ranks.distinct(rows, feature);
         let middle = |pair: &[f32]| {
             let middle = ((f64::from(pair[0]) + f64::from(pair[1])) / 2.0) as f32;
             // Between neighbours of f32 there is none: rounding must not move the larger one to the left. Adding 0 drops the sign of −0.
             (if middle < pair[1] { middle } else { pair[0] }) + 0.0
         };
-        let all = values
-            .windows(2)
-            .filter(|pair| pair[0] < pair[1])
-            .map(middle)
-            .collect::<Vec<_>>();
+        let all = values.len().saturating_sub(1);
         let most = self.params.max_thresholds as usize;
-        if most == 0 || all.len() <= most {
-            return all;
+        if most == 0 || all <= most {
+            let values = values.at(0..values.len());
+            return values.windows(2).map(middle).collect();
         }
-        let spread = |i: usize| (2 * i as u64 + 1) * all.len() as u64 / (2 * most as u64);
-        (0..most).map(|i| all[spread(i) as usize]).collect()
+        let spread = |i: usize| ((2 * i as u64 + 1) * all as u64 / (2 * most as u64)) as usize;
+        let pairs = values.at((0..most).flat_map(|i| [spread(i), spread(i) + 1]));
+        pairs.chunks_exact(2).map(middle).collect()
     }
 
     /// Splits each of the batch's nodes at its lowest score, or makes it a leaf.

@@ -143,27 +143,34 @@ async fn libraries_in_two_languages_make_one_forest() {
 /// The commands read a file, print one line of JSON, and agree on all that does not depend on time or language.
 #[tokio::test]
 async fn commands_in_two_languages_make_one_forest() {
-    let mut lines = Vec::new();
-    for name in ["forest-cli", "forest-cpp"] {
-        let output = tempfile::NamedTempFile::new().unwrap();
-        let stdout = wasmtime_wasi::cli::OutputFile::new(output.reopen().unwrap());
-        let mut wasi = WasiCtxBuilder::new();
-        wasi.stdout(stdout);
-        wasi.args(&[name, "/diabetes.csv"]);
-        wasi.preopened_dir(fixtures(), "/", FsPerms::ReadOnly)
-            .unwrap();
-        let mut guest = start_on(runner(), name, DeviceChoice::Cpu, wasi.build()).await;
-        assert_eq!(guest.run().await.unwrap(), 0, "{name}");
-        drop(guest);
-        let text = std::fs::read_to_string(output.path()).unwrap();
-        let line: serde_json::Value =
-            serde_json::from_str(&text).unwrap_or_else(|err| panic!("{name}: {text:?}: {err}"));
-        let mse = line["mse"].as_f64().unwrap();
-        assert!((2400.0..3300.0).contains(&mse), "{name}: {line}");
-        lines.push(line);
+    for more in [&[][..], &["--trees", "30", "--max-thresholds", "7"]] {
+        let mut lines = Vec::new();
+        for name in ["forest-cli", "forest-cpp"] {
+            lines.push(command(name, more).await);
+        }
+        for field in ["hash", "reads", "kernels"] {
+            assert!(!lines[0][field].is_null(), "{}", lines[0]);
+            assert_eq!(lines[0][field], lines[1][field], "{field} {more:?}");
+        }
     }
-    for field in ["hash", "reads", "kernels"] {
-        assert!(!lines[0][field].is_null(), "{}", lines[0]);
-        assert_eq!(lines[0][field], lines[1][field], "{field}");
-    }
+}
+
+/// The line that a command prints.
+async fn command(name: &str, more: &[&str]) -> serde_json::Value {
+    let output = tempfile::NamedTempFile::new().unwrap();
+    let stdout = wasmtime_wasi::cli::OutputFile::new(output.reopen().unwrap());
+    let mut wasi = WasiCtxBuilder::new();
+    wasi.stdout(stdout);
+    wasi.args(&[name, "/diabetes.csv"]).args(more);
+    wasi.preopened_dir(fixtures(), "/", FsPerms::ReadOnly)
+        .unwrap();
+    let mut guest = start_on(runner(), name, DeviceChoice::Cpu, wasi.build()).await;
+    assert_eq!(guest.run().await.unwrap(), 0, "{name}");
+    drop(guest);
+    let text = std::fs::read_to_string(output.path()).unwrap();
+    let line: serde_json::Value =
+        serde_json::from_str(&text).unwrap_or_else(|err| panic!("{name}: {text:?}: {err}"));
+    let mse = line["mse"].as_f64().unwrap();
+    assert!((2400.0..3300.0).contains(&mse), "{name}: {line}");
+    line
 }

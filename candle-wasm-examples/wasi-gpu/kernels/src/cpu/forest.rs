@@ -2,6 +2,7 @@
 
 use rayon::prelude::*;
 
+use super::Words;
 use crate::fault::Fault;
 use crate::order::{key, threshold_key};
 use crate::runtime::{Forest, Stop};
@@ -9,6 +10,9 @@ use crate::{BatchPredictParams, BootstrapParams, Result};
 
 /// Draws after the first, at most: a seed that needs more gets a slightly biased index.
 const REDRAWS: u32 = 16;
+
+/// Draws of one task.
+const DRAWS: usize = 1 << 12;
 
 /// PCG-RXS-M-XS-32 of one step from `v` (Jarzynski and Olano, *Hash Functions for GPU Rendering*, 2020).
 fn pcg(v: u32) -> u32 {
@@ -35,14 +39,16 @@ fn draw(i: u32, seed: u32, max: u32) -> u32 {
 
 pub(super) fn bootstrap_sample(params: BootstrapParams, output: &mut [u32]) {
     let places = output.par_iter_mut().enumerate();
-    places.for_each(|(i, index)| *index = draw(i as u32, params.seed, params.max_index));
+    places
+        .with_min_len(DRAWS)
+        .for_each(|(i, index)| *index = draw(i as u32, params.seed, params.max_index));
 }
 
 /// The feature of a leaf.
 const LEAF: u32 = u32::MAX;
 
 struct Walker<'a> {
-    forest: &'a Forest<'a, Vec<u32>>,
+    forest: &'a Forest<'a, Words>,
     features: usize,
 }
 
@@ -56,6 +62,7 @@ impl Walker<'_> {
             node_count,
             depth,
         } = *self.forest;
+        let (samples, nodes): (&[u32], &[u32]) = (samples, nodes);
         let root = offsets[tree as usize];
         if root >= node_count {
             let (node, nodes) = (root, node_count);
@@ -96,7 +103,7 @@ impl Walker<'_> {
 
 pub(super) fn batch_predict(
     params: BatchPredictParams,
-    forest: Forest<'_, Vec<u32>>,
+    forest: Forest<'_, Words>,
     output: &mut [f32],
     stop: &Stop,
 ) -> Result<()> {

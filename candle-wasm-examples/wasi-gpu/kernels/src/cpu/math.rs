@@ -1,9 +1,10 @@
 //! Elementwise, reductions, means of rows, matrix products. Sums are in f64, in an order that does not depend on threads.
 
 use candle_core::backend::BackendStorage;
-use candle_core::{CpuStorage, Layout, Shape};
+use candle_core::{Layout, Shape};
 use rayon::prelude::*;
 
+use super::Words;
 use crate::order::key;
 use crate::plan::parts;
 use crate::runtime::Stop;
@@ -90,34 +91,42 @@ pub(super) fn elementwise(
     });
 }
 
-/// Multiplications between two looks whether the guest is to end.
+/// Multiplications of a thread between two looks whether the guest is to end.
 const WORK_OF_PART: u64 = 1 << 31;
 
 pub(super) fn matmul(
     params: MatmulParams,
-    a: &[f32],
-    b: &[f32],
-    c: &mut [f32],
+    a: &Words,
+    b: &Words,
+    c: &mut Words,
     stop: &Stop,
 ) -> Result<()> {
     let MatmulParams { alpha, beta, .. } = params;
     let [m, k, n] = [params.m, params.k, params.n].map(|size| size as usize);
-    let c = &mut c[..m * n];
     if k == 0 {
+        let c: &mut [f32] = bytemuck::cast_slice_mut(&mut c[..m * n]);
         c.par_iter_mut()
             .for_each(|c| *c = if beta == 0. { 0. } else { beta * *c });
         return Ok(());
     }
-    let storage = |values: &[f32]| CpuStorage::F32(values.to_vec());
-    let (a, b) = (storage(&a[..m * k]), storage(&b[..k * n]));
-    for (first, rows) in row_parts(params, WORK_OF_PART) {
+    let failed = |err: candle_core::Error| GpuError::KernelError(format!("matmul: {err}"));
+    let work = WORK_OF_PART * rayon::current_num_threads() as u64;
+    for (first, rows) in row_parts(params, work) {
         stop.check()?;
         let [a_layout, b_layout] = matrices(params, first, rows);
-        let product = a
-            .matmul(&b, (1, rows, n, k), &a_layout, &b_layout)
-            .and_then(|product| Ok(product.as_slice::<f32>()?.to_vec()))
-            .map_err(|err| GpuError::KernelError(format!("matmul: {err}")))?;
-        let both = c[first * n..][..rows * n].par_iter_mut().zip(product);
+        let bmnk = (1, rows, n, k);
+        let product = a.storage().matmul(b.storage(), bmnk, &a_layout, &b_layout);
+        let mut product = product.map_err(failed)?;
+        if params.is_plain() {
+            match c.replace(product) {
+                Ok(()) => return Ok(()),
+                Err(part) => product = part,
+            }
+        }
+        let c: &mut [f32] = bytemuck::cast_slice_mut(&mut c[first * n..][..rows * n]);
+        let both = c
+            .par_iter_mut()
+            .zip(product.as_slice::<f32>().map_err(failed)?);
         both.for_each(|(c, product)| {
             let product = alpha * product;
             // What C holds may be NaN.

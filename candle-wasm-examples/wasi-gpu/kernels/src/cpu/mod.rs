@@ -3,6 +3,7 @@
 mod forest;
 mod math;
 mod split;
+mod words;
 
 #[cfg(any(feature = "webgpu", feature = "cuda"))]
 pub(crate) use math::matrices;
@@ -14,6 +15,7 @@ use crate::{
     AverageParams, BatchPredictParams, BootstrapParams, ElementwiseParams, FindSplitParams,
     GpuError, MatmulParams, ReduceParams, Result,
 };
+pub(crate) use words::Words;
 
 #[derive(Default)]
 pub(crate) struct Cpu {
@@ -36,7 +38,7 @@ impl Pending for Vec<u8> {
 }
 
 impl Runtime for Cpu {
-    type Buffer = Vec<u32>;
+    type Buffer = Words;
     type Pending = Vec<u8>;
 
     fn describe(&self) -> Description {
@@ -60,23 +62,17 @@ impl Runtime for Cpu {
         Ok(())
     }
 
-    fn create(&self, bytes: u64) -> Result<Vec<u32>> {
-        let words = place(bytes.div_ceil(4));
-        let mut buffer = Vec::new();
-        // An allocation that fails otherwise ends the process.
-        let reserved = buffer.try_reserve_exact(words);
-        reserved.map_err(|_| GpuError::OutOfMemory)?;
-        buffer.resize(words, 0);
-        Ok(buffer)
+    fn create(&self, bytes: u64) -> Result<Words> {
+        Words::zeros(place(bytes.div_ceil(4)))
     }
 
-    fn write(&self, dst: &mut Vec<u32>, offset: u64, data: &[u8]) -> Result<()> {
+    fn write(&self, dst: &mut Words, offset: u64, data: &[u8]) -> Result<()> {
         let bytes: &mut [u8] = bytemuck::cast_slice_mut(dst);
         bytes[place(offset)..][..data.len()].copy_from_slice(data);
         Ok(())
     }
 
-    fn begin_read(&self, src: &Vec<u32>, offset: u64, size: u32) -> Result<Vec<u8>> {
+    fn begin_read(&self, src: &Words, offset: u64, size: u32) -> Result<Vec<u8>> {
         let bytes: &[u8] = &bytemuck::cast_slice(src)[place(offset)..][..size as usize];
         let mut copy = Vec::new();
         let reserved = copy.try_reserve_exact(bytes.len());
@@ -87,9 +83,9 @@ impl Runtime for Cpu {
 
     fn copy(
         &self,
-        src: &Vec<u32>,
+        src: &Words,
         src_offset: u64,
-        dst: &mut Vec<u32>,
+        dst: &mut Words,
         dst_offset: u64,
         size: u64,
     ) -> Result<()> {
@@ -99,7 +95,7 @@ impl Runtime for Cpu {
 
     fn copy_within(
         &self,
-        buffer: &mut Vec<u32>,
+        buffer: &mut Words,
         src_offset: u64,
         dst_offset: u64,
         size: u64,
@@ -112,7 +108,7 @@ impl Runtime for Cpu {
 
     fn sync(&self) {}
 
-    fn bootstrap_sample(&self, params: BootstrapParams, output: &mut Vec<u32>) -> Result<()> {
+    fn bootstrap_sample(&self, params: BootstrapParams, output: &mut Words) -> Result<()> {
         forest::bootstrap_sample(params, &mut output[..params.n_samples as usize]);
         Ok(())
     }
@@ -120,8 +116,8 @@ impl Runtime for Cpu {
     fn find_split(
         &self,
         params: FindSplitParams,
-        inputs: SplitInputs<'_, Vec<u32>>,
-        output: &mut Vec<u32>,
+        inputs: SplitInputs<'_, Words>,
+        output: &mut Words,
     ) -> Result<()> {
         split::find_split(params, inputs, output)
     }
@@ -129,8 +125,8 @@ impl Runtime for Cpu {
     fn average(
         &self,
         params: AverageParams,
-        predictions: &Vec<u32>,
-        output: &mut Vec<u32>,
+        predictions: &Words,
+        output: &mut Words,
     ) -> Result<()> {
         let (rows, trees) = (params.n_samples as usize, params.n_trees as usize);
         let predictions = bytemuck::cast_slice(predictions);
@@ -139,25 +135,18 @@ impl Runtime for Cpu {
         Ok(())
     }
 
-    fn matmul(
-        &self,
-        params: MatmulParams,
-        a: &Vec<u32>,
-        b: &Vec<u32>,
-        c: &mut Vec<u32>,
-    ) -> Result<()> {
-        let (a, b) = (bytemuck::cast_slice(a), bytemuck::cast_slice(b));
-        math::matmul(params, a, b, bytemuck::cast_slice_mut(c), &self.stop)
+    fn matmul(&self, params: MatmulParams, a: &Words, b: &Words, c: &mut Words) -> Result<()> {
+        math::matmul(params, a, b, c, &self.stop)
     }
 
     fn elementwise(
         &self,
         params: ElementwiseParams,
-        a: Operand<'_, Vec<u32>>,
-        b: Option<Operand<'_, Vec<u32>>>,
-        output: &mut Vec<u32>,
+        a: Operand<'_, Words>,
+        b: Option<Operand<'_, Words>>,
+        output: &mut Words,
     ) -> Result<()> {
-        fn floats<'a>(operand: Operand<'a, Vec<u32>>, count: usize) -> Option<&'a [f32]> {
+        fn floats<'a>(operand: Operand<'a, Words>, count: usize) -> Option<&'a [f32]> {
             match operand {
                 Operand::Output => None,
                 Operand::Other(buffer) => Some(&bytemuck::cast_slice(buffer)[..count]),
@@ -170,7 +159,7 @@ impl Runtime for Cpu {
         Ok(())
     }
 
-    fn reduce(&self, params: ReduceParams, input: &Vec<u32>, output: &mut Vec<u32>) -> Result<()> {
+    fn reduce(&self, params: ReduceParams, input: &Words, output: &mut Words) -> Result<()> {
         let input = &bytemuck::cast_slice(input)[..params.n_elements as usize];
         output[0] = math::reduce(params.op, input).to_bits();
         Ok(())
@@ -179,8 +168,8 @@ impl Runtime for Cpu {
     fn batch_predict(
         &self,
         params: BatchPredictParams,
-        forest: Forest<'_, Vec<u32>>,
-        output: &mut Vec<u32>,
+        forest: Forest<'_, Words>,
+        output: &mut Words,
     ) -> Result<()> {
         let output = &mut bytemuck::cast_slice_mut(output)[..params.batch_size as usize];
         forest::batch_predict(params, forest, output, &self.stop)

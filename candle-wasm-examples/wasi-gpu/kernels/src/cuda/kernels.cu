@@ -76,6 +76,83 @@ extern "C" __global__ void bootstrap(u32* indices, u32 count, u32 seed, u32 max)
   indices[i] = (u32)(((u64)x * max) >> 32);
 }
 
+// Rows of the nodes that one launch splits; SMALL_NODE of plan.rs.
+#define SMALL 1024
+
+__device__ inline float squared_error(Pair sum, u32 count) {
+  float error = sum.y - sum.x * sum.x / (float)count;
+  // Rounding must not make it negative; NaN stays.
+  return error < 0 ? 0 : error;
+}
+
+// find-split of a small node: all that the four kernels below do, in the same order of sums. Each block brings all rows together.
+extern "C" __global__ void split_small(const u32* data, const float* labels, const u32* indices, const u32* thresholds,
+                                       u32* scores, u32* status, u32 count, u32 rows, u32 features, u32 feature, u32 columns) {
+  __shared__ u32 keys[SMALL];
+  __shared__ float values[SMALL];
+  u32 local = threadIdx.x;
+  float sums[SMALL / SIZE] = {};
+  u32 first = indices[0];
+  for (u32 block = 0; block * SIZE < count; block++) {
+    u32 i = block * SIZE + local;
+    float value = 0;
+    if (i < count) {
+      u32 index = indices[i];
+      u32 order = 0;
+      if (index >= rows) {
+        report(status, 1, i, index, rows);
+      } else {
+        // Near the mean, so that equal labels give exactly 0 and large ones lose nothing.
+        value = labels[index] - labels[first < rows ? first : rows - 1];
+        order = key(data[(u64)index * features + feature]);
+      }
+      keys[i] = order;
+      values[i] = value;
+    }
+    sums[block] = sum_of_block({value, 0}).x;
+  }
+  float mean = ((sums[0] + sums[2]) + (sums[1] + sums[3])) / (float)count;
+  for (u32 i = local; i < count; i += SIZE) values[i] -= mean;
+  __syncthreads();
+  u64 column = place();
+  if (column >= columns) return;
+  u32 own = threshold_key(thresholds[column]);
+  u32 left = 0;
+  Pair left_sum = {0, 0}, sum = {0, 0};
+  for (u32 base = 0; base < count; base += SIZE) {
+    u32 end = count - base < SIZE ? count : base + SIZE;
+    Pair left_of_tile = {0, 0}, of_tile = {0, 0};
+    for (u32 run = base; run < end; run += 32) {
+      Pair left_of_run = {0, 0}, of_run = {0, 0};
+      for (u32 i = run; i < run + 32 && i < end; i++) {
+        float value = values[i];
+        float square = value * value;
+        if (keys[i] <= own) {
+          left++;
+          left_of_run.x += value;
+          left_of_run.y += square;
+        }
+        of_run.x += value;
+        of_run.y += square;
+      }
+      left_of_tile.x += left_of_run.x;
+      left_of_tile.y += left_of_run.y;
+      of_tile.x += of_run.x;
+      of_tile.y += of_run.y;
+    }
+    left_sum.x += left_of_tile.x;
+    left_sum.y += left_of_tile.y;
+    sum.x += of_tile.x;
+    sum.y += of_tile.y;
+  }
+  u32 score = INFINITE;
+  if (left > 0 && left < count) {
+    Pair right_sum = {sum.x - left_sum.x, sum.y - left_sum.y};
+    score = __float_as_uint(squared_error(left_sum, left) + squared_error(right_sum, count - left));
+  }
+  scores[column] = score;
+}
+
 // find-split, 1: each row's key by the feature, and its label less the first one's.
 extern "C" __global__ void split_rows(const u32* data, const float* labels, const u32* indices, u32* keys, float* values,
                                       float* sums, u32* status, u32 count, u32 rows, u32 features, u32 feature) {
@@ -153,12 +230,6 @@ extern "C" __global__ void split_sums(const u32* keys, const float* values, cons
     to[1] = __float_as_uint(sum.x);
     to[2] = __float_as_uint(sum.y);
   }
-}
-
-__device__ inline float squared_error(Pair sum, u32 count) {
-  float error = sum.y - sum.x * sum.x / (float)count;
-  // Rounding must not make it negative; NaN stays.
-  return error < 0 ? 0 : error;
 }
 
 // find-split, 4: slices joined, and the squared errors of both sides.

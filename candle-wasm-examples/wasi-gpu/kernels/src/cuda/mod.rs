@@ -3,6 +3,8 @@
 //! A buffer is a storage of f32, whose words kernels reinterpret as they need. All work is in the device's one stream, so it takes effect
 //! in the order of the calls. A kernel that finds a fault writes it to the status, as on WebGPU.
 
+mod forest;
+
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
@@ -10,14 +12,14 @@ use std::task::Poll;
 
 use candle_core::backend::{BackendDevice, BackendStorage};
 use candle_core::cuda_backend::cudarc::driver::{
-    CudaSlice, CudaView, DevicePtr, LaunchConfig, PushKernelArg,
+    CudaSlice, CudaView, CudaViewMut, DevicePtr, LaunchConfig, PushKernelArg,
 };
-use candle_core::cuda_backend::{CompiledModule, PendingRead, WrapErr};
+use candle_core::cuda_backend::{CompiledModule, CudaFunc, PendingRead, WrapErr};
 use candle_core::{CpuStorage, CudaDevice, CudaStorage};
 use parking_lot::Mutex;
 
 use crate::fault::Fault;
-use crate::plan::{parts, Split, Walks, GROUP};
+use crate::plan::GROUP;
 use crate::runtime::{Description, Forest, Operand, Pending, Runtime, SplitInputs, Stop};
 use crate::{
     AverageParams, BatchPredictParams, BootstrapParams, ElementwiseOp, ElementwiseParams,
@@ -32,10 +34,12 @@ const WORK: u64 = 1 << 34;
 const REDUCED: u64 = GROUP * 64;
 /// Characters of a device's message that a guest gets.
 const MESSAGE: usize = 500;
+/// Bytes from which on Candle copies through pinned memory, beside the kernels; into memory of its own only.
+const LONG_WRITE: usize = 1 << 20;
 
 pub(crate) struct Cuda {
     device: CudaDevice,
-    module: CompiledModule,
+    kernels: Kernels,
     health: Health,
     status: Mutex<Status>,
     stop: Stop,
@@ -45,6 +49,43 @@ struct Status {
     words: CudaSlice<f32>,
     /// Whether a kernel may have written to it since it was read.
     used: bool,
+}
+
+/// The kernels of the module, looked up once: the driver does it by name.
+struct Kernels {
+    bootstrap: CudaFunc,
+    split_small: CudaFunc,
+    split_rows: CudaFunc,
+    split_mean: CudaFunc,
+    split_sums: CudaFunc,
+    split_scores: CudaFunc,
+    average: CudaFunc,
+    accumulate: CudaFunc,
+    elementwise: CudaFunc,
+    reduce: CudaFunc,
+    reduce_end: CudaFunc,
+    predict: CudaFunc,
+    predict_mean: CudaFunc,
+}
+
+impl Kernels {
+    fn of(module: &CompiledModule) -> candle_core::Result<Self> {
+        Ok(Self {
+            bootstrap: module.func("bootstrap")?,
+            split_small: module.func("split_small")?,
+            split_rows: module.func("split_rows")?,
+            split_mean: module.func("split_mean")?,
+            split_sums: module.func("split_sums")?,
+            split_scores: module.func("split_scores")?,
+            average: module.func("average")?,
+            accumulate: module.func("accumulate")?,
+            elementwise: module.func("elementwise")?,
+            reduce: module.func("reduce")?,
+            reduce_end: module.func("reduce_end")?,
+            predict: module.func("predict")?,
+            predict_mean: module.func("predict_mean")?,
+        })
+    }
 }
 
 /// Whether the driver has said that the context is beyond use.
@@ -108,16 +149,32 @@ fn bytes(words: &CudaSlice<f32>, offset: u64, size: u64) -> Result<CudaView<'_, 
     view.ok_or_else(out_of_range)
 }
 
+/// Runs `write` with bytes of words.
+fn with_bytes<T>(
+    words: &mut CudaSlice<f32>,
+    offset: u64,
+    size: u64,
+    write: impl FnOnce(CudaViewMut<'_, u8>) -> Result<T>,
+) -> Result<T> {
+    let count = words.num_bytes();
+    // SAFETY: any bits are a u8, and any four of them an f32.
+    let whole = unsafe { words.transmute_mut::<u8>(count) };
+    let mut whole = whole.ok_or_else(out_of_range)?;
+    let part = whole.try_slice_mut(range(offset, size));
+    write(part.ok_or_else(out_of_range)?)
+}
+
 impl Cuda {
     pub(crate) fn new(device: CudaDevice) -> Result<Self> {
         let health = Health::default();
-        let made = device
-            .compile("wasi_gpu.cu", TEXT, &[])
-            .and_then(|module| Ok((module, device.alloc_zeros::<f32>(Fault::BYTES / 4)?)));
-        let (module, words) = made.map_err(|err| health.error(err))?;
+        let made = device.compile("wasi_gpu.cu", TEXT, &[]).and_then(|module| {
+            let words = device.alloc_zeros::<f32>(Fault::BYTES / 4)?;
+            Ok((Kernels::of(&module)?, words))
+        });
+        let (kernels, words) = made.map_err(|err| health.error(err))?;
         Ok(Self {
             device,
-            module,
+            kernels,
             health,
             status: Mutex::new(Status { words, used: false }),
             stop: Stop::default(),
@@ -141,20 +198,15 @@ impl Cuda {
         dst: &mut CudaSlice<f32>,
         offset: u64,
     ) -> Result<()> {
-        let count = dst.num_bytes();
-        // SAFETY: any bits are a u8, and any four of them an f32.
-        let whole = unsafe { dst.transmute_mut::<u8>(count) };
-        let mut whole = whole.ok_or_else(out_of_range)?;
-        let part = whole.try_slice_mut(range(offset, src.len() as u64));
-        let mut part = part.ok_or_else(out_of_range)?;
-        self.told(self.device.memcpy_dtod(src, &mut part))
+        with_bytes(dst, offset, src.len() as u64, |mut part| {
+            self.told(self.device.memcpy_dtod(src, &mut part))
+        })
     }
 
     /// Launches a kernel with at least one thread per element.
-    fn launch(&self, name: &str, threads: u64, args: &[Arg<'_>]) -> Result<()> {
+    fn launch(&self, kernel: &CudaFunc, threads: u64, args: &[Arg<'_>]) -> Result<()> {
         self.stop.check()?;
-        let func = self.told(self.module.func(name))?;
-        let mut builder = func.builder();
+        let mut builder = kernel.builder();
         for arg in args {
             match arg {
                 Arg::Buffer(words) => builder.arg(*words),
@@ -253,8 +305,14 @@ impl Runtime for Cuda {
     }
 
     fn write(&self, dst: &mut CudaStorage, offset: u64, data: &[u8]) -> Result<()> {
+        let dst = words_mut(dst)?;
+        if data.len() < LONG_WRITE {
+            return with_bytes(dst, offset, data.len() as u64, |mut part| {
+                self.told(self.device.memcpy_htod(data, &mut part))
+            });
+        }
         let uploaded = self.told(self.device.clone_htod(data))?;
-        self.copy_to(&uploaded, words_mut(dst)?, offset)
+        self.copy_to(&uploaded, dst, offset)
     }
 
     fn begin_read(&self, src: &CudaStorage, offset: u64, size: u32) -> Result<Read> {
@@ -326,7 +384,7 @@ impl Runtime for Cuda {
             Arg::Word(params.seed),
             Arg::Word(params.max_index),
         ];
-        self.launch("bootstrap", count.into(), &args)
+        self.launch(&self.kernels.bootstrap, count.into(), &args)
     }
 
     fn find_split(
@@ -335,65 +393,7 @@ impl Runtime for Cuda {
         inputs: SplitInputs<'_, CudaStorage>,
         output: &mut CudaStorage,
     ) -> Result<()> {
-        let count = u64::from(params.n_samples);
-        let (keys, values) = (self.scratch(count)?, self.scratch(count)?);
-        let mean = self.scratch(1)?;
-        if count > 0 {
-            let blocks = count.div_ceil(GROUP);
-            let sums = self.scratch(blocks)?;
-            let status = &mut *self.status.lock();
-            status.used = true;
-            let args = [
-                Arg::Buffer(words(inputs.data)?),
-                Arg::Buffer(words(inputs.labels)?),
-                Arg::Buffer(words(inputs.indices)?),
-                Arg::Buffer(&keys),
-                Arg::Buffer(&values),
-                Arg::Buffer(&sums),
-                Arg::Buffer(&status.words),
-                Arg::Word(params.n_samples),
-                Arg::Word(inputs.rows),
-                Arg::Word(params.n_features),
-                Arg::Word(params.feature_idx),
-            ];
-            self.launch("split_rows", count, &args)?;
-            let args = [
-                Arg::Buffer(&sums),
-                Arg::Buffer(&mean),
-                Arg::Word(blocks as u32),
-                Arg::Word(params.n_samples),
-            ];
-            self.launch("split_mean", 1, &args)?;
-        }
-        let split = Split::new(count, WORK);
-        for (first, columns) in parts(params.n_thresholds.into(), split.columns) {
-            let sums = self.scratch((columns + 1) * split.slices * 3)?;
-            if split.slices > 0 {
-                let blocks = (columns + 1).div_ceil(GROUP);
-                let args = [
-                    Arg::Buffer(&keys),
-                    Arg::Buffer(&values),
-                    Arg::Buffer(&mean),
-                    Arg::Buffer(words(inputs.thresholds)?),
-                    Arg::Buffer(&sums),
-                    Arg::Word(params.n_samples),
-                    Arg::Word(first as u32),
-                    Arg::Word(columns as u32),
-                    Arg::Word(split.tiles as u32),
-                    Arg::Word(blocks as u32),
-                ];
-                self.launch("split_sums", blocks * split.slices * GROUP, &args)?;
-            }
-            let args = [
-                Arg::Buffer(&sums),
-                Arg::Buffer(words(output)?),
-                Arg::Word(first as u32),
-                Arg::Word(columns as u32),
-                Arg::Word(split.slices as u32),
-            ];
-            self.launch("split_scores", columns, &args)?;
-        }
-        Ok(())
+        forest::find_split(self, params, &inputs, output)
     }
 
     fn average(
@@ -407,7 +407,11 @@ impl Runtime for Cuda {
             Arg::Buffer(words(output)?),
             Arg::Word(params.n_trees),
         ];
-        self.launch("average", u64::from(params.n_samples) * GROUP, &args)
+        self.launch(
+            &self.kernels.average,
+            u64::from(params.n_samples) * GROUP,
+            &args,
+        )
     }
 
     fn matmul(
@@ -424,8 +428,15 @@ impl Runtime for Cuda {
         } else {
             None
         };
-        let reads = u32::from(k > 0) | u32::from(params.beta != 0.) << 1;
         let count = (m * n) as u64;
+        let product = match product {
+            Some(product) if params.is_plain() && words(&product)?.len() == words(c)?.len() => {
+                *c = product;
+                return Ok(());
+            }
+            product => product,
+        };
+        let reads = u32::from(k > 0) | u32::from(params.beta != 0.) << 1;
         let c = words(c)?;
         let args = [
             // Without a product, nothing is read there.
@@ -436,7 +447,7 @@ impl Runtime for Cuda {
             Arg::Float(params.beta),
             Arg::Word(reads),
         ];
-        self.launch("accumulate", count, &args)
+        self.launch(&self.kernels.accumulate, count, &args)
     }
 
     fn elementwise(
@@ -469,7 +480,7 @@ impl Runtime for Cuda {
             Arg::Word(params.n_elements),
             Arg::Word(op),
         ];
-        self.launch("elementwise", params.n_elements.into(), &args)
+        self.launch(&self.kernels.elementwise, params.n_elements.into(), &args)
     }
 
     fn reduce(
@@ -490,7 +501,7 @@ impl Runtime for Cuda {
                 Arg::Word(count),
                 Arg::Word(by),
             ];
-            self.launch("reduce", blocks * GROUP, &args)?;
+            self.launch(&self.kernels.reduce, blocks * GROUP, &args)?;
             let args = [
                 Arg::Buffer(&pairs),
                 Arg::Buffer(output),
@@ -498,7 +509,7 @@ impl Runtime for Cuda {
                 Arg::Word(end),
                 Arg::Word(count),
             ];
-            self.launch("reduce_end", 1, &args)
+            self.launch(&self.kernels.reduce_end, 1, &args)
         };
         // The kernels' numbers for what they do.
         match params.op {
@@ -520,54 +531,6 @@ impl Runtime for Cuda {
         forest: Forest<'_, CudaStorage>,
         output: &mut CudaStorage,
     ) -> Result<()> {
-        let (samples, trees) = (u64::from(params.batch_size), u64::from(params.n_trees));
-        // The last step looks whether the walk has ended.
-        let steps = u64::from(forest.depth) + 1;
-        let plan = Walks::new(samples, trees, steps, WORK / 16);
-        let status = &mut *self.status.lock();
-        status.used = true;
-        for (first_sample, count) in parts(samples, plan.samples) {
-            for (first_tree, part) in parts(trees, plan.trees) {
-                let blocks = part.div_ceil(plan.block);
-                let threads = count * blocks;
-                let state = self.scratch(2 * threads)?;
-                for (done, turns) in parts(steps, plan.turns) {
-                    let numbers = [
-                        first_sample,
-                        count,
-                        params.n_features.into(),
-                        first_tree,
-                        part,
-                        plan.block,
-                        forest.node_count.into(),
-                        forest.depth.into(),
-                        done,
-                        turns,
-                        threads,
-                    ];
-                    let mut args = vec![
-                        Arg::Buffer(words(forest.samples)?),
-                        Arg::Buffer(words(forest.nodes)?),
-                        Arg::Buffer(words(forest.offsets)?),
-                        Arg::Buffer(&state),
-                        Arg::Buffer(&status.words),
-                    ];
-                    args.extend(numbers.map(|value| Arg::Word(value as u32)));
-                    self.launch("predict", threads, &args)?;
-                }
-                let is_last = first_tree + part == trees;
-                let args = [
-                    Arg::Buffer(&state),
-                    Arg::Buffer(words(output)?),
-                    Arg::Word(first_sample as u32),
-                    Arg::Word(count as u32),
-                    Arg::Word(blocks as u32),
-                    Arg::Word(u32::from(first_tree == 0)),
-                    Arg::Word(if is_last { params.n_trees } else { 0 }),
-                ];
-                self.launch("predict_mean", count, &args)?;
-            }
-        }
-        Ok(())
+        forest::batch_predict(self, params, &forest, output)
     }
 }

@@ -3,15 +3,16 @@
 use candle_core::WebGpuStorage;
 
 use super::{grid, kernel, Source, WebGpu};
-use crate::plan::{parts, Split, Walks, GROUP, SLICE_FOLD};
+use crate::plan::{is_small, parts, Split, Walks, GROUP, SLICE_FOLD};
 use crate::runtime::{Forest, SplitInputs};
 use crate::{BatchPredictParams, BootstrapParams, FindSplitParams, Result};
 
 const BOOTSTRAP: Source = kernel!("bootstrap");
+const SMALL: Source = kernel!("split_small", "status", "tree", "split_error");
 const ROWS: Source = kernel!("split_rows", "status", "tree");
 const MEAN: Source = kernel!("split_mean", "tree");
 const SUMS: Source = kernel!("split_sums");
-const SCORES: Source = kernel!("split_scores");
+const SCORES: Source = kernel!("split_scores", "split_error");
 const PREDICT: Source = kernel!("predict", "status");
 const PREDICT_MEAN: Source = kernel!("predict_mean");
 
@@ -33,6 +34,28 @@ pub(super) fn find_split(
 ) -> Result<()> {
     let count = u64::from(params.n_samples);
     let thresholds = u64::from(params.n_thresholds);
+    if is_small(params, gpu.work_per_dispatch()) {
+        gpu.pace(thresholds * count)?;
+        let numbers = [
+            params.n_samples,
+            inputs.rows,
+            params.n_features,
+            params.feature_idx,
+            params.n_thresholds,
+        ];
+        return gpu.run_reporting(
+            &SMALL,
+            &numbers,
+            grid(thresholds),
+            &[
+                inputs.data,
+                inputs.labels,
+                inputs.indices,
+                inputs.thresholds,
+            ],
+            vec![output],
+        );
+    }
     let groups = count.div_ceil(GROUP);
     // Without rows, there are no sums: all sides are empty.
     let (mut keys, mut values) = (gpu.scratch(count.max(1))?, gpu.scratch(count.max(1))?);

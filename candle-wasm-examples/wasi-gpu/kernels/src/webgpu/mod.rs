@@ -9,7 +9,10 @@
 mod forest;
 mod math;
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use candle_core::backend::{BackendDevice, BackendStorage};
 use candle_core::scalar::Scalar;
@@ -38,12 +41,24 @@ pub(crate) struct WebGpu {
     device: WebGpuDevice,
     status: Mutex<Status>,
     stop: Stop,
-    /// Work queued since the last wait for the device; see [`WebGpu::pace`].
-    queued: AtomicU64,
+    pace: Mutex<Pace>,
 }
 
 /// Dispatches of the usual length that may wait in the queue: what a guest that has to end leaves to be done.
 const DISPATCHES_AHEAD: u64 = 8;
+/// Time between two looks whether the device has come to a mark.
+const LOOK: Duration = Duration::from_micros(100);
+
+/// How far the host is ahead of the device; see [`WebGpu::pace`].
+#[derive(Default)]
+struct Pace {
+    /// Work queued since the mark.
+    queued: u64,
+    /// A read that ends when the device has done what was queued before it.
+    mark: Option<Mark>,
+}
+
+type Mark = Pin<Box<dyn Future<Output = candle_core::Result<CpuStorage>> + Send>>;
 
 struct Status {
     words: WebGpuStorage,
@@ -71,7 +86,11 @@ struct Source {
     text: &'static str,
 }
 
-const COPY: Source = kernel!("copy");
+const COPY: Source = kernel!("copy", "put");
+const WRITE: Source = kernel!("write", "put");
+
+/// Bytes that a kernel takes as parameters: 60 of the 64 words.
+const SHORT_WRITE: usize = 60 * 4;
 
 /// A grid with a workgroup for each `GROUP` invocations. Kernels find their index by `flat`.
 fn grid(invocations: u64) -> [u32; 3] {
@@ -93,7 +112,7 @@ impl WebGpu {
             status: Mutex::new(Status { words, used: false }),
             device,
             stop: Stop::default(),
-            queued: AtomicU64::new(0),
+            pace: Mutex::default(),
         })
     }
 
@@ -164,16 +183,46 @@ impl WebGpu {
         self.run(&COPY, &params, grid(words), &[src], &mut [dst])
     }
 
+    /// Writes a few bytes by a kernel, which is queued as others are; an upload would submit them first.
+    fn write_short(&self, dst: &mut WebGpuStorage, offset: u64, data: &[u8]) -> Result<()> {
+        let mut params = [0; 64];
+        let words = data.len().div_ceil(4);
+        params[..4].copy_from_slice(&[0, offset as u32, data.len() as u32, words as u32]);
+        bytemuck::cast_slice_mut::<u32, u8>(&mut params[4..])[..data.len()].copy_from_slice(data);
+        // An offset inside a word may take one more.
+        let grid = grid(words as u64 + 1);
+        self.run(&WRITE, &params[..4 + words], grid, &[], &mut [dst])
+    }
+
     /// Comes before `work` is queued. Who queues faster than the device works is held up here, so that a guest can be ended; a browser's
-    /// thread cannot wait.
+    /// thread cannot wait. The device always has one half of the work to do while the host waits for the other.
     fn pace(&self, work: u64) -> Result<()> {
         self.stop.check()?;
-        let queued = self.queued.fetch_add(work, Ordering::Relaxed);
-        if queued > DISPATCHES_AHEAD * self.work_per_dispatch() && !cfg!(target_arch = "wasm32") {
-            self.queued.store(work, Ordering::Relaxed);
-            self.device.synchronize().map_err(|err| self.error(err))?;
+        let pace = &mut *self.pace.lock();
+        pace.queued = pace.queued.saturating_add(work);
+        let most = DISPATCHES_AHEAD / 2 * self.work_per_dispatch();
+        if pace.queued <= most || cfg!(target_arch = "wasm32") {
+            return Ok(());
         }
-        Ok(())
+        pace.queued = work;
+        let read = self.status.lock().words.begin_read();
+        let read = read.map_err(|err| self.error(err))?;
+        match pace.mark.replace(Box::pin(read.finish())) {
+            Some(before) => self.reach(before),
+            None => Ok(()),
+        }
+    }
+
+    /// Waits until the device comes to a mark.
+    fn reach(&self, mut mark: Mark) -> Result<()> {
+        let mut context = Context::from_waker(Waker::noop());
+        loop {
+            match mark.as_mut().poll(&mut context) {
+                Poll::Ready(reached) => return reached.map(drop).map_err(|err| self.error(err)),
+                Poll::Pending => self.stop.check()?,
+            }
+            std::thread::sleep(LOOK);
+        }
     }
 
     /// Steps or comparisons of one dispatch.
@@ -296,6 +345,9 @@ impl Runtime for WebGpu {
     }
 
     fn write(&self, dst: &mut WebGpuStorage, offset: u64, data: &[u8]) -> Result<()> {
+        if data.len() <= SHORT_WRITE {
+            return self.write_short(dst, offset, data);
+        }
         let uploaded = self.device.storage_from_slice(data);
         let uploaded = uploaded.map_err(|err| self.error(err))?;
         self.copy_bytes(&uploaded, 0, dst, offset, data.len() as u64)

@@ -20,13 +20,6 @@ fn pair(place: u32) -> vec2<f32> {
   return vec2(bitcast<f32>(sums[place + 1u]), bitcast<f32>(sums[place + 2u]));
 }
 
-fn squared_error(sum: vec2<f32>, count: u32) -> f32 {
-  let error = sum.y - sum.x * sum.x / f32(count);
-  let bits = bitcast<u32>(error);
-  // Rounding must not make it negative; NaN stays.
-  return select(error, 0.0, (bits >> 31u) == 1u && !is_nan(bits));
-}
-
 @compute @workgroup_size(SIZE)
 fn main(
   @builtin(workgroup_id) group: vec3<u32>,

@@ -33,6 +33,24 @@ fn any_offset_and_length(device: &Device) -> Result<()> {
 }
 test_device!(any_offset_and_length);
 
+/// Short writes and longer ones may go different ways.
+fn writes_of_many_lengths(device: &Device) -> Result<()> {
+    let gpu = open(device)?;
+    let data = numbered(700);
+    let mut want = vec![0; 800];
+    let buffer = gpu.empty(800)?;
+    for length in (236..246).chain([1, 64, 255, 256, 257, 700]) {
+        for offset in [0, 1, 2, 3, 4, 97] {
+            gpu.buffer_write(buffer, offset, &data[..length])?;
+            want[offset as usize..][..length].copy_from_slice(&data[..length]);
+            let got = gpu.buffer_read(buffer, 0, 800)?;
+            assert_eq!(got, want, "{length} at {offset}");
+        }
+    }
+    Ok(())
+}
+test_device!(writes_of_many_lengths);
+
 fn copies_at_any_place(device: &Device) -> Result<()> {
     let gpu = open(device)?;
     let source = numbered(40);

@@ -200,6 +200,9 @@ fn splits_as_defined(device: &Device) -> Result<()> {
         (400, 257, 511),
         (1000, 1000, 1),
         (90, 3000, 300),
+        (90, 1023, 30),
+        (1500, 1024, 300),
+        (1500, 1025, 300),
     ] {
         Split::random(random, rows, count, thresholds).check(&*gpu)?;
     }

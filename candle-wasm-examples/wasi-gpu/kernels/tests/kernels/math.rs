@@ -88,7 +88,8 @@ fn matrix_products(device: &Device) -> Result<()> {
                 };
                 let mut floats = |count: u32| random.floats(count as usize);
                 let (a, b) = (floats(m * k), floats(k * n));
-                let mut c = floats(m * n + 1);
+                // With more elements than the product, or as many.
+                let mut c = floats(m * n + u32::from(trans_a == trans_b));
                 if beta == 0. {
                     c[..(m * n) as usize].fill(f32::NAN);
                 }
@@ -99,6 +100,40 @@ fn matrix_products(device: &Device) -> Result<()> {
     Ok(())
 }
 test_device!(matrix_products);
+
+/// A result may become its buffer's memory: what was queued before still sees the old contents, and what comes later the new ones.
+fn results_replace_contents(device: &Device) -> Result<()> {
+    let gpu = open(device)?;
+    let params = MatmulParams {
+        m: 2,
+        k: 2,
+        n: 2,
+        trans_a: false,
+        trans_b: false,
+        alpha: 1.,
+        beta: 0.,
+    };
+    let relu = ElementwiseParams {
+        n_elements: 4,
+        op: ElementwiseOp::Relu,
+    };
+    let a = gpu.floats(&[1., -2., 3., 4.])?;
+    let b = gpu.floats(&[0., 1., 1., 0.])?;
+    let (c, d) = (gpu.floats(&[9.; 4])?, gpu.floats(&[8.; 4])?);
+    let old = gpu.begin_read(c, 0, 16)?;
+    gpu.kernel_matmul(params, a, b, c)?;
+    gpu.kernel_matmul(params, c, b, d)?;
+    gpu.kernel_elementwise(relu, c, None, c)?;
+    gpu.buffer_write(c, 4, &5f32.to_le_bytes())?;
+    gpu.buffer_copy(c, 0, a, 8, 8)?;
+    let old = pollster::block_on(old)?;
+    assert_eq!(old, [9f32; 4].map(f32::to_le_bytes).concat());
+    assert_eq!(gpu.read_floats(c, 4)?, [0., 5., 4., 3.]);
+    assert_eq!(gpu.read_floats(d, 4)?, [1., -2., 3., 4.]);
+    assert_eq!(gpu.read_floats(a, 4)?, [1., -2., 0., 5.]);
+    Ok(())
+}
+test_device!(results_replace_contents);
 
 fn matrix_products_at_edges(device: &Device) -> Result<()> {
     let gpu = open(device)?;
