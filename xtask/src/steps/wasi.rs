@@ -26,8 +26,8 @@ const RUST: [(&str, &str, &[&str]); 2] = [
     ),
     (
         "wasm32-wasip2",
-        "-p wasi-gpu-forest-cli -p wasi-gpu-hostile -p wasi-gpu-language",
-        &["forest-cli", "hostile", "language"],
+        "-p wasi-gpu-forest-cli -p wasi-gpu-hostile -p wasi-gpu-language -p wasi-gpu-timings",
+        &["forest-cli", "hostile", "language", "timings"],
     ),
 ];
 

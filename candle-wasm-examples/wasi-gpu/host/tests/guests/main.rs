@@ -7,6 +7,7 @@ mod forests;
 mod hostile;
 #[cfg(feature = "llm")]
 mod language;
+mod timings;
 mod trees;
 
 use std::path::PathBuf;
