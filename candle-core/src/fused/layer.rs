@@ -133,6 +133,17 @@ fn run<W: Weight>(
     }
     let Sizes { rows, outputs, k } = sizes;
     if let Some((alpha, eps)) = extras.norm {
+        if extras.gate.is_some() {
+            let product = LinearExtras {
+                gate: None,
+                activation: None,
+                residual: None,
+                ..extras
+            };
+            if let Some(dst) = weight.fused(x, sizes, product)? {
+                return after_product::<W>(dst, sizes, extras);
+            }
+        }
         let norm = Norm {
             op: "rms-norm",
             centred: false,
@@ -172,7 +183,23 @@ fn run<W: Weight>(
         bias,
         ..LinearExtras::default()
     };
-    let mut dst = run(x, weight, sizes, product)?;
+    let dst = run(x, weight, sizes, product)?;
+    after_product::<W>(dst, sizes, extras)
+}
+
+/// The gate, the activation and the residual of `extras` after a product, which has the bias.
+fn after_product<W: Weight>(
+    mut dst: W::Storage,
+    Sizes { rows, outputs, .. }: Sizes,
+    extras: LinearExtras<'_, W::Storage>,
+) -> Result<W::Storage> {
+    let LinearExtras {
+        gate,
+        activation,
+        residual,
+        ..
+    } = extras;
+    let dst_l = Layout::contiguous((rows, outputs));
     if let Some(gate) = gate {
         let half = outputs / 2;
         let (gate_l, up_l) = (dst_l.narrow(1, 0, half)?, dst_l.narrow(1, half, half)?);

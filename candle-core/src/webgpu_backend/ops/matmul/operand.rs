@@ -91,15 +91,23 @@ impl Shader {
             return self.text("fn alpha_word(i: u32) -> LhsWord { return LhsWord(); }");
         }
         match rhs {
-            Rhs::Blocks(_) => self
-                .input_words("alpha", wide_word(lhs))
-                .text(&eight_word("alpha", lhs)),
+            Rhs::Blocks(_) => self.norm_weights_in_eights(true, lhs),
             Rhs::Dense(_) if wide => self
                 .input_words("alpha", wide_word(lhs))
                 .text("fn alpha_word(i: u32) -> Word { return alpha[i / GROUP]; }"),
             Rhs::Dense(_) => self
                 .input("alpha", lhs)
                 .text("fn alpha_word(i: u32) -> Word { return alpha_at(i); }"),
+        }
+    }
+
+    /// The same for kernels that read lhs by [`Self::input_eight`] or with blocks.
+    pub(super) fn norm_weights_in_eights(self, normed: bool, lhs: Elem) -> Self {
+        match normed {
+            true => self
+                .input_words("alpha", wide_word(lhs))
+                .text(&eight_word("alpha", lhs)),
+            false => self.text("fn alpha_word(i: u32) -> LhsWord { return LhsWord(); }"),
         }
     }
 

@@ -5,7 +5,7 @@ use super::extras::Input;
 use super::operand::Scales;
 use super::plan::{cooperative, decodes_within, tiles, Plan, MOST_BLOCKS_K};
 use super::rows::{rows_as_bytes, RowsShape, LEAST_ROWS};
-use super::rows_as_f16::{rows_as_f16, Rows, GROUP, MOST_F16_K};
+use super::rows_as_f16::{normed_rows_as_f16, takes_norm, Rows, GROUP, MOST_F16_K};
 use super::via_f16::{problem, via_f16, Weight, WeightRows, PIECE_BYTES, PIECE_UNIT};
 use super::{elem_bytes, product, vector, Access, Extras, Problem, Rhs, Run};
 use crate::backend::{BackendDevice, BackendStorage};
@@ -77,7 +77,10 @@ pub(in crate::webgpu_backend) fn fused_blocks(
     let elem = device.elem(dtype, OP)?;
     let vector =
         m <= blocks::most_rows(rhs.format, &extras, &device.kernels().caps) && k <= MOST_BLOCKS_K;
-    let kernel_has_them = vector || !extras.need_vector();
+    let caps = &device.kernels().caps;
+    let normed =
+        caps.cooperative && extras.gate.is_none() && !too_long(k, caps) && takes_norm((m, k));
+    let kernel_has_them = vector || !extras.need_vector() || normed;
     // The rows of gate and up projection are `n` rows apart, and read through one binding.
     let at_once = rhs.weight.window_rows(rhs.format, k);
     let reaches = extras.gate.is_none() || at_once >= 2 * n;
@@ -120,7 +123,6 @@ pub(in crate::webgpu_backend) fn fused_blocks(
         beside: Beside::Nothing,
         extras,
     };
-    let caps = &device.kernels().caps;
     if vector {
         let gated = extras.gate.is_some();
         let shape = |problem: &Problem| BlocksShape::choose(problem, rhs.format, gated, caps);
@@ -202,10 +204,8 @@ fn in_bytes(
     dst: &WebGpuStorage,
     shape: BlocksShape,
 ) -> Result<()> {
-    let Operands {
-        rhs, lhs, extras, ..
-    } = *operands;
-    let (bytes, runs) = rows_as_bytes(lhs, (m, k), extras.norm, rhs.format, shape)?;
+    let Operands { lhs, extras, .. } = *operands;
+    let (bytes, runs) = rows_as_bytes(lhs, (m, k), extras.norm, shape)?;
     let converted = Operands {
         lhs: Rows {
             floats: &bytes,
@@ -245,8 +245,7 @@ fn by_matrices(
             cooperative(problem, blocks, caps)
         });
     }
-    let too_long = (PIECE_UNIT * 2 * k) as u64 > caps.limits.max_storage_buffer_binding_size;
-    if too_long || k > MOST_F16_K {
+    if too_long(k, caps) || k > MOST_F16_K {
         return by_tiles(operands, (m, k, n), dst);
     }
     let (lhs, weight) = (operands.lhs, Weight::Blocks(rhs));
@@ -261,6 +260,11 @@ fn by_matrices(
     )
 }
 
+/// Whether a part of a weight in f16 exceeds a binding.
+fn too_long(k: usize, caps: &Caps) -> bool {
+    (PIECE_UNIT * 2 * k) as u64 > caps.limits.max_storage_buffer_binding_size
+}
+
 /// A product whose lhs is converted to f16, and whose blocks are dequantised by the kernel that `plan` selects.
 fn within_f16(
     operands: &Operands<'_>,
@@ -269,7 +273,8 @@ fn within_f16(
     plan: impl Fn(&Problem) -> Plan,
 ) -> Result<()> {
     let factor = operands.rhs.weight.f16_factor();
-    let (lhs, scales) = rows_as_f16(operands.lhs, (m, k), 1. / factor, false)?;
+    let norm = operands.extras.norm;
+    let (lhs, scales) = normed_rows_as_f16(operands.lhs, (m, k), norm, 1. / factor, false)?;
     let converted = Operands {
         lhs: Rows {
             floats: &lhs,
@@ -278,6 +283,10 @@ fn within_f16(
         },
         elem: Elem::F16,
         beside: Beside::Scales(&scales, factor),
+        extras: Extras {
+            norm: None,
+            ..operands.extras
+        },
         ..*operands
     };
     direct(&converted, (m, k, n), dst, plan)

@@ -8,10 +8,10 @@
 use super::blocks::BlocksShape;
 use super::extras::Input;
 use super::rows_as_f16::Rows;
-use super::{Form, MatmulParams, Rhs, Run};
+use super::{Form, MatmulParams, Run};
 use crate::backend::BackendStorage;
 use crate::webgpu_backend::kernel::{params, Caps, Elem, Kernel, Shader};
-use crate::webgpu_backend::ops::quantized::{Format, Pieces};
+use crate::webgpu_backend::ops::quantized::Pieces;
 use crate::webgpu_backend::ops::{bind, index};
 use crate::webgpu_backend::WebGpuStorage;
 use crate::{DType, Result};
@@ -31,7 +31,6 @@ params!(BytesParams {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct RowsAsBytes {
     elem: Elem,
-    format: Format,
     pieces: Pieces,
     subgroup: u32,
     workgroup: u32,
@@ -46,7 +45,7 @@ impl Kernel for RowsAsBytes {
             .bytes_of_rows(self.elem, self.pieces)
             .output_words("bytes", "vec2<u32>")
             .output_words("runs", "vec2<f32>")
-            .norm_weights(self.norm, self.elem, Rhs::Blocks(self.format), true)
+            .norm_weights_in_eights(self.norm, self.elem)
             .constant("WG", self.workgroup)
             .constant("SUBGROUP", self.subgroup)
             .constant("NORMED", self.norm)
@@ -55,12 +54,11 @@ impl Kernel for RowsAsBytes {
 }
 
 /// `src (m, k)` in 8 bits in the order of the product's loads; and for each run the scale of a byte with the sum of the run, then for each
-/// row the factor of `norm`, if there is one. Products of `shape` and `format` read them.
+/// row the factor of `norm`, if there is one. Products of `shape` read them.
 pub(super) fn rows_as_bytes(
     src: Rows<'_>,
     (m, k): (usize, usize),
     norm: Option<(Input<'_>, f32)>,
-    format: Format,
     shape: BlocksShape,
 ) -> Result<(WebGpuStorage, WebGpuStorage)> {
     const OP: &str = "qmatmul";
@@ -73,7 +71,6 @@ pub(super) fn rows_as_bytes(
     bindings.extend(norm.map(|((alpha, _), _)| bind(alpha)));
     let kernel = RowsAsBytes {
         elem: device.elem(src.floats.dtype(), OP)?,
-        format,
         pieces,
         subgroup: shape.subgroup(),
         workgroup: shape.workgroup(),

@@ -1,5 +1,7 @@
-//! Conversion of rows of floats to f16, each with a power of two that keeps it in range.
+//! Conversion of rows of floats to f16, each with a power of two that keeps it in range, and after an RMS norm, whose factor goes to the
+//! product's other factors.
 
+use super::extras::Input;
 use super::via_f16::OP;
 use crate::backend::BackendStorage;
 use crate::webgpu_backend::kernel::{params, Caps, Elem, Kernel, Shader};
@@ -35,6 +37,8 @@ params!(RowsParams {
     parts: u32,
     chunk: u32,
     scale: f32,
+    alpha_offset: u32,
+    eps: f32,
 });
 
 /// The work of a dispatch on the parts of rows.
@@ -52,6 +56,7 @@ enum Pass {
 struct RowsAsF16 {
     elem: Elem,
     converts: bool,
+    norm: bool,
     pass: Pass,
 }
 
@@ -78,7 +83,9 @@ impl Kernel for RowsAsF16 {
             ),
         };
         shader
+            .norm_weights_in_eights(self.norm, self.elem)
             .constant("WG", WORKGROUP)
+            .constant("NORMED", self.norm)
             .constant("FINDS", self.pass != Pass::Store)
             .constant("STORES", self.pass != Pass::Find)
             .body::<RowsParams>(include_str!("../../shaders/rows_as_f16.wgsl"))
@@ -96,11 +103,30 @@ fn parts((rows, k): (usize, usize)) -> (usize, usize) {
     (k.div_ceil(chunk), chunk)
 }
 
+/// An RMS norm: its weights, contiguous from a multiple of [`GROUP`] on, and its epsilon.
+pub(in super::super) type RowNorm<'a> = (Input<'a>, f32);
+
+/// Whether [`normed_rows_as_f16`] takes rows of this shape.
+pub(in super::super) fn takes_norm((m, k): (usize, usize)) -> bool {
+    k <= MOST_F16_K && parts((m, k)).0 == 1
+}
+
 /// Returns `src (m, k)` in f16, with each row times a power of two, and for each row `scale` over that power. With `converts`, which needs
 /// shader-f16, the GPU converts to f16 with its own rounding.
 pub(in super::super) fn rows_as_f16(
     src: Rows<'_>,
+    mk: (usize, usize),
+    scale: f32,
+    converts: bool,
+) -> Result<(WebGpuStorage, WebGpuStorage)> {
+    normed_rows_as_f16(src, mk, None, scale, converts)
+}
+
+/// Like [`rows_as_f16`], after `norm` of each row, for shapes of [`takes_norm`].
+pub(in super::super) fn normed_rows_as_f16(
+    src: Rows<'_>,
     (m, k): (usize, usize),
+    norm: Option<RowNorm<'_>>,
     scale: f32,
     converts: bool,
 ) -> Result<(WebGpuStorage, WebGpuStorage)> {
@@ -117,18 +143,23 @@ pub(in super::super) fn rows_as_f16(
         parts: index(parts)?,
         chunk: index(chunk)?,
         scale,
+        alpha_offset: index(norm.map_or(0, |((_, layout), _)| layout.start_offset()))?,
+        eps: norm.map_or(0., |(_, eps)| eps),
     };
     let grid = device.grid(m * parts, 1);
     let kernel = |pass| RowsAsF16 {
         elem,
         converts,
+        norm: norm.is_some(),
         pass,
     };
     if parts == 1 {
-        let bindings = [bind(src.floats), bind(&dst), bind(&scales)];
+        let mut bindings = vec![bind(src.floats), bind(&dst), bind(&scales)];
+        bindings.extend(norm.map(|((alpha, _), _)| bind(alpha)));
         device.run(&kernel(Pass::Whole), &bindings, &params, grid)?;
         return Ok((dst, scales));
     }
+    assert!(norm.is_none(), "a norm of rows in parts");
     let found = device.alloc(m * parts, DType::U32, OP)?;
     let bindings = [bind(src.floats), bind(&found)];
     device.run(&kernel(Pass::Find), &bindings, &params, grid)?;
@@ -139,10 +170,58 @@ pub(in super::super) fn rows_as_f16(
 
 #[cfg(test)]
 mod tests {
-    use super::{parts, rows_as_f16, Rows};
+    use super::{normed_rows_as_f16, parts, rows_as_f16, takes_norm, Rows};
     use crate::backend::{BackendDevice, BackendStorage};
-    use crate::webgpu_backend::{Options, WebGpuDevice};
-    use crate::{CpuStorage, Result};
+    use crate::webgpu_backend::{Options, WebGpuDevice, WebGpuStorage};
+    use crate::{CpuStorage, Layout, Result};
+
+    /// The values of converted rows of `k`.
+    fn values((halves, scales): (WebGpuStorage, WebGpuStorage), k: usize) -> Result<Vec<f32>> {
+        let (CpuStorage::F16(halves), CpuStorage::F32(scales)) =
+            (halves.to_cpu_storage()?, scales.to_cpu_storage()?)
+        else {
+            unreachable!("f16 rows and f32 scales")
+        };
+        let value = |(i, half): (usize, half::f16)| half.to_f32() * scales[i / k];
+        Ok(halves.into_iter().enumerate().map(value).collect())
+    }
+
+    /// The norm in f64, of rows with a stride and weights with an offset; rows differ by up to 2^80.
+    #[test]
+    fn normed_rows() -> Result<()> {
+        let device = WebGpuDevice::with_options(0, &Options::default())?;
+        for (m, k) in [(1, 8), (3, 2056), (9, 4096)] {
+            assert!(takes_norm((m, k)));
+            let row = k + 16;
+            let x = |i: usize| ((i * 7 % 23) as f32 - 11.) * 2f32.powi((i / row) as i32 * 10 - 40);
+            let alpha = |i: usize| (i % 5) as f32 - 1.75;
+            let floats: Vec<f32> = (0..8 + m * row).map(|i| x(i.max(8) - 8)).collect();
+            let weights: Vec<f32> = (0..16 + k).map(|i| alpha(i.max(16) - 16)).collect();
+            let (floats, weights) = (
+                device.storage_from_slice(&floats)?,
+                device.storage_from_slice(&weights)?,
+            );
+            let src = Rows {
+                floats: &floats,
+                offset: 8,
+                row,
+            };
+            let weights_l = Layout::contiguous_with_offset(k, 16);
+            let (eps, scale) = (1e-5f32, 0.5f32);
+            let norm = Some(((&weights, &weights_l), eps));
+            let got = values(normed_rows_as_f16(src, (m, k), norm, scale, false)?, k)?;
+            for (i, got) in got.into_iter().enumerate() {
+                let at = |j: usize| f64::from(x(i / k * row + j));
+                let squares: f64 = (0..k).map(|j| at(j) * at(j)).sum();
+                let factor = f64::from(scale) / (squares / k as f64 + f64::from(eps)).sqrt();
+                let want = at(i % k) * f64::from(alpha(i % k)) * factor;
+                let off = (f64::from(got) - want).abs();
+                assert!(off <= want.abs() * 1e-3, "{m} x {k}, {i}: {got} of {want}");
+            }
+        }
+        assert!(!takes_norm((1, 1 << 20)));
+        Ok(())
+    }
 
     /// The largest element, which decides the factor, is in the last of three parts.
     #[test]
@@ -159,17 +238,15 @@ mod tests {
             row: k,
         };
         let (halves, scales) = rows_as_f16(src, (m, k), 1., false)?;
-        let (CpuStorage::F16(halves), CpuStorage::F32(scales)) =
-            (halves.to_cpu_storage()?, scales.to_cpu_storage()?)
-        else {
-            unreachable!("f16 rows and f32 scales")
+        let CpuStorage::F32(factors) = scales.to_cpu_storage()? else {
+            unreachable!("f32 scales")
         };
-        for (i, (x, half)) in rows.iter().zip(halves).enumerate() {
-            let scale = scales[i / k];
-            let off = (half.to_f32() * scale - x).abs();
+        for (i, (x, got)) in rows.iter().zip(values((halves, scales), k)?).enumerate() {
+            let off = (got - x).abs();
             // Half a unit of the last of 11 bits, or of the smallest numbers.
+            let least = factors[i / k] * 2f32.powi(-25);
             assert!(
-                off <= (x.abs() * 2f32.powi(-11)).max(scale * 2f32.powi(-25)),
+                off <= (x.abs() * 2f32.powi(-11)).max(least),
                 "{i}: {off} of {x}"
             );
         }

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::operand::Scales;
 use super::plan::Plan;
-use super::rows_as_f16::{rows_as_f16, Rows, GROUP, MOST_F16_K};
+use super::rows_as_f16::{normed_rows_as_f16, rows_as_f16, Rows, GROUP, MOST_F16_K};
 use super::{Access, Extras, Problem, Rhs, Run};
 use crate::backend::BackendStorage;
 use crate::webgpu_backend::adapter::Caps;
@@ -128,7 +128,7 @@ pub(super) fn problem(
     })
 }
 
-/// `lhs (m, k)` times a weight `(n, k)` transposed, into `dst (m, n)`, by the kernel that `plan` selects for a part.
+/// `lhs (m, k)`, after the norm of `extras` for shapes of [`takes_norm`](super::rows_as_f16::takes_norm), times a weight `(n, k)` transposed, into `dst (m, n)`, by the kernel that `plan` selects for a part.
 pub(super) fn via_f16(
     lhs: Rows<'_>,
     weight: Weight<'_>,
@@ -139,7 +139,12 @@ pub(super) fn via_f16(
     plan: impl Fn(&Problem) -> Plan,
 ) -> Result<()> {
     let device = dst.device();
-    let (lhs, lhs_scales) = rows_as_f16(lhs, (m, k), 1. / weight.factor(), false)?;
+    let scale = 1. / weight.factor();
+    let (lhs, lhs_scales) = normed_rows_as_f16(lhs, (m, k), extras.norm, scale, false)?;
+    let extras = Extras {
+        norm: None,
+        ..extras
+    };
     // Parts of equal size: a small last one would leave most of the GPU idle.
     let pieces = n.div_ceil((piece_bytes / (2 * k)).max(1));
     let piece = n.div_ceil(pieces).next_multiple_of(PIECE_UNIT);

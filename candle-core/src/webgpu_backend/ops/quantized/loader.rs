@@ -13,6 +13,12 @@ use std::fmt::Write;
 use super::format::{Format, Scales};
 use crate::webgpu_backend::kernel::Shader;
 
+/// Component `i` of a vector of four. An index that is not constant would put the vector into memory, even where `i` becomes constant when a
+/// function is inlined.
+fn component(vector: &str, i: &str) -> String {
+    format!("select(select({vector}.x, {vector}.y, {i} == 1u), select({vector}.z, {vector}.w, {i} == 3u), {i} >= 2u)")
+}
+
 /// The type that `rhs_values` returns.
 const VALUES: &str =
     "struct RhsValues { low: vec4<f32>, high: vec4<f32>, scale: f32, offset: f32 }\n";
@@ -53,14 +59,18 @@ impl Format {
         let mut fields = String::from("at: u32, codes: vec4<u32>");
         let mut load = format!("e, rhs_codes[e / {wide}u]");
         let mut word = match self.low {
-            8 => "vec2<u32>(w.codes[2u * i], w.codes[2u * i + 1u])".to_string(),
-            low => format!("w.codes[i / {}u]", 4 / low),
+            8 => "select(w.codes.xy, w.codes.zw, i == 1u)".to_string(),
+            4 => component("w.codes", "i"),
+            _ => component("w.codes", "(i / 2u)"),
         };
         if self.high > 0 {
             // A word has the further bits of 32 / high elements.
             let (words, own) = match wide * self.high / 32 {
                 1 => ("u32", "w.high".to_string()),
-                _ => ("vec2<u32>", format!("w.high[i / {}u]", 4 / self.high)),
+                _ => (
+                    "vec2<u32>",
+                    format!("select(w.high.x, w.high.y, i >= {}u)", 4 / self.high),
+                ),
             };
             shader = shader.input_words("rhs_high", words);
             let _ = write!(fields, ", high: {words}");
@@ -75,8 +85,8 @@ impl Format {
         let text = format!(
             "struct RhsWide {{ {fields}, scales: u32 }}\n\
              fn rhs_wide(e: u32) -> RhsWide {{ return RhsWide({load}{}); }}\n\
-             fn rhs_word_of(wide: RhsWide, i: u32) -> RhsWord {{\n\
-             \x20 var w = wide;\n  return RhsWord(w.at + 8u * i, {word}, w.scales);\n}}",
+             fn rhs_word_of(w: RhsWide, i: u32) -> RhsWord {{\n\
+             \x20 return RhsWord(w.at + 8u * i, {word}, w.scales);\n}}",
             self.load_scales()
         );
         shader
@@ -361,7 +371,7 @@ impl Format {
     /// `rhs_eight(piece, i)`: codes as bytes. Codes of at least four bits are those of every second element, then the others.
     fn eight_bytes(self) -> String {
         let codes = match self.low {
-            8 => "vec2<u32>(w.codes[2u * i], w.codes[2u * i + 1u])",
+            8 => "select(w.codes.xy, w.codes.zw, i == 1u)",
             _ => "vec2<u32>(codes, codes >> 4u) & vec2<u32>(0x0f0f0f0fu)",
         };
         let further = match self.high {
@@ -373,14 +383,15 @@ impl Format {
                    ((f & 0x20002u) << 3u) | ((f & 0x80008u) << 9u));\n"
             }
             _ => {
-                "let f = w.high[i / 2u] >> (8u * (i % 2u));\n\
+                "let f = select(w.high.x, w.high.y, i >= 2u) >> (8u * (i % 2u));\n\
                  \x20 bytes |= vec2<u32>(((f & 0x30003u) << 4u) | ((f & 0x300030u) << 8u), \
                    ((f & 0xc000cu) << 2u) | ((f & 0xc000c0u) << 6u));\n"
             }
         };
         format!(
-            "fn rhs_eight(piece: RhsPiece, i: u32) -> vec2<u32> {{\n\
-             \x20 var w = piece;\n  let codes = w.codes[i % 4u];\n  var bytes = {codes};\n  {further}  return bytes;\n}}"
+            "fn rhs_eight(w: RhsPiece, i: u32) -> vec2<u32> {{\n\
+             \x20 let codes = {};\n  var bytes = {codes};\n  {further}  return bytes;\n}}",
+            component("w.codes", "i")
         )
     }
 }
