@@ -276,7 +276,7 @@ fn native_calls(gpu: &dyn GpuBackend, call: &str, count: u32) -> Result<Times> {
     Ok(times)
 }
 
-/// What one of Candle's own kernels takes, to compare with `kernel`.
+/// Times one of Candle's own kernels, to compare with `kernel`.
 fn tensor_calls(args: &Args, device: &Device) -> Result<()> {
     let tensor = Tensor::zeros(1, DType::F32, device)?;
     let mut rounds = Vec::new();

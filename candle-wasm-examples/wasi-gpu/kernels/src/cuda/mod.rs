@@ -34,7 +34,7 @@ const WORK: u64 = 1 << 34;
 const REDUCED: u64 = GROUP * 64;
 /// Characters of a device's message that a guest gets.
 const MESSAGE: usize = 500;
-/// Bytes from which on Candle copies through pinned memory, beside the kernels; into memory of its own only.
+/// Minimum length of a write that Candle copies through pinned memory, beside the kernels. It allocates the target, so a copy follows.
 const LONG_WRITE: usize = 1 << 20;
 
 pub(crate) struct Cuda {
