@@ -108,6 +108,23 @@ fn check_all<'a>(
     tolerance: f64,
 ) -> Result<()> {
     let weight = weight.into();
+    for (i, choice) in choices().into_iter().enumerate() {
+        if taken.takes_next() {
+            check((case, i), choice, xs, weight, decoded, tolerance)?;
+        }
+    }
+    Ok(())
+}
+
+/// A choice, the `i`-th, with a bias that is not contiguous if `i` is odd.
+fn check(
+    (case, i): (&str, usize),
+    choice: Choice,
+    xs: &Tensor,
+    weight: LinearWeight<'_>,
+    decoded: &Tensor,
+    tolerance: f64,
+) -> Result<()> {
     let (outputs, k) = decoded.dims2()?;
     let (dtype, dev) = (xs.dtype(), xs.device());
     let rows: Vec<usize> = xs.dims()[..xs.rank() - 1].to_vec();
@@ -119,33 +136,28 @@ fn check_all<'a>(
             .narrow(1, 1, 1)?
             .squeeze(1)?,
     ];
-    for (i, choice) in choices().into_iter().enumerate() {
-        if !taken.takes_next() {
-            continue;
-        }
-        let n = match choice.gate {
-            Some(_) => outputs / 2,
-            None => outputs,
-        };
-        let added = data(&[&rows[..], &[n]].concat(), dtype, dev)?;
-        let extras = LinearExtras {
-            norm: choice.norm.then_some((&alpha, EPS)),
-            bias: choice.bias.then_some(&biases[i % 2]),
-            gate: choice.gate,
-            activation: choice.activation,
-            residual: choice.residual.then_some(&added),
-        };
-        let case = format!("{case}, {choice:?}");
-        let values = expected(xs, decoded, extras)?;
-        let got = linear_with(xs, weight, extras)?;
-        assert_eq!((got.dtype(), got.dims()), (dtype, added.dims()), "{case}");
-        // A gate multiplies two sums, and Relu2 three.
-        let simple = choice.gate.is_none() && choice.activation.is_none();
-        let tolerance = if simple { 8. } else { 32. } * tolerance;
-        assert_values(&case, &got, &values, tolerance);
-        let got = linear_with_slow(xs, weight, extras)?;
-        assert_values(&format!("plain {case}"), &got, &values, 3. * tolerance);
-    }
+    let n = match choice.gate {
+        Some(_) => outputs / 2,
+        None => outputs,
+    };
+    let added = data(&[&rows[..], &[n]].concat(), dtype, dev)?;
+    let extras = LinearExtras {
+        norm: choice.norm.then_some((&alpha, EPS)),
+        bias: choice.bias.then_some(&biases[i % 2]),
+        gate: choice.gate,
+        activation: choice.activation,
+        residual: choice.residual.then_some(&added),
+    };
+    let case = format!("{case}, {choice:?}");
+    let values = expected(xs, decoded, extras)?;
+    let got = linear_with(xs, weight, extras)?;
+    assert_eq!((got.dtype(), got.dims()), (dtype, added.dims()), "{case}");
+    // A gate multiplies two sums, and Relu2 three.
+    let simple = choice.gate.is_none() && choice.activation.is_none();
+    let tolerance = if simple { 8. } else { 32. } * tolerance;
+    assert_values(&case, &got, &values, tolerance);
+    let got = linear_with_slow(xs, weight, extras)?;
+    assert_values(&format!("plain {case}"), &got, &values, 3. * tolerance);
     Ok(())
 }
 
@@ -205,6 +217,28 @@ pub(super) fn of_quantized_weights(dev: &Device) -> Result<()> {
                 &decoded,
                 tolerance.max(least),
             )?;
+        }
+    }
+    Ok(())
+}
+
+/// Formats of four buffers with as many others as a layer can have, on either side of the sizes at which kernels change.
+pub(super) fn of_many_buffers(dev: &Device) -> Result<()> {
+    for format in [GgmlDType::Q5K, GgmlDType::Q6K] {
+        let floats = weight(&[2 * 17, 256])?;
+        let decoded = QTensor::quantize(&floats, format)?.dequantize(&Device::Cpu)?;
+        let quantized = QMatMul::QTensor(Arc::new(QTensor::quantize_onto(&floats, format, dev)?));
+        for (rows, norm) in [(2, false), (3, false), (8, true), (9, true)] {
+            let choice = Choice {
+                norm,
+                bias: true,
+                gate: None,
+                activation: None,
+                residual: !norm,
+            };
+            let xs = data(&[rows, 256], DType::F32, dev)?;
+            let case = format!("{format:?} {rows} rows");
+            check((&case, 0), choice, &xs, (&quantized).into(), &decoded, 6e-3)?;
         }
     }
     Ok(())
@@ -298,6 +332,7 @@ fn gradients_flow(dev: &Device) -> Result<()> {
 }
 
 test_device!(of_dense_weights);
+test_device!(of_many_buffers);
 test_device!(of_quantized_weights);
 test_device!(of_long_rows);
 test_device!(what_does_not_fit);

@@ -13,6 +13,7 @@ use crate::webgpu_backend::adapter::Caps;
 use crate::webgpu_backend::kernel::Elem;
 use crate::webgpu_backend::limits::MAX_BUFFERS;
 use crate::webgpu_backend::ops::copy2d::{self, copy2d};
+use crate::webgpu_backend::ops::quantized::Format;
 use crate::webgpu_backend::ops::windows::Split;
 use crate::webgpu_backend::ops::{as_rows, bind, elementwise};
 use crate::webgpu_backend::quantized::{Blocks, QWebGpuStorage};
@@ -127,7 +128,9 @@ pub(in crate::webgpu_backend) fn fused_blocks(
         let gated = extras.gate.is_some();
         let shape = |problem: &Problem| BlocksShape::choose(problem, rhs.format, gated, caps);
         match shape(&problem((m, k, n), k, [0, 0])?) {
-            Some(shape) if m >= LEAST_ROWS => in_bytes(&operands, (m, k, n), &dst, shape)?,
+            Some(shape) if m >= LEAST_ROWS && bytes_fit(rhs.format, &extras) => {
+                in_bytes(&operands, (m, k, n), &dst, shape)?
+            }
             _ => direct(&operands, (m, k, n), &dst, |problem| match shape(problem) {
                 Some(shape) => Plan::Blocks(shape),
                 None => Plan::Vector(vector::plan_blocks(problem, gated, caps)),
@@ -195,6 +198,12 @@ enum Beside<'a> {
     Scales(&'a WebGpuStorage, f32),
     /// lhs in 8 bits: the scales and sums of its runs.
     Runs(&'a WebGpuStorage),
+}
+
+/// Whether the product after a conversion to 8 bits has few enough buffers: lhs, its runs, dst and the planes, and the extras but the norm.
+fn bytes_fit(format: Format, extras: &Extras<'_>) -> bool {
+    let others = extras.each().count() - usize::from(extras.norm.is_some());
+    3 + format.bindings() + others <= MAX_BUFFERS
 }
 
 /// A product of few rows, which a pass converts to 8 bits.
