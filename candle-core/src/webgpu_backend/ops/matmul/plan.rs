@@ -227,7 +227,7 @@ mod tests {
 
     #[test]
     fn many_rows_take_tiles_or_cooperative_matrices() {
-        let [_, _, narrow, medium, _, low] = CoopTile::ALL;
+        let [large, _, narrow, medium, _, low] = CoopTile::ALL;
         let square = CoopTile::SQUARE;
         let cooperative = |m, n, k| chosen(&linear(m, n, k), Elem::F16, &caps(Some(32), true));
         assert_eq!(
@@ -242,6 +242,16 @@ mod tests {
             Plan::Cooperative {
                 tile: square,
                 splits: 2
+            }
+        );
+        // Rows of `n` on the right.
+        let [lhs, rhs] = [(512, 2048), (2048, 16384)].map(Layout::contiguous);
+        let problem = Problem::new((1, 512, 16384, 2048), &lhs, &rhs).unwrap();
+        assert_eq!(
+            chosen(&problem, Elem::F16, &caps(Some(32), true)),
+            Plan::Cooperative {
+                tile: large,
+                splits: 1
             }
         );
         assert_eq!(
