@@ -32,13 +32,13 @@ const LHS_LOADS: u32 = 8;
 /// The specialisation constants of the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct BlocksShape {
-    pieces: Pieces,
-    subgroup: u32,
+    pub(super) pieces: Pieces,
+    pub(super) subgroup: u32,
     /// Rows in a workgroup.
     rows: u32,
     /// Columns of the result per subgroup.
-    cols: u32,
-    workgroup: u32,
+    pub(super) cols: u32,
+    pub(super) workgroup: u32,
     /// Vectors of each column in flight while one is multiplied.
     depth: u32,
     /// Loads of each row of lhs in flight.
@@ -63,23 +63,6 @@ fn takes(format: Format, caps: &Caps) -> Option<(Pieces, u32)> {
 }
 
 impl BlocksShape {
-    pub(super) fn pieces(self) -> Pieces {
-        self.pieces
-    }
-
-    pub(super) fn subgroup(self) -> u32 {
-        self.subgroup
-    }
-
-    pub(super) fn workgroup(self) -> u32 {
-        self.workgroup
-    }
-
-    /// Columns of the result per subgroup.
-    pub(super) fn cols(self) -> u32 {
-        self.cols
-    }
-
     /// The kernel for few rows, or `None` if it does not support them.
     pub(super) fn choose(
         problem: &Problem,

@@ -87,10 +87,8 @@ impl Shader {
 
     /// `alpha_word(i)` of kernels of few rows: the weights of a norm, which have the layout of a row of lhs, or a replacement.
     pub(super) fn norm_weights(self, normed: bool, lhs: Elem, rhs: Rhs, wide: bool) -> Self {
-        if !normed {
-            return self.text("fn alpha_word(i: u32) -> LhsWord { return LhsWord(); }");
-        }
         match rhs {
+            _ if !normed => self.norm_weights_in_eights(false, lhs),
             Rhs::Blocks(_) => self.norm_weights_in_eights(true, lhs),
             Rhs::Dense(_) if wide => self
                 .input_words("alpha", wide_word(lhs))

@@ -128,7 +128,7 @@ pub(in crate::webgpu_backend) fn fused_blocks(
         let gated = extras.gate.is_some();
         let shape = |problem: &Problem| BlocksShape::choose(problem, rhs.format, gated, caps);
         match shape(&problem((m, k, n), k, [0, 0])?) {
-            Some(shape) if m >= LEAST_ROWS && bytes_fit(rhs.format, &extras) => {
+            Some(shape) if m >= LEAST_ROWS && buffers_fit(rhs.format, &extras) => {
                 in_bytes(&operands, (m, k, n), &dst, shape)?
             }
             _ => direct(&operands, (m, k, n), &dst, |problem| match shape(problem) {
@@ -200,8 +200,9 @@ enum Beside<'a> {
     Runs(&'a WebGpuStorage),
 }
 
-/// Whether the product after a conversion to 8 bits has few enough buffers: lhs, its runs, dst and the planes, and the extras but the norm.
-fn bytes_fit(format: Format, extras: &Extras<'_>) -> bool {
+/// Whether a product after a conversion of lhs has few enough buffers: lhs, what is beside it, dst and the planes, and the extras but the
+/// norm, which is a part of the conversion.
+fn buffers_fit(format: Format, extras: &Extras<'_>) -> bool {
     let others = extras.each().count() - usize::from(extras.norm.is_some());
     3 + format.bindings() + others <= MAX_BUFFERS
 }
@@ -245,11 +246,9 @@ fn by_matrices(
 ) -> Result<()> {
     let Operands { rhs, extras, .. } = *operands;
     let blocks = Rhs::Blocks(rhs.format);
-    // In addition to the planes: lhs, its scales, dst.
-    let buffers = 3 + rhs.format.bindings() + extras.each().count();
     let whole = problem((m, k, n), k, [0, 0])?;
     let within = k <= MOST_F16_K && decodes_within(&cooperative(&whole, blocks, caps), &whole);
-    if within && buffers <= MAX_BUFFERS {
+    if within && buffers_fit(rhs.format, &extras) {
         return within_f16(operands, (m, k, n), dst, |problem| {
             cooperative(problem, blocks, caps)
         });

@@ -63,7 +63,7 @@ pub(super) fn rows_as_bytes(
 ) -> Result<(WebGpuStorage, WebGpuStorage)> {
     const OP: &str = "qmatmul";
     let device = src.floats.device();
-    let pieces = shape.pieces();
+    let pieces = shape.pieces;
     let bytes = device.alloc(m * k, DType::U8, OP)?;
     let runs = m * k / pieces.run as usize + m;
     let runs = device.alloc(2 * runs, DType::F32, OP)?;
@@ -72,8 +72,8 @@ pub(super) fn rows_as_bytes(
     let kernel = RowsAsBytes {
         elem: device.elem(src.floats.dtype(), OP)?,
         pieces,
-        subgroup: shape.subgroup(),
-        workgroup: shape.workgroup(),
+        subgroup: shape.subgroup,
+        workgroup: shape.workgroup,
         norm: norm.is_some(),
     };
     let params = BytesParams {
@@ -109,7 +109,7 @@ impl Kernel for MatmulRows {
     fn shader(&self, _: &Caps) -> Shader {
         let Self { form, shape } = self;
         let RowsShape { blocks, rows, norm } = *shape;
-        let pieces = blocks.pieces();
+        let pieces = blocks.pieces;
         let scale = if norm { "norm_scale(row)" } else { "1.0" };
         Shader::default()
             .bytes_and_pieces(pieces)
@@ -117,14 +117,14 @@ impl Kernel for MatmulRows {
             .output("dst", form.out)
             .finish(form.extras.epilogue)
             .vector_value(scale, &form.extras)
-            .constant("COLS", blocks.cols())
-            .constant("WG", blocks.workgroup())
-            .constant("SUBGROUP", blocks.subgroup())
+            .constant("COLS", blocks.cols)
+            .constant("WG", blocks.workgroup)
+            .constant("SUBGROUP", blocks.subgroup)
             .unrolled::<MatmulParams>(
                 include_str!("../../shaders/matmul_rows.wgsl"),
                 &[
                     ("ROWS", rows),
-                    ("SUMS", blocks.cols() * form.extras.sums()),
+                    ("SUMS", blocks.cols * form.extras.sums()),
                     ("RUNS", pieces.piece / pieces.run),
                     ("RUN_EIGHTS", pieces.run / 8),
                     ("RUN_WORDS", pieces.run / 16),
@@ -140,7 +140,7 @@ impl Run<'_> {
             form: self.form(),
             shape,
         };
-        let columns = (blocks.workgroup() / blocks.subgroup() * blocks.cols()) as usize;
+        let columns = (blocks.workgroup / blocks.subgroup * blocks.cols) as usize;
         self.launch(&kernel, self.problem.n.div_ceil(columns))
     }
 }
